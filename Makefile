@@ -1,0 +1,71 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up first; that is quick once it is done.
+# The variables below may be given on the command line, e.g. `make setup PYTHON=python3.12`.
+
+# Python 3.11 or newer that makes .venv; without one given, the first on the PATH that is new enough
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+            "$$python" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$python"; break; }; done)
+# where jars, logs and the demo's state are kept
+OFFSETLAKE_HOME ?= .offsetlake
+
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+LOGS := $(OFFSETLAKE_HOME)/setup
+# a stamp's name says what it was made from; the directory counts, for a moved .venv is broken
+DEPS_STAMP := .venv/.deps-$(shell { pwd; cat requirements.lock; } 2>/dev/null | cksum | tr -d ' ')
+PROJECT_STAMP := .venv/.project-$(shell { pwd; cat pyproject.toml; } 2>/dev/null | cksum | tr -d ' ')
+
+# without bytecode files every dagster command is 2-3 times slower
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long bench check clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs Python 3.11+, Java 17+, the network)
+	@.venv/bin/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null || { \
+	  given="$(PYTHON)"; found=$$("$${given:-python3}" --version 2>&1 | tail -n 1); \
+	  echo "setup: no Python 3.11 or newer: $${given:-python3} says '$$found'; install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
+	  exit 1; }
+	@python=.venv/bin/python; $$python -c '' 2>/dev/null || python="$(PYTHON)"; "$$python" -m pipeline_defs.edges.java
+	@mkdir -p "$(LOGS)"
+	@.venv/bin/python -c '$(NEW_ENOUGH)' 2>/dev/null || { \
+	  echo "setup: making .venv with $(PYTHON)" >&2; \
+	  "$(PYTHON)" -m venv --clear .venv >"$(LOGS)/venv.log" 2>&1; } || { \
+	  echo "setup: .venv could not be made with $(PYTHON): its venv or ensurepip module may be missing (Debian: install python3-venv), then run 'make setup' again (log: $(LOGS)/venv.log)" >&2; \
+	  exit 1; }
+	@test -e $(DEPS_STAMP) || { \
+	  echo "setup: installing the packages of requirements.lock, once, about a minute (log: $(LOGS)/pip.log)" >&2; \
+	  .venv/bin/python -m pip install --disable-pip-version-check --no-input -r requirements.lock >"$(LOGS)/pip.log" 2>&1 && \
+	  rm -f .venv/.deps-* && touch $(DEPS_STAMP); } || { \
+	  echo "setup: pip could not install requirements.lock: check the network and pip's settings (the first run needs the network), then run 'make setup' again (log: $(LOGS)/pip.log)" >&2; \
+	  exit 1; }
+	@test -e $(PROJECT_STAMP) || { \
+	  .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-index --no-deps --no-build-isolation -e . >"$(LOGS)/project.log" 2>&1 && \
+	  rm -f .venv/.project-* && touch $(PROJECT_STAMP); } || { \
+	  echo "setup: offsetlake itself could not be installed into .venv: see what pip says (log: $(LOGS)/project.log)" >&2; \
+	  exit 1; }
+	@.venv/bin/python -m pipeline_defs.edges.jars "$(OFFSETLAKE_HOME)/jars"
+
+# exec: the demo is make's own child, so that it gets Ctrl-C and SIGTERM and make waits while it cleans up
+demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary)
+	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once)
+
+test: setup ## Run the whole suite, real broker and Spark included (at most 10 minutes)
+	@exec .venv/bin/python -m pytest tests -m "not long"
+
+test-long: setup ## Run the tests that take longer
+	@exec .venv/bin/python -m pytest tests -m long
+
+bench: setup ## Measure against Spark alone, Structured Streaming and a hand-written loop; prints JSON
+	@exec .venv/bin/offsetlake bench --json
+
+check: setup ## Format, lint, types and the fast tests
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/python -m pytest -q tests/unit tests/properties
+
+clean: ## Remove .venv, jars, logs of setup and caches; the lake and the broker's data stay
+	rm -rf .venv "$(OFFSETLAKE_HOME)/jars" "$(LOGS)" build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find assets pipeline_defs tests -name __pycache__ -type d -prune -exec rm -rf {} +

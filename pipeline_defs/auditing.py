@@ -1,0 +1,112 @@
+"""The audit: every check of a topic, from the lake and the broker alone, as plain results.
+
+Dagster's asset checks and `offsetlake audit` call the same functions. Invariant: a check that could not look at
+something says so; it never passes for it.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from .core.coverage import completeness_violations, tiling_violations
+from .core.errors import Violation
+from .core.offsets import OffsetRange
+from .core.verdicts import Outcome
+from .edges.lake import Lake
+from .landing import Attempt, Tools, land
+from .redo import published_digest
+from .settings import code_version
+
+DIGEST_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Is the result of one check over a topic: what it looked at, and every violation."""
+
+    check: str
+    looked_at: str
+    violations: tuple[str, ...] = ()
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Says whether nothing was violated."""
+        return not self.violations
+
+
+def check_tiling(topic: str, lake: Lake) -> Finding:
+    """Checks that links and landed ranges tile over all history: no gap, no overlap; names the offsets."""
+    try:
+        coverage = lake.coverage(topic)
+    except Violation as error:
+        return Finding("tiling", "the plan log and the manifests", error.violations or (str(error),))
+    facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
+    return Finding("tiling", f"{facts['links']} links", tuple(tiling_violations(coverage)), facts)
+
+
+def check_completeness(topic: str, lake: Lake) -> Finding:
+    """Checks rows + holes + lost = end - start for each landed range, against the rows that the files really have."""
+    try:
+        coverage = lake.coverage(topic)
+    except Violation as error:
+        return Finding("completeness", "the plan log and the manifests", error.violations or (str(error),))
+    violations = completeness_violations(coverage)
+    landed = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
+    facts = {
+        "landed_offsets": sum(len(manifest.offsets) for manifest in landed),
+        "rows": sum(manifest.rows for manifest in landed),
+        "holes": sum(hole.end - hole.start for manifest in landed for hole in manifest.holes),
+    }
+    if facts["landed_offsets"] != facts["rows"] + facts["holes"]:
+        violations.append(f"{topic}: {facts['rows']} rows + {facts['holes']} holes != {facts['landed_offsets']} offsets")
+    return Finding("completeness", f"{len(landed)} landed ranges", tuple(violations), facts)
+
+
+def check_published(topic: str, lake: Lake) -> Finding:
+    """Checks that each published file has the digest that its manifest names."""
+    try:
+        coverage = lake.coverage(topic)
+    except Violation as error:
+        return Finding("published_digest", "the plan log and the manifests", error.violations or (str(error),))
+    manifests = [manifest for _, manifest in sorted(coverage.manifests.items()) if manifest.file is not None]
+    with ThreadPoolExecutor(DIGEST_THREADS) as pool:
+        digests = list(pool.map(lambda manifest: published_digest(lake, manifest), manifests))
+    violations = tuple(
+        f"range {manifest.offsets.text(topic)}: manifest says sha256 {manifest.digest}, the published file "
+        + (f"has {found}" if found else "is not there")
+        for manifest, found in zip(manifests, digests, strict=True)
+        if found != manifest.digest
+    )
+    size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
+    return Finding("published_digest", f"{len(manifests)} files", violations, {"bytes": size})
+
+
+def check_replay(
+    topic: str, tools: Tools, *, sample: int | None, seed: str, run_id: str = "audit",
+    progress: Callable[[int], None] = lambda done: None,
+) -> Finding:
+    """Reads landed ranges again through Spark and compares them; `sample` ranges drawn by `seed`, or all of them."""
+    coverage = tools.lake.coverage(topic)
+    landed = [offsets for offsets in sorted(coverage.manifests) if coverage.is_landed(offsets)]
+    chosen = landed if sample is None else random.Random(seed).sample(landed, min(sample, len(landed)))  # noqa: S311
+    if not chosen:
+        return Finding("replay", "no landed range")
+    attempt = Attempt(f"audit-{uuid.uuid4().hex[:8]}", run_id, code_version(), redo=True)
+    outcomes: dict[OffsetRange, Outcome] = {}
+    violations: list[str] = []
+    for verdict in land(topic, [offsets.key for offsets in chosen], attempt, tools):
+        outcomes[verdict.offsets] = verdict.outcome
+        progress(len(outcomes))
+        if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED}:
+            violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
+    facts = {"replayed": len(outcomes), "landed": len(landed), **_count(list(outcomes.values()))}
+    return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
+
+
+def _count(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    return {outcome.value: outcomes.count(outcome) for outcome in sorted(set(outcomes))}

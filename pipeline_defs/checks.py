@@ -1,0 +1,71 @@
+"""Dagster's asset checks of a raw asset: one unpartitioned check per question; metadata names the bad ranges."""
+
+from collections.abc import Callable
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from .auditing import Finding, check_completeness, check_published, check_replay, check_tiling
+from .edges.lake import Lake
+from .resources import Edges
+from .topics import Topic
+
+REPLAY_RANGES = 1
+QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
+_LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
+    "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
+    "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
+    "published_digest": (check_published, "Every published file has the sha256 that its manifest names."),
+}
+
+
+def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
+    """Builds the four checks of a topic's raw asset."""
+    return [*(_lake_check(topic, name) for name in _LAKE_CHECKS), _replay_check(topic)]
+
+
+def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
+    """Is the key of one of the topic's checks."""
+    return dg.AssetCheckKey(topic.asset_key, name)
+
+
+def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
+    question, description = _LAKE_CHECKS[name]
+
+    @dg.asset_check(asset=topic.asset_key, name=name, description=description)
+    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return as_result(question(topic.name, edges.lake))
+
+    return check
+
+
+def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=topic.asset_key,
+        name="replay",
+        description=f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows.",
+        pool=topic.name,
+    )
+    def replay(
+        context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+    ) -> dg.AssetCheckResult:
+        tools = edges.tools(topic, pyspark)
+        return as_result(
+            check_replay(topic.name, tools, sample=REPLAY_RANGES, seed=context.run_id, run_id=context.run_id)
+        )
+
+    return replay
+
+
+def as_result(finding: Finding) -> dg.AssetCheckResult:
+    """Shows a finding: what was looked at, how much, and each violation with its offsets."""
+    shown = finding.violations[:100]
+    return dg.AssetCheckResult(
+        passed=finding.passed,
+        metadata={
+            "looked_at": finding.looked_at,
+            **finding.facts,
+            "violations": len(finding.violations),
+            **({"offsets": dg.MetadataValue.md("\n".join(f"- {text}" for text in shown))} if shown else {}),
+        },
+    )

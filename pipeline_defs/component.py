@@ -1,0 +1,117 @@
+"""The KafkaTopic component: one defs.yaml is one topic, with its asset, checks, jobs, sensor and schedule.
+
+A wrong key or value is refused when definitions load, with file, line and what was expected.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import dagster as dg
+from pydantic import AfterValidator, Field
+
+from .checks import QUICK, build_checks, check_key
+from .core.offsets import check_topic
+from .core.planning import Policy
+from .raw_asset import build_raw_asset
+from .sensors import build_sensor
+from .topics import TOPIC_TAG, Topic
+
+
+def _check_start(start: str) -> str:
+    if start not in {"earliest", "latest", "none"}:
+        try:
+            datetime.fromisoformat(start)
+        except ValueError:
+            raise ValueError(
+                f"start {start!r} is not one of earliest, latest, none, or an ISO 8601 timestamp such as "
+                "2026-01-31T10:00:00Z"
+            ) from None
+    return start
+
+
+class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
+    """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
+
+    topic: Annotated[str, AfterValidator(check_topic)] = Field(description="Kafka topic name")
+    bootstrap_servers: str | None = Field(
+        default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
+    )
+    records_per_range: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["auto"] = Field(
+        default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
+    )
+    target_file_bytes: int = Field(
+        default=128 * 1024 * 1024, ge=1, description="bytes on the broker that an `auto` range aims at"
+    )
+    max_age_seconds: float = Field(
+        default=60, ge=0, description="a tail shorter than records_per_range is landed when its oldest record is older"
+    )
+    start: Annotated[str, AfterValidator(_check_start)] = Field(
+        default="earliest",
+        description="where a topic without a plan log begins: earliest, latest, an ISO 8601 timestamp, or none (refuse)",
+    )
+    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
+        default="read_committed", description="whether records of open and aborted transactions are left out"
+    )
+    budget: int = Field(default=200, ge=1, le=10_000, description="ranges that one planning step may add")
+
+    def as_topic(self) -> Topic:
+        """Returns the topic as the pipeline sees it."""
+        start: str | int = self.start
+        if self.start not in {"earliest", "latest", "none"}:
+            moment = datetime.fromisoformat(self.start)
+            start = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        policy = Policy(
+            records_per_range=self.records_per_range,
+            target_file_bytes=self.target_file_bytes,
+            max_age_seconds=self.max_age_seconds,
+            start=start,
+            isolation_level=self.isolation_level,
+            budget=self.budget,
+        )
+        return Topic(self.topic, policy, self.bootstrap_servers)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Builds the topic's definitions; the edges come as resources, so tests swap them."""
+        return build_topic_defs(self.as_topic())
+
+
+def build_topic_defs(topic: Topic) -> dg.Definitions:
+    """Builds everything that Dagster shows and runs of one topic."""
+    raw = dg.AssetSelection.assets(topic.asset_key)
+    quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK))
+    audit = dg.define_asset_job(
+        topic.audit_job,
+        selection=dg.AssetSelection.checks_for_assets(topic.asset_key),
+        description=f"Every check of `{topic.name}`: tiling, completeness, published digests, replay.",
+        tags={TOPIC_TAG: topic.name},
+    )
+    source = dg.AssetSpec(
+        topic.source_key,
+        group_name="kafka",
+        kinds={"kafka"},
+        description=f"Kafka topic `{topic.name}`, on the broker; Offsetlake reads it and never changes it.",
+    )
+    return dg.Definitions(
+        assets=[source, build_raw_asset(topic)],
+        asset_checks=build_checks(topic),
+        jobs=[
+            dg.define_asset_job(
+                topic.land_job,
+                selection=raw.without_checks() | quick,
+                description=f"Lands planned ranges of `{topic.name}`, then proves tiling and completeness.",
+            ),
+            audit,
+        ],
+        sensors=[build_sensor(topic)],
+        schedules=[
+            dg.ScheduleDefinition(
+                name=f"audit_{topic.slug}_daily",
+                job=audit,
+                cron_schedule="0 3 * * *",
+                default_status=dg.DefaultScheduleStatus.RUNNING,
+                description=f"Audits `{topic.name}` every night.",
+            )
+        ],
+    )

@@ -1,0 +1,125 @@
+"""Coverage: what the plan log and the manifests together say is landed, pending, lost or skipped, and what breaks it.
+
+Invariant: landed + pending + lost + skipped tile each Kafka partition from its first link to its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .manifest import Manifest
+from .offsets import OffsetRange
+from .planlog import LinkKind, PlanLog
+
+
+class State(StrEnum):
+    """Says where a link of the plan log stands."""
+
+    LANDED = "landed"
+    PENDING = "pending"
+    LOST = "lost"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Is a plan log beside the manifests and published files of the same topic.
+
+    `published` maps a range to the size in bytes of its file in the data tree.
+    """
+
+    log: PlanLog
+    manifests: Mapping[OffsetRange, Manifest]
+    published: Mapping[OffsetRange, int]
+
+    def is_landed(self, offsets: OffsetRange) -> bool:
+        """Says whether the manifest exists and its file, where it has one, is published."""
+        manifest = self.manifests.get(offsets)
+        return manifest is not None and (manifest.file is None or offsets in self.published)
+
+    def states(self) -> dict[OffsetRange, State]:
+        """Returns the state of every link, in log order; un-landed ranges of a closed generation are lost."""
+        open_generation = self.log.tail.generation
+        states: dict[OffsetRange, State] = {}
+        for link in self.log.links:
+            if link.kind is not LinkKind.RANGE:
+                states[link.offsets] = State(link.kind.value)
+            elif self.is_landed(link.offsets):
+                states[link.offsets] = State.LANDED
+            else:
+                closed = link.offsets.generation < open_generation
+                states[link.offsets] = State.LOST if closed else State.PENDING
+        return states
+
+    def pending(self) -> list[OffsetRange]:
+        """Returns the planned ranges that are not landed and still can be, in log order."""
+        return [offsets for offsets, state in self.states().items() if state is State.PENDING]
+
+    def frontier(self, generation: int) -> dict[int, int]:
+        """Returns per Kafka partition the offset up to which everything is landed, lost or skipped."""
+        frontier: dict[int, int] = {}
+        stopped: set[int] = set()
+        for offsets, state in self.states().items():
+            if offsets.generation != generation or offsets.partition in stopped:
+                continue
+            frontier.setdefault(offsets.partition, offsets.start)
+            if state is State.PENDING:
+                stopped.add(offsets.partition)
+            else:
+                frontier[offsets.partition] = offsets.end
+        return frontier
+
+
+def tiling_violations(coverage: Coverage) -> list[str]:
+    """Names every gap and overlap over all history, with its offsets.
+
+    That links tile is a law of the plan log itself; here stand the landed ranges against it.
+    """
+    topic = coverage.log.topic
+    planned = coverage.log.ranges
+    violations = [
+        f"{what} {offsets.text(topic)} is not a range of the plan log"
+        for what, found in (("manifest of", coverage.manifests), ("published file of", coverage.published))
+        for offsets in sorted(found)
+        if offsets not in planned
+    ]
+    last_landed = _last_landed(offsets for offsets in planned if coverage.is_landed(offsets))
+    for offsets in planned:
+        where = offsets.text(topic)
+        manifest = coverage.manifests.get(offsets)
+        if manifest is None and offsets in coverage.published:
+            violations.append(f"gap {where}: a file is published but its manifest is gone")
+        elif manifest is not None and manifest.file is not None and offsets not in coverage.published:
+            violations.append(f"gap {where}: a manifest is there but its file is not published")
+        elif manifest is not None and manifest.file is None and offsets in coverage.published:
+            violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
+        elif manifest is None and offsets.start < last_landed.get((offsets.generation, offsets.partition), 0):
+            violations.append(f"gap {where}: planned and not landed, while later offsets are")
+    return violations
+
+
+def completeness_violations(coverage: Coverage) -> list[str]:
+    """Names every landed range for which rows + holes + lost is not its number of offsets, and what it should be."""
+    violations = []
+    for offsets, manifest in sorted(coverage.manifests.items()):
+        where = offsets.text(coverage.log.topic)
+        holes = sorted((hole.start, hole.end) for hole in manifest.holes)
+        for (_, end), (start, _) in zip(holes, holes[1:], strict=False):
+            if start < end:
+                violations.append(f"range {where}: holes overlap at [{start}, {end})")
+        if any(start < offsets.start or end > offsets.end for start, end in holes):
+            violations.append(f"range {where}: a hole lies outside the range")
+        file = manifest.file
+        if file and not (file.min_offset in offsets and file.max_offset in offsets):
+            violations.append(f"range {where}: rows from {file.min_offset} to {file.max_offset} lie outside the range")
+    return violations
+
+
+def _last_landed(landed: Iterable[OffsetRange]) -> dict[tuple[int, int], int]:
+    last: dict[tuple[int, int], int] = {}
+    for offsets in landed:
+        place = (offsets.generation, offsets.partition)
+        last[place] = max(last.get(place, 0), offsets.start)
+    return last

@@ -1,0 +1,81 @@
+"""Dispatch: which planned ranges to ask Dagster for now, and in which runs.
+
+Derived from the log and from what runs hold and have tried; never remembered. Invariant: a range that is not landed
+is asked for again, later each time, and never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from .offsets import OffsetRange
+
+BACKOFF_FIRST_SECONDS = 10
+BACKOFF_LAST_SECONDS = 600
+STALLED_AFTER_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Is how often runs that covered a range have failed, and when the last one ended (ms since 1970)."""
+
+    attempts: int
+    last_ended_ms: int
+
+    @property
+    def is_stalled(self) -> bool:
+        """Says whether a person should look: it is still tried again."""
+        return self.attempts >= STALLED_AFTER_ATTEMPTS
+
+    def is_due(self, now_ms: int) -> bool:
+        """Says whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes."""
+        wait = min(BACKOFF_FIRST_SECONDS * 2 ** max(0, self.attempts - 1), BACKOFF_LAST_SECONDS)
+        return self.attempts == 0 or now_ms - self.last_ended_ms >= wait * 1000
+
+
+NEVER_TRIED = Tried(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Is one run to ask for: ranges that are neighbours in Dagster's insertion order."""
+
+    ranges: tuple[OffsetRange, ...]
+    attempt: int
+
+    def run_key(self, topic: str) -> str:
+        """Is unique to topic, ranges and attempt: equal offsets of two topics never collide."""
+        return f"{topic}:{self.ranges[0].key}..{self.ranges[-1].key}:{len(self.ranges)}:attempt{self.attempt}"
+
+
+def plan_requests(
+    order: Sequence[OffsetRange],
+    pending: Set[OffsetRange],
+    held: Set[OffsetRange],
+    tried: Mapping[OffsetRange, Tried],
+    now_ms: int,
+    *,
+    ranges_per_run: int,
+) -> list[Request]:
+    """Splits what is due into runs; `order` is every key in Dagster's insertion order, landed ones included.
+
+    Dagster's range runs cover everything between two keys, so a run never spans a key that is not its own.
+    """
+    requests: list[Request] = []
+    stretch: list[OffsetRange] = []
+
+    def close() -> None:
+        if stretch:
+            attempt = 1 + max(tried.get(offsets, NEVER_TRIED).attempts for offsets in stretch)
+            requests.append(Request(tuple(stretch), attempt))
+            stretch.clear()
+
+    for offsets in order:
+        is_due = offsets in pending and offsets not in held and tried.get(offsets, NEVER_TRIED).is_due(now_ms)
+        if not is_due or len(stretch) == ranges_per_run:
+            close()
+        if is_due:
+            stretch.append(offsets)
+    close()
+    return requests

@@ -1,0 +1,134 @@
+"""The one tree of errors, grouped by what a handler does with them.
+
+    OffsetlakeError
+    |- Refused           the request or configuration is wrong: nothing was read or written; fix it and ask again
+    |- Unavailable       something outside does not answer: nothing is lost; retrying may help
+    `- Violation         a law does not hold: nothing became visible; a person must look
+
+Every message says what, where, expected against found, and the next step; lower case, no full stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class OffsetlakeError(Exception):
+    """Is the root; `kind` is a stable code, `retriable` says whether the same call may succeed later."""
+
+    kind = "offsetlake_error"
+    retriable = False
+
+    def __init__(self, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+
+class Refused(OffsetlakeError):
+    """Says that the request itself is wrong; nothing was read or written."""
+
+    kind = "refused"
+
+
+class BadKey(Refused):
+    """Refuses a partition key that is malformed, not canonical, or not a range of the plan log."""
+
+    kind = "bad_key"
+
+
+class EmptySelection(Refused):
+    """Refuses a run that selects no range: Dagster would call it a success."""
+
+    kind = "empty_selection"
+
+
+class BadSetting(Refused):
+    """Refuses a setting, policy or file with a wrong key or value."""
+
+    kind = "bad_setting"
+
+
+class UnknownTopic(Refused):
+    """Refuses a topic that the broker does not have, or that no defs.yaml names."""
+
+    kind = "unknown_topic"
+
+
+class Unavailable(OffsetlakeError):
+    """Says that a system outside did not answer; nothing is lost."""
+
+    kind = "unavailable"
+    retriable = True
+
+
+class BrokerUnavailable(Unavailable):
+    """Says that no Kafka broker answered at the configured address."""
+
+    kind = "broker_unavailable"
+
+
+class LakeUnavailable(Unavailable):
+    """Says that the lake cannot be read or written."""
+
+    kind = "lake_unavailable"
+
+
+class OutcomeUnknown(Unavailable):
+    """Says that a write may or may not have happened and reading back did not settle it."""
+
+    kind = "outcome_unknown"
+
+
+class JavaUnusable(Unavailable):
+    """Says that no Java of the needed version was found."""
+
+    kind = "java_unusable"
+    retriable = False
+
+
+class JarsUnavailable(Unavailable):
+    """Says that the jars could not be resolved, or that one is not the pinned one."""
+
+    kind = "jars_unavailable"
+
+
+class ScanFailed(Unavailable):
+    """Says that Spark could not read or write a scan; the ranges stay planned."""
+
+    kind = "scan_failed"
+
+
+class Violation(OffsetlakeError):
+    """Says that a law does not hold; collects all violations and is raised once."""
+
+    kind = "violation"
+
+    def __init__(self, message: str, violations: Sequence[str] = (), **fields: object) -> None:
+        text = "\n".join([message, *(f"  - {violation}" for violation in violations)])
+        super().__init__(text, **fields)
+        self.violations = tuple(violations)
+
+
+class BrokenPlanLog(Violation):
+    """Says that the plan log does not tile, or that one of its objects cannot be read."""
+
+    kind = "broken_plan_log"
+
+
+class BrokenManifest(Violation):
+    """Says that a manifest cannot be read or contradicts its own name."""
+
+    kind = "broken_manifest"
+
+
+class RecordsLost(Violation):
+    """Says that the broker no longer has the beginning of a planned range."""
+
+    kind = "records_lost"
+
+
+class RangesFailed(Violation):
+    """Says which ranges of a run are not landed, and why; the others of the run are landed."""
+
+    kind = "ranges_failed"

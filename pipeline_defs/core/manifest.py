@@ -1,0 +1,114 @@
+"""The manifest: the one immutable document that says a range is landed, with its facts and its digest.
+
+Invariant: a manifest that exists satisfies the completeness equation
+`rows + holes + lost = end - start`; anything else is refused on construction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from .errors import BrokenManifest
+from .holes import Interval
+from .offsets import OffsetRange
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Is what was read from a staged Parquet file: from its footer, its offset column and its bytes."""
+
+    path: str
+    bytes: int
+    sha256: str
+    rows: int
+    min_offset: int
+    max_offset: int
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Is who landed a range, with what, when: lineage that is in no Parquet file, so that a redo gives equal bytes."""
+
+    attempt: str
+    run_id: str
+    code_version: str
+    writer: str
+    plan_seq: int
+    topic_id: str | None
+    landed_at_ms: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Is the record of one landed range. `file` is none where no record was left to land.
+
+    `revision` is 0 but for an explicit replace.
+    """
+
+    topic: str
+    offsets: OffsetRange
+    file: StagedFile | None
+    holes: tuple[Interval, ...]
+    provenance: Provenance
+    revision: int = 0
+    isolation_level: str = "read_committed"
+    schema: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        gone = sum(hole.end - hole.start for hole in self.holes)
+        if self.rows + gone != len(self.offsets):
+            raise BrokenManifest(
+                f"range {self.offsets.text(self.topic)} has {self.rows} rows and {gone} explained offsets, "
+                f"expected {len(self.offsets)} in all"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Is the number of records landed."""
+        return self.file.rows if self.file else 0
+
+    @property
+    def digest(self) -> str:
+        """Is the range's data version: the file's sha256, or `empty` for a range without records."""
+        return self.file.sha256 if self.file else "empty"
+
+    def to_json(self) -> bytes:
+        """Encodes the manifest; the same manifest gives the same bytes."""
+        document = asdict(self)
+        document["format"] = FORMAT
+        document["key"] = self.offsets.key
+        document["schema"] = dict(self.schema)
+        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Manifest:
+        """Decodes a manifest; `where` names the object in the error."""
+        try:
+            document = json.loads(data)
+            if document.pop("format") != FORMAT:
+                raise ValueError(f"expected format {FORMAT}")
+            key = document.pop("key")
+            offsets = OffsetRange(**document.pop("offsets"))
+            if offsets.key != key:
+                raise ValueError(f"key {key} but offsets {offsets.key}")
+            file = document.pop("file")
+            holes = tuple(Interval(**hole) for hole in document.pop("holes"))
+            return cls(
+                offsets=offsets,
+                file=StagedFile(**file) if file else None,
+                holes=holes,
+                provenance=Provenance(**document.pop("provenance")),
+                **document,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokenManifest(
+                f"manifest {where} cannot be read: {error!r}; a manifest never changes: restore it from a backup of "
+                "the lake, or delete it and land the range again while Kafka has it"
+            ) from error

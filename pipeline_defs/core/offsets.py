@@ -1,0 +1,115 @@
+"""Offset ranges and the text forms they have: partition key, file stem, message text.
+
+Invariant: a range that exists is valid, half-open and never empty; a key that parses formats back to the
+same text. Nothing here knows whether a range was planned or landed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .errors import BadKey
+
+OFFSET_DIGITS = 20
+MAX_OFFSET = 2**63 - 1
+
+_KEY = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([1-9]\d*)(?:-g([1-9]\d*))?", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Is the half-open range `[start, end)` of one Kafka partition of one topic generation.
+
+    `len()` counts offsets: an upper bound of rows, never their number.
+    """
+
+    generation: int
+    partition: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.generation < 0 or self.partition < 0 or not 0 <= self.start < self.end <= MAX_OFFSET:
+            raise ValueError(f"no such range: g{self.generation} p{self.partition} [{self.start}, {self.end})")
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+    @property
+    def key(self) -> str:
+        """Is the Dagster partition key, e.g. `3-300000-400000` or `3-0-1000-g1`."""
+        suffix = f"-g{self.generation}" if self.generation else ""
+        return f"{self.partition}-{self.start}-{self.end}{suffix}"
+
+    @property
+    def folder(self) -> str:
+        """Is the folder of the range below `<tree>/<topic>/`, e.g. `g0/p0003`."""
+        return f"g{self.generation}/p{self.partition:04d}"
+
+    @property
+    def stem(self) -> str:
+        """Is the file name without its ending; sorts as text in offset order."""
+        return f"{self.start:0{OFFSET_DIGITS}d}-{self.end:0{OFFSET_DIGITS}d}"
+
+    def text(self, topic: str) -> str:
+        """Is the form for messages, e.g. `orders/3 [1000, 2000)`."""
+        generation = f" g{self.generation}" if self.generation else ""
+        return f"{topic}/{self.partition}{generation} [{self.start}, {self.end})"
+
+
+def parse_key(key: str) -> OffsetRange:
+    """Reads a partition key; refuses what is not canonical, since Dagster lets people type any text as a key."""
+    match = _KEY.fullmatch(key)
+    if match:
+        partition, start, end, generation = match.groups()
+        try:
+            return OffsetRange(int(generation or 0), int(partition), int(start), int(end))
+        except ValueError:
+            pass
+    raise BadKey(
+        f"partition key {key!r} is not a range: expected <kafka partition>-<start>-<end>[-g<generation>] with start "
+        "before end and no padding, e.g. 3-300000-400000; nothing was read or written; take a key from the list that "
+        "`offsetlake plan TOPIC` prints",
+        key=key,
+    )
+
+
+def check_topic(topic: str) -> str:
+    """Returns the topic if Kafka allows the name; a name is a folder of the lake too, so `..` is refused."""
+    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise ValueError(f"topic name {topic!r} is not one Kafka allows: 1 to 249 of letters, digits, '.', '_', '-'")
+    return topic
+
+
+def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merges half-open intervals that touch or overlap; the result is sorted and disjoint."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif start < end:
+            merged.append((start, end))
+    return merged
+
+
+def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns what of the disjoint sorted intervals `whole` is in none of `taken`."""
+    left: list[tuple[int, int]] = []
+    gone = merge_intervals(taken)
+    for start, end in whole:
+        at = start
+        for gone_start, gone_end in gone:
+            if gone_end <= at or gone_start >= end:
+                continue
+            if gone_start > at:
+                left.append((at, gone_start))
+            at = max(at, gone_end)
+        if at < end:
+            left.append((at, end))
+    return left

@@ -1,0 +1,211 @@
+"""The plan log: the append-only sequence that fixes every boundary, and what follows from it.
+
+Invariant: for each (generation, Kafka partition) the links, in log order, tile. A step that would break this
+cannot be built into a `PlanLog`. Every step carries the heads after it, so the last step alone is enough to plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .errors import BrokenPlanLog
+from .offsets import OffsetRange
+
+FORMAT = 1
+
+
+class LinkKind(StrEnum):
+    """Says what a link does with its offsets."""
+
+    RANGE = "range"  # to be landed
+    LOST = "lost"  # deleted by the broker before they were planned, or before they were landed
+    SKIPPED = "skipped"  # left out on purpose, by the topic's `start`
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Is one element of the plan log."""
+
+    kind: LinkKind
+    offsets: OffsetRange
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Is what the broker had when a step was planned: `[earliest, end)`, end at the reader's isolation level."""
+
+    earliest: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.earliest <= self.end:
+            raise ValueError(f"earliest offset {self.earliest} is not in [0, {self.end}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Is where planning of one Kafka partition stands: the next offset, and when it was last moved (ms since 1970)."""
+
+    offset: int
+    moved_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Is all that planning must know of the log: the next sequence number, the open generation and its heads."""
+
+    seq: int = 0
+    generation: int = 0
+    topic_id: str | None = None
+    heads: Mapping[int, Head] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """Is one object of the plan log: the links it adds, what they were planned from, the heads after it."""
+
+    seq: int
+    topic: str
+    generation: int
+    topic_id: str | None
+    planned_at_ms: int
+    policy: Mapping[str, object]
+    watermarks: Mapping[int, Watermarks]
+    links: tuple[Link, ...]
+    heads: Mapping[int, Head]
+    planner: str = ""
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """Are the ranges that this step plans, in log order."""
+        return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
+
+    @property
+    def tail(self) -> Tail:
+        """Is the tail of a log that ends with this step."""
+        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads)
+
+    def to_json(self) -> bytes:
+        """Encodes the step; the same step gives the same bytes."""
+        document = {
+            "format": FORMAT,
+            "seq": self.seq,
+            "topic": self.topic,
+            "generation": self.generation,
+            "topic_id": self.topic_id,
+            "planned_at_ms": self.planned_at_ms,
+            "planner": self.planner,
+            "policy": dict(self.policy),
+            "watermarks": {str(p): [w.earliest, w.end] for p, w in sorted(self.watermarks.items())},
+            "links": [
+                {
+                    "kind": link.kind.value,
+                    "generation": link.offsets.generation,
+                    "partition": link.offsets.partition,
+                    "start": link.offsets.start,
+                    "end": link.offsets.end,
+                    **({"cause": link.cause} if link.cause else {}),
+                }
+                for link in self.links
+            ],
+            "heads": {str(p): [head.offset, head.moved_at_ms] for p, head in sorted(self.heads.items())},
+        }
+        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> PlanStep:
+        """Decodes a step; `where` names the object in the error."""
+        try:
+            document = json.loads(data)
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']}, expected {FORMAT}")
+            return cls(
+                seq=document["seq"],
+                topic=document["topic"],
+                generation=document["generation"],
+                topic_id=document["topic_id"],
+                planned_at_ms=document["planned_at_ms"],
+                policy=document["policy"],
+                watermarks={int(p): Watermarks(*w) for p, w in document["watermarks"].items()},
+                links=tuple(
+                    Link(
+                        LinkKind(link["kind"]),
+                        OffsetRange(link["generation"], link["partition"], link["start"], link["end"]),
+                        link.get("cause", ""),
+                    )
+                    for link in document["links"]
+                ),
+                heads={int(p): Head(*head) for p, head in document["heads"].items()},
+                planner=document["planner"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokenPlanLog(
+                f"plan step {where} cannot be read: {error!r}; the plan log is the truth and is never rewritten: "
+                "restore this object from a backup of the lake"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLog:
+    """Is a whole plan log, checked: building one from steps that do not tile is refused.
+
+    | law | refused as |
+    |---|---|
+    | steps are numbered 0, 1, 2 ... | missing or doubled step |
+    | links of a (generation, partition) tile in log order | gap or overlap, with the offsets |
+    | the heads a step carries are where its links end | wrong head |
+    """
+
+    topic: str
+    steps: tuple[PlanStep, ...] = ()
+
+    def __post_init__(self) -> None:
+        violations = list(tiling_violations(self.topic, self.steps))
+        if violations:
+            raise BrokenPlanLog(f"the plan log of topic {self.topic} does not tile", violations)
+
+    @property
+    def tail(self) -> Tail:
+        """Is what planning goes on from."""
+        return self.steps[-1].tail if self.steps else Tail()
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Are all links, in log order."""
+        return tuple(link for step in self.steps for link in step.links)
+
+    @property
+    def ranges(self) -> dict[OffsetRange, PlanStep]:
+        """Are all planned ranges in log order, each with the step that planned it."""
+        return {offsets: step for step in self.steps for offsets in step.ranges}
+
+
+def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterable[str]:
+    """Names every place where a sequence of steps breaks a law of the log, with the offsets."""
+    at: dict[tuple[int, int], int] = {}
+    generation = 0
+    for number, step in enumerate(steps):
+        if step.seq != number:
+            yield f"expected plan step {number}, found {step.seq}"
+        if step.topic != topic:
+            yield f"plan step {step.seq} is of topic {step.topic}, expected {topic}"
+        if step.generation < generation:
+            yield f"plan step {step.seq} goes back from generation {generation} to {step.generation}"
+        generation = max(generation, step.generation)
+        for link in step.links:
+            offsets = link.offsets
+            place = (offsets.generation, offsets.partition)
+            expected = at.get(place, offsets.start)
+            if offsets.start != expected:
+                what = "gap" if offsets.start > expected else "overlap"
+                low, high = sorted((expected, offsets.start))
+                yield f"{what} [{low}, {high}) before {offsets.text(topic)} in plan step {step.seq}"
+            at[place] = offsets.end
+        for partition, head in step.heads.items():
+            end = at.get((step.generation, partition), head.offset)
+            if end != head.offset:
+                yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"

@@ -1,0 +1,210 @@
+"""The one planner: from the log's tail and what the broker shows to the next plan step, or none.
+
+Pure: the sensor, the command line and the tests call the same function. Invariant: what it decides tiles with what
+the log has, lies inside the watermarks it was given, and asked again with the same inputs it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from .errors import Refused
+from .offsets import OffsetRange
+from .planlog import Head, Link, LinkKind, PlanStep, Tail, Watermarks
+
+AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
+AUTO_RECORDS_MAX = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Is how a topic is cut into ranges; validated by the component that reads it from defs.yaml."""
+
+    records_per_range: int | Literal["auto"] = "auto"
+    target_file_bytes: int = 128 * 1024 * 1024
+    max_age_seconds: float = 60.0
+    start: str | int = "earliest"  # earliest | latest | none | ms since 1970
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    budget: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Is what the broker shows of one Kafka partition.
+
+    `oldest_ms` is the timestamp of the first record at or after the head, none where there is no record or it
+    is not known; `start_offset` is the offset that the policy's `start` resolves to.
+    """
+
+    watermarks: Watermarks
+    oldest_ms: int | None = None
+    start_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """Is what the broker shows of a topic: its id (none from old brokers), its partitions, its mean record size."""
+
+    topic: str
+    topic_id: str | None
+    partitions: Mapping[int, PartitionState]
+    bytes_per_record: float | None = None
+
+
+def records_per_range(policy: Policy, bytes_per_record: float | None) -> int:
+    """Is the grid in offsets: as configured, or sized toward `target_file_bytes` in powers of two.
+
+    Powers of two nest, so a grid that changes with the record size keeps most old boundaries.
+    """
+    if policy.records_per_range != "auto":
+        return policy.records_per_range
+    if not bytes_per_record or bytes_per_record <= 0:
+        return AUTO_RECORDS_DEFAULT
+    wanted = max(1, min(AUTO_RECORDS_MAX, int(policy.target_file_bytes / bytes_per_record)))
+    return 1 << (wanted.bit_length() - 1)
+
+
+def plan(
+    tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
+) -> PlanStep | None:
+    """Decides the next plan step, or none where there is nothing to decide.
+
+    `through_end` cuts the tail now, whatever its age: a person said so.
+    """
+    opened, opening_links = _open(tail, state, policy, now_ms)
+    grid = records_per_range(policy, state.bytes_per_record)
+    links = list(opening_links)
+    heads = dict(opened.heads)
+
+    for link in _lost(opened, state):
+        links.append(link)
+        heads[link.offsets.partition] = Head(link.offsets.end, now_ms)
+
+    before = dict(heads)
+    for offsets in _fair(_cuts_by_partition(replace(opened, heads=heads), state, policy, grid, now_ms, through_end)):
+        if sum(link.kind is LinkKind.RANGE for link in links) == policy.budget:
+            break
+        links.append(Link(LinkKind.RANGE, offsets))
+        before_moved = before[offsets.partition].moved_at_ms
+        # a head moved while records wait behind it keeps its old time: their age is not reset
+        caught_up = offsets.end >= state.partitions[offsets.partition].watermarks.end
+        heads[offsets.partition] = Head(offsets.end, now_ms if caught_up else before_moved)
+
+    if not links and opened == tail:
+        return None
+    return PlanStep(
+        seq=tail.seq,
+        topic=state.topic,
+        generation=opened.generation,
+        topic_id=opened.topic_id,
+        planned_at_ms=now_ms,
+        policy={**asdict(policy), "grid": grid},
+        watermarks={p: partition.watermarks for p, partition in state.partitions.items()},
+        links=tuple(links),
+        heads=heads,
+        planner=planner,
+    )
+
+
+def _open(tail: Tail, state: TopicState, policy: Policy, now_ms: int) -> tuple[Tail, list[Link]]:
+    """Opens the log, a new generation, or new partitions; returns the tail to plan from and the links that takes."""
+    if tail.seq == 0:
+        return _open_log(tail, state, policy, now_ms)
+    generation, topic_id, heads = tail.generation, tail.topic_id, dict(tail.heads)
+    recreated = None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id
+    truncated = any(
+        p in heads and partition.watermarks.end < heads[p].offset for p, partition in state.partitions.items()
+    )
+    if recreated or truncated:
+        generation, topic_id, heads = generation + 1, state.topic_id, {}
+    # what appears under our eyes began at 0: what is missing of it by now is lost, not history
+    appeared = {p: Head(0, now_ms) for p in state.partitions if p not in heads}
+    if not appeared and generation == tail.generation:
+        return tail, []
+    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}), []
+
+
+def _open_log(tail: Tail, state: TopicState, policy: Policy, now_ms: int) -> tuple[Tail, list[Link]]:
+    if policy.start == "none":
+        raise Refused(
+            f"topic {state.topic} has no plan log and its policy says start: none; nothing was planned; restore the "
+            "lake, or set start to earliest, latest or a timestamp",
+            topic=state.topic,
+        )
+    links: list[Link] = []
+    heads: dict[int, Head] = {}
+    for partition, seen in sorted(state.partitions.items()):
+        first = seen.watermarks.earliest
+        start = first if seen.start_offset is None else min(max(first, seen.start_offset), seen.watermarks.end)
+        if start > first:
+            offsets = OffsetRange(tail.generation, partition, first, start)
+            links.append(Link(LinkKind.SKIPPED, offsets, f"start: {policy.start}"))
+        heads[partition] = Head(start, 0)
+    # the heads are written even where no record is: from now on nothing of this topic can go unnoticed
+    return Tail(tail.seq, tail.generation, state.topic_id, heads), links
+
+
+def _lost(tail: Tail, state: TopicState) -> Iterator[Link]:
+    for partition, seen in sorted(state.partitions.items()):
+        head = tail.heads.get(partition)
+        if head is not None and seen.watermarks.earliest > head.offset:
+            offsets = OffsetRange(tail.generation, partition, head.offset, seen.watermarks.earliest)
+            yield Link(LinkKind.LOST, offsets, "deleted by the broker before it was planned")
+
+
+def _cuts_by_partition(
+    tail: Tail, state: TopicState, policy: Policy, grid: int, now_ms: int, through_end: bool
+) -> list[Iterator[OffsetRange]]:
+    """Returns one iterator of cuts per Kafka partition, the one with the oldest record first."""
+
+    def age_order(item: tuple[int, PartitionState]) -> tuple[int, int]:
+        partition, seen = item
+        return (seen.oldest_ms if seen.oldest_ms is not None else now_ms, partition)
+
+    return [
+        _cuts(
+            tail.generation,
+            partition,
+            tail.heads[partition].offset,
+            seen.watermarks.end,
+            grid,
+            cut_tail=through_end or _tail_is_due(tail.heads[partition], seen, policy, now_ms),
+        )
+        for partition, seen in sorted(state.partitions.items(), key=age_order)
+        if partition in tail.heads
+    ]
+
+
+def _tail_is_due(head: Head, seen: PartitionState, policy: Policy, now_ms: int) -> bool:
+    """Says whether the records behind the last grid line have waited for `max_age`.
+
+    A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
+    a topic with old event times as timestamps would be cut at every tick. A timestamp in the future says nothing.
+    """
+    oldest = seen.oldest_ms if seen.oldest_ms is not None and seen.oldest_ms <= now_ms else 0
+    return now_ms - max(oldest, head.moved_at_ms) >= policy.max_age_seconds * 1000
+
+
+def _cuts(generation: int, partition: int, head: int, end: int, grid: int, *, cut_tail: bool) -> Iterator[OffsetRange]:
+    while head < end:
+        cut = (head // grid + 1) * grid
+        if cut > end:
+            if not cut_tail:
+                return
+            cut = end
+        yield OffsetRange(generation, partition, head, cut)
+        head = cut
+
+
+def _fair(cuts: list[Iterator[OffsetRange]]) -> Iterator[OffsetRange]:
+    """Takes one from each in turn, until all are empty."""
+    while cuts:
+        left = []
+        for source in cuts:
+            offsets = next(source, None)
+            if offsets is not None:
+                left.append(source)
+                yield offsets
+        cuts = left

@@ -1,0 +1,43 @@
+"""What Dagster loads: the topics under assets/, and the edges they run on.
+
+`build_defs` makes a fresh Definitions each time; tests pass their own edges.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from .component import KafkaTopic
+from .resources import Edges
+from .settings import PROJECT, read_settings
+from .topics import Topic
+
+
+def build_defs(
+    edges: Edges | None = None, *, project: Path = PROJECT, topics: dg.Definitions | None = None
+) -> dg.Definitions:
+    """Builds the definitions of a project; `topics` replaces those found under its assets/."""
+    edges = edges or Edges(read_settings())
+    return dg.Definitions.merge(
+        topics or dg.load_from_defs_folder(path_within_project=project),
+        dg.Definitions(
+            resources={"edges": edges, "pyspark": LazyPySparkResource(spark_config=edges.spark_conf())},
+            executor=dg.in_process_executor,
+        ),
+    )
+
+
+def load_topics(project: Path = PROJECT) -> dict[str, Topic]:
+    """Reads the topics of a project by name, without starting or asking anything."""
+    tree = dg.ComponentTree.for_project(project)
+    topics = [component.as_topic() for component in tree.get_all_components(of_type=KafkaTopic)]
+    return {topic.name: topic for topic in topics}
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Is the code location `offsetlake`."""
+    return build_defs()

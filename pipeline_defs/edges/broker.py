@@ -1,0 +1,230 @@
+"""The embedded Kafka broker: one real KRaft broker in one JVM, in a directory of its own.
+
+Starts, finds and stops it; creates no topic and reads no record. It runs in its own session, so Ctrl-C in a terminal
+reaches its owner and not the broker. Invariant: a process is signalled only when its pid and its start time are
+those written down when it was started.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from ..core.errors import BrokerUnavailable
+from .broker_properties import HOST, data_directory, format_properties, plan_properties
+from .java import find_java
+from .processes import Process, spawn_process, stop_process
+
+_STATE = "broker.json"
+_LOG = "broker.log"
+_LOG_LINES = 20
+_POLL_SECONDS = 0.1
+_LOG4J = Path(__file__).with_name("log4j2.xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Is one running broker: where clients find it, its process and its files."""
+
+    bootstrap_servers: str
+    pid: int
+    directory: Path
+    log_path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Is what `broker.json` keeps: the process as it was started, and the ports, which outlive it."""
+
+    process: Process
+    port: int
+    controller_port: int
+
+
+def start_broker(
+    directory: Path,
+    *,
+    jars: Sequence[Path],
+    port: int | None = None,
+    properties: Mapping[str, str] = {},
+    heap: str = "1g",
+    timeout_seconds: float = 60,
+) -> Broker:
+    """Is the broker of `directory`, running and able to create topics; started unless it runs already.
+
+    `directory` keeps everything: a later start finds the data of an earlier one, also after SIGKILL, and its port if
+    that is free and `port` is None. `properties` are Kafka's own names and override everything here but what the
+    broker's identity and addresses depend on. A start that fails leaves no process. Raises BrokerUnavailable with the
+    broker's last log lines, BadSetting for a property that is not the caller's, JavaUnusable.
+    """
+    directory = directory.absolute()
+    deadline = time.monotonic() + timeout_seconds
+    directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory):
+        state = _read_state(directory)
+        if state is not None and state.process.is_running():
+            _await_ready(directory, state, deadline)
+            return _broker(directory, state)
+        ports = _choose_ports(port, state)
+        settings = plan_properties(directory, *ports, properties)
+        config = directory / "server.properties"
+        config.write_text(format_properties(settings), "ascii")
+        java = [str(find_java()), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError"]
+        java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(map(str, jars))]
+        _format(directory, java, config)
+        process = spawn_process([*java, "kafka.Kafka", str(config)], log=directory / _LOG)
+        ready = False
+        try:
+            state = _State(process, *ports)
+            _write_state(directory, state)
+            _await_ready(directory, state, deadline)
+            ready = True
+        finally:
+            if not ready:  # Ctrl-C included: nobody else knows of this process
+                stop_process(process, timeout_seconds=10)
+        return _broker(directory, state)
+
+
+def read_broker(directory: Path) -> Broker | None:
+    """Is the broker of `directory` if its process runs, ready or not; a process that only reuses its pid is not it."""
+    directory = directory.absolute()
+    state = _read_state(directory)
+    return _broker(directory, state) if state is not None and state.process.is_running() else None
+
+
+def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
+    """Stops the broker of `directory` and says whether one ran: SIGTERM, and SIGKILL after the time-out.
+
+    Any process may call it, any number of times. After a SIGKILL the next start recovers the log.
+    """
+    state = _read_state(directory.absolute())
+    return state is not None and stop_process(state.process, timeout_seconds)
+
+
+def _format(directory: Path, java: Sequence[str], config: Path) -> None:
+    """Formats the storage of `directory` once; Kafka writes meta.properties last, so half a format is done again."""
+    if (data_directory(directory) / "meta.properties").exists():
+        return
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    command = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(config)]
+    with (directory / _LOG).open("ab") as log:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        raise _unavailable(directory, f"storage in {data_directory(directory)} could not be formatted")
+
+
+def _await_ready(directory: Path, state: _State, deadline: float) -> None:
+    """Returns once the broker accepts a topic (asked with validate_only); raises when it is gone or time is up."""
+    while not _accepts_topics(state.port):
+        if not state.process.is_running():
+            raise _unavailable(directory, f"broker at {HOST}:{state.port} ended before it was ready")
+        if time.monotonic() > deadline:
+            raise _unavailable(directory, f"broker at {HOST}:{state.port} was not ready in time")
+        time.sleep(_POLL_SECONDS)
+
+
+def _accepts_topics(port: int) -> bool:
+    """Says whether the broker would create a topic now: it answers, is unfenced and has a controller."""
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+        admin = KafkaAdminClient(bootstrap_servers=f"{HOST}:{port}", request_timeout_ms=5000)
+    except (OSError, KafkaError):
+        return False
+    try:
+        admin.create_topics({f"offsetlake-probe-{uuid.uuid4()}": {"num_partitions": 1}}, validate_only=True)
+    except KafkaError:
+        return False
+    finally:
+        admin.close()
+    return True
+
+
+def _unavailable(directory: Path, what: str) -> BrokerUnavailable:
+    log = directory / _LOG
+    lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
+    return BrokerUnavailable("\n".join([f"{what}; its last log lines ({log}):", *lines]), log=log)
+
+
+def _choose_ports(port: int | None, earlier: _State | None) -> tuple[int, int]:
+    """Are the ports for clients and for the controller: the given one, else the earlier ones, else free ones."""
+    if port is not None and not _is_free(port):
+        raise BrokerUnavailable(f"port {port} of {HOST} is taken: stop what listens there or choose another", port=port)
+    free, free_for_controller = _free_ports()
+    if earlier is None:
+        return port or free, free_for_controller
+    wanted = port or (earlier.port if _is_free(earlier.port) else free)
+    reusable = earlier.controller_port != wanted and _is_free(earlier.controller_port)
+    return wanted, earlier.controller_port if reusable else free_for_controller
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex((HOST, port)) != 0 and _binds(port)
+
+
+def _binds(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind((HOST, 0))
+        other.bind((HOST, 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _broker(directory: Path, state: _State) -> Broker:
+    return Broker(f"{HOST}:{state.port}", state.process.pid, directory, directory / _LOG)
+
+
+def _read_state(directory: Path) -> _State | None:
+    try:
+        text = json.loads((directory / _STATE).read_text("utf-8"))
+        return _State(Process(text["pid"], text["started"]), text["port"], text["controller_port"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokerUnavailable(
+            f"broker state {directory / _STATE} cannot be read: {error!r}; see whether a broker of {directory} still "
+            f"runs, stop it, and remove that file"
+        ) from error
+
+
+def _write_state(directory: Path, state: _State) -> None:
+    text = {
+        "pid": state.process.pid,
+        "started": state.process.started,
+        "port": state.port,
+        "controller_port": state.controller_port,
+    }
+    scratch = directory / f".{_STATE}"
+    scratch.write_text(json.dumps(text), "utf-8")
+    scratch.replace(directory / _STATE)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Holds the start lock of `directory`: two who start at once get the same broker."""
+    with (directory / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

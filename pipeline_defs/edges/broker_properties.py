@@ -1,0 +1,79 @@
+"""The embedded broker's configuration: a pure function from its directory and ports to server.properties.
+
+Opens nothing and asks nobody. Invariant: what the broker's identity and addresses depend on is set last and cannot be
+overridden; everything listens on 127.0.0.1 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..core.errors import BadSetting
+
+HOST = "127.0.0.1"
+
+_DEFAULTS = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",
+    "log.retention.bytes": "-1",
+    "num.partitions": "1",
+    "default.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
+
+def plan_properties(directory: Path, port: int, controller_port: int, properties: Mapping[str, str]) -> dict[str, str]:
+    """Are the broker's server.properties: quick to start, no data deleted by itself, no topic made by a typo.
+
+    | set by | properties |
+    |---|---|
+    | here, the caller may override | waits, internal topics, retention, topic creation |
+    | here, last                    | roles, ids, addresses, directories: BadSetting when the caller gives one |
+    """
+    address, controller = f"{HOST}:{port}", f"{HOST}:{controller_port}"
+    ours = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
+        "log.dirs": str(data_directory(directory)),
+    }
+    taken = sorted(set(ours) & set(properties))
+    if taken:
+        raise BadSetting(
+            f"broker properties {', '.join(taken)} cannot be set: the broker of {directory} depends on them; "
+            f"leave them out, and choose the port by `port`",
+            properties=taken,
+        )
+    return _DEFAULTS | dict(properties) | ours
+
+
+def data_directory(directory: Path) -> Path:
+    """Is where the broker of `directory` keeps its logs; Kafka writes `meta.properties` there once it is formatted."""
+    return directory / "data"
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Is the text of a properties file, ASCII as Java reads it whatever the values hold."""
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())
+
+
+def _escaped(value: str) -> str:
+    """Is `value` as Java's Properties reads it: ASCII, with backslashes doubled."""
+    units = value.encode("utf-16-be")
+    codes = [int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2)]
+    return "".join(chr(code) if 0x20 <= code < 0x7F and code != 0x5C else f"\\u{code:04x}" for code in codes)

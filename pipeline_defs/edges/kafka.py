@@ -1,0 +1,339 @@
+"""What the broker says: topic ids, watermarks, timestamps, batches of the log, open transactions, group offsets.
+
+Planning, evidence and administration only: bulk records are Spark's. Invariant: results are keyed by Kafka partition,
+never joined by position; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import stamina
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, UnknownTopicOrPartitionError, for_code
+from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
+from kafka.structs import OffsetAndMetadata
+
+from ..core.errors import BrokerUnavailable, UnknownTopic
+from ..core.holes import BatchSpan, SpanKind
+from ..core.planlog import Tail, Watermarks
+from ..core.planning import PartitionState, Policy, TopicState
+
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
+
+T = TypeVar("T")
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+_FETCH_BYTES = 8 * 1024 * 1024
+_BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """Is a transaction that holds back the last stable offset of a Kafka partition."""
+
+    partition: int
+    first_offset: int
+    producer_id: int
+    transactional_id: str | None
+    started_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    start: int
+    end: int
+    kind: SpanKind
+    first_timestamp_ms: int
+
+
+class Kafka:
+    """Speaks to one Kafka cluster through one admin client, opened at first use and closed with `close()`."""
+
+    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._timeout_ms = int(timeout_seconds * 1000)
+        self._admin: KafkaAdminClient | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Kafka:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; a later call opens a new one."""
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+                self._admin = None
+
+    # ---- what planning sees
+
+    def read_topic_id(self, topic: str) -> str | None:
+        """Reads the topic's id; none from brokers too old to give one. Raises `UnknownTopic`."""
+        return self._describe(topic)[0]
+
+    def read_watermarks(self, topic: str, isolation_level: str) -> dict[int, Watermarks]:
+        """Reads `[earliest, end)` of every Kafka partition, the end at the reader's isolation level."""
+        _, partitions = self._describe(topic)
+        firsts = {TopicPartition(topic, p): OffsetSpec.EARLIEST for p in partitions}
+        lasts = {TopicPartition(topic, p): OffsetSpec.LATEST for p in partitions}
+        level = _ISOLATION[isolation_level]
+        earliest = self._ask(topic, lambda admin: admin.list_partition_offsets(firsts))
+        end = self._ask(topic, lambda admin: admin.list_partition_offsets(lasts, isolation_level=level))
+        return {
+            p: Watermarks(earliest[TopicPartition(topic, p)].offset, end[TopicPartition(topic, p)].offset)
+            for p in partitions
+        }
+
+    def read_topic_state(self, topic: str, tail: Tail, policy: Policy) -> TopicState:
+        """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
+        topic_id = self.read_topic_id(topic)
+        watermarks = self.read_watermarks(topic, policy.isolation_level)
+        same = tail.topic_id in {None, topic_id}
+        starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
+        partitions = {}
+        for partition, marks in watermarks.items():
+            head = tail.heads[partition].offset if same and partition in tail.heads else marks.earliest
+            waiting = max(head, marks.earliest) < marks.end
+            oldest = self._oldest_ms(topic, partition, max(head, marks.earliest), policy) if waiting else None
+            partitions[partition] = PartitionState(marks, oldest, starts.get(partition))
+        size = self._bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
+        return TopicState(topic, topic_id, partitions, size)
+
+    def _start_offsets(self, topic: str, marks: Mapping[int, Watermarks], policy: Policy) -> dict[int, int]:
+        if policy.start == "latest":
+            return {p: mark.end for p, mark in marks.items()}
+        if not isinstance(policy.start, int):
+            return {}
+        specs = {TopicPartition(topic, p): policy.start for p in marks}
+        found = self._ask(topic, lambda admin: admin.list_partition_offsets(specs))
+        # no record at or after the timestamp is answered with -1: then there is nothing to land yet
+        offsets = {p: found[TopicPartition(topic, p)].offset for p in marks}
+        return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
+
+    def _oldest_ms(self, topic: str, partition: int, head: int, policy: Policy) -> int | None:
+        for batch in self._read_batches(topic, partition, head, head + 1, policy.isolation_level, max_bytes=1):
+            if batch.kind is SpanKind.DATA:
+                return batch.first_timestamp_ms
+        return None
+
+    def _bytes_per_record(self, topic: str, marks: Mapping[int, Watermarks]) -> float | None:
+        offsets = sum(mark.end - mark.earliest for mark in marks.values())
+        if not offsets:
+            return None
+        brokers = self._ask(topic, lambda admin: admin.describe_log_dirs({topic: sorted(marks)}))
+        sizes: dict[int, int] = {}  # of each partition's largest replica
+        for replica in _replicas(brokers, topic):
+            sizes[replica["partition_index"]] = max(sizes.get(replica["partition_index"], 0), replica["partition_size"])
+        return sum(sizes.values()) / offsets
+
+    # ---- evidence
+
+    def read_spans(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> Iterator[BatchSpan]:
+        """Reads what the log holds in `[start, end)`, batch by batch, without decoding a record."""
+        for batch in self._read_batches(topic, partition, start, end, isolation_level):
+            yield BatchSpan(batch.start, batch.end, batch.kind)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Says whether the topic's cleanup policy includes compaction."""
+        return "compact" in self.read_config(topic).get("cleanup.policy", "")
+
+    def read_config(self, topic: str) -> dict[str, str]:
+        """Reads the topic's configuration, defaults included."""
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, topic)]
+        found = self._ask(topic, lambda admin: admin.describe_configs(wanted, config_filter="all"))
+        return {name: str(entry["value"]) for name, entry in found["topic"][topic].items()}
+
+    def _read_batches(
+        self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = _FETCH_BYTES
+    ) -> Iterator[_Batch]:
+        at = start
+        while at < end:
+            data = self._fetch(topic, partition, at, isolation_level, max_bytes)
+            records = MemoryRecords(bytes(data.records or b""))
+            aborted = sorted((txn.first_offset, txn.producer_id) for txn in data.aborted_transactions or ())
+            aborting: set[int] = set()
+            reached = at
+            while (batch := records.next_batch()) is not None:
+                reached = max(reached, batch.next_offset)
+                while aborted and aborted[0][0] <= batch.last_offset:
+                    aborting.add(aborted.pop(0)[1])
+                if batch.is_control_batch:
+                    aborting.discard(batch.producer_id)
+                    kind = SpanKind.CONTROL
+                else:
+                    is_aborted = batch.is_transactional and batch.producer_id in aborting
+                    kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
+                if batch.base_offset < end and batch.next_offset > start:
+                    yield _Batch(batch.base_offset, batch.next_offset, kind, batch.first_timestamp)
+            if reached <= at:
+                return  # nothing is left of the log behind this offset
+            at = reached
+
+    def _fetch(self, topic: str, partition: int, offset: int, isolation_level: str, max_bytes: int) -> Any:
+        part = FetchRequest.FetchTopic.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=max_bytes,
+        )
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=_ISOLATION[isolation_level],
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[part])],
+            forgotten_topics_data=[],
+            rack_id="",
+            min_version=4,
+            max_version=_BY_NAME,
+        )
+
+        def fetch(admin: KafkaAdminClient) -> Any:
+            response = _run(admin, lambda: _send_to_leader(admin, TopicPartition(topic, partition), request))
+            data = response.responses[0].partitions[0]
+            error = for_code(data.error_code)
+            if error not in {NoError, OffsetOutOfRangeError}:  # out of range: the log holds nothing there
+                raise error(f"fetch of {topic}/{partition} at {offset}")
+            return data
+
+        return self._ask(topic, fetch)
+
+    # ---- open transactions
+
+    def read_open_transactions(self, topic: str) -> list[OpenTransaction]:
+        """Names the transactions that hold back the last stable offset, with producer, first offset and start."""
+        _, partitions = self._describe(topic)
+        wanted = [TopicPartition(topic, p) for p in partitions]
+        described = self._ask(topic, lambda admin: admin.describe_producers(wanted))
+        open_now = {
+            (tp.partition, producer.producer_id): producer.current_transaction_start_offset
+            for tp, state in described.items()
+            for producer in state.active_producers
+            if producer.current_transaction_start_offset >= 0
+        }
+        if not open_now:
+            return []
+        listed = self._ask(topic, lambda admin: admin.list_transactions())
+        producers = {producer_id for _, producer_id in open_now}
+        names = {
+            listing.producer_id: listing.transactional_id
+            for listings in listed.values()
+            for listing in listings
+            if listing.producer_id in producers
+        }
+        details = self._ask(topic, lambda admin: admin.describe_transactions(list(names.values()))) if names else {}
+        found = []
+        for (partition, producer_id), first_offset in sorted(open_now.items()):
+            name = names.get(producer_id)
+            detail = details.get(name)
+            started = detail.transaction_start_time_ms if detail is not None else None
+            found.append(OpenTransaction(partition, first_offset, producer_id, name, started))
+        return found
+
+    # ---- the mirror
+
+    def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
+        """Moves the consumer group's offsets to the landed frontier, so that lag tools work."""
+        if frontier:
+            offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
+            self._ask(topic, lambda admin: admin.alter_group_offsets(group, offsets))
+
+    def read_group(self, topic: str, group: str) -> dict[int, int]:
+        """Reads the group's offsets of a topic."""
+        found = self._ask(topic, lambda admin: admin.list_group_offsets({group: None}))[group]
+        return {tp.partition: meta.offset for tp, meta in found.items() if tp.topic == topic}
+
+    # ---- topics
+
+    def list_topics(self) -> list[str]:
+        """Lists the topics of the cluster, without Kafka's own."""
+        return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not name.startswith("__"))
+
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """Creates a topic with one replica and waits until its leaders answer."""
+        wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs or {})}}
+        self._ask(topic, lambda admin: admin.create_topics(wanted, wait_for_metadata=True))
+
+    # ---- the connection
+
+    def _describe(self, topic: str) -> tuple[str | None, list[int]]:
+        found = self._ask(topic, lambda admin: admin.describe_topics([topic]))[0]
+        if found["error_code"] == UnknownTopicOrPartitionError.errno:
+            raise _unknown_topic(topic, self.bootstrap_servers)
+        topic_id = found.get("topic_id")
+        partitions = sorted(part["partition_index"] for part in found["partitions"])
+        return (str(topic_id) if topic_id is not None and getattr(topic_id, "int", 1) else None), partitions
+
+    def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
+        """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
+        retriable = stamina.retry_context(on=_is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
+        try:
+            for attempt in retriable:
+                with attempt:
+                    return question(self._connected())
+        except UnknownTopicOrPartitionError as error:
+            raise _unknown_topic(topic, self.bootstrap_servers) from error
+        except (KafkaError, OSError) as error:
+            self.close()
+            raise BrokerUnavailable(
+                f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
+                "was written and nothing is lost; start the broker (`offsetlake broker start` for the embedded one) or "
+                "set OFFSETLAKE_BOOTSTRAP_SERVERS",
+                bootstrap_servers=self.bootstrap_servers,
+            ) from error
+        raise AssertionError("a retry context ends by returning or raising")
+
+    def _connected(self) -> KafkaAdminClient:
+        with self._lock:
+            if self._admin is None:
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=self.bootstrap_servers,
+                    client_id="offsetlake",
+                    request_timeout_ms=self._timeout_ms,
+                    bootstrap_timeout_ms=self._timeout_ms,
+                )
+            return self._admin
+
+
+def _is_retriable(error: Exception) -> bool:
+    return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+
+
+def _unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:
+    return UnknownTopic(
+        f"topic {topic} does not exist on the broker at {bootstrap_servers}; nothing was written; create the topic, or "
+        "correct its name in assets/*/defs.yaml",
+        topic=topic,
+    )
+
+
+def _run(admin: KafkaAdminClient, call: Callable[[], Awaitable[T]]) -> T:
+    # kafka-python's admin client has no public fetch; its connection manager is pinned with it (docs/design/0003)
+    result: T = admin._manager.run(call)
+    return result
+
+
+async def _send_to_leader(admin: KafkaAdminClient, partition: TopicPartition, request: FetchRequest) -> Any:
+    leader = next(iter(await admin._async_get_leader_for_partitions({partition})))
+    return await admin._manager.send(request, node_id=leader)
+
+
+def _replicas(brokers: list[Mapping[str, Any]], topic: str) -> Iterator[Mapping[str, Any]]:
+    for broker in brokers:
+        for log_dir in broker["log_dirs"]:
+            for found in log_dir["topics"]:
+                if found["name"] == topic:
+                    yield from found["partitions"]

@@ -1,0 +1,164 @@
+"""The lake: where plan steps, manifests and data files lie, and how they are read back.
+
+    data/<topic>/g0/p0003/<start20>-<end20>.parquet           published; a plain glob is always right
+    manifests/<topic>/g0/p0003/<start20>-<end20>.<rev>.json   the facts of each landed range
+    plan/<topic>/<seq20>.json                                 the plan log
+    staging/<attempt>/...                                     visible to nobody
+
+Every object is immutable, so what was read once is kept.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from ..core.coverage import Coverage
+from ..core.errors import BrokenManifest
+from ..core.manifest import Manifest
+from ..core.offsets import OFFSET_DIGITS, OffsetRange
+from ..core.planlog import PlanLog, PlanStep, Tail
+from .store import Answer, Store
+
+
+class Lake:
+    """Reads and writes one lake; holds no state but what it has read of immutable objects."""
+
+    def __init__(self, root: str) -> None:
+        self.store = Store(root)
+        self._steps: dict[str, PlanStep] = {}
+        self._logs: dict[str, PlanLog] = {}
+        self._manifests: dict[str, Manifest] = {}
+
+    # ---- the plan log
+
+    def read_plan_log(self, topic: str) -> PlanLog:
+        """Reads and checks the whole log; raises `BrokenPlanLog` where it does not tile."""
+        paths = list(self.store.list(f"plan/{topic}"))
+        cached = self._logs.get(topic)
+        if cached is None or len(cached.steps) != len(paths):
+            cached = PlanLog(topic, tuple(self._read_step(path) for path in paths))
+            self._logs[topic] = cached
+        return cached
+
+    def read_tail(self, topic: str) -> Tail:
+        """Reads what planning goes on from."""
+        paths = list(self.store.list(f"plan/{topic}"))
+        return self._read_step(paths[-1]).tail if paths else Tail()
+
+    def commit_step(self, step: PlanStep) -> bool:
+        """Adds a step to the log; false where another planner was there first: read the tail and plan again."""
+        path = f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
+        return self.store.put_new(path, step.to_json(), f"staging/plan-{uuid.uuid4().hex}") is Answer.COMMITTED
+
+    def _read_step(self, path: str) -> PlanStep:
+        if path not in self._steps:
+            self._steps[path] = PlanStep.from_json(self.store.get(path) or b"", self.store.url(path))
+        return self._steps[path]
+
+    # ---- manifests
+
+    def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
+        """Reads the newest revision of every manifest of a topic."""
+        newest: dict[str, str] = {}
+        for path in self.store.list(f"manifests/{topic}"):
+            newest[path.rsplit(".", 2)[0]] = path  # listed in order, so the last revision stays
+        manifests = {}
+        for path in newest.values():
+            manifest = self._read_manifest(path)
+            manifests[manifest.offsets] = manifest
+        return manifests
+
+    def read_manifest(self, topic: str, offsets: OffsetRange) -> Manifest | None:
+        """Reads the newest manifest of one range; none where it is not landed."""
+        paths = [path for path in self.store.list(_folder("manifests", topic, offsets)) if f"/{offsets.stem}." in path]
+        return self._read_manifest(paths[-1]) if paths else None
+
+    def commit_manifest(self, manifest: Manifest) -> Manifest:
+        """Decides that the range is landed; returns the manifest that stands, ours or the one that was there first."""
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
+        scratch = f"staging/{manifest.provenance.attempt}/{manifest.offsets.key}.json"
+        if self.store.put_new(path, manifest.to_json(), scratch) is Answer.COMMITTED:
+            self._manifests[path] = manifest
+            return manifest
+        return self._read_manifest(path)
+
+    def _read_manifest(self, path: str) -> Manifest:
+        if path not in self._manifests:
+            url = self.store.url(path)
+            manifest = Manifest.from_json(self.store.get(path) or b"", url)
+            expected = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
+            if path != expected:
+                raise BrokenManifest(f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there")
+            self._manifests[path] = manifest
+        return self._manifests[path]
+
+    # ---- data
+
+    def published(self, topic: str) -> dict[OffsetRange, int]:
+        """Lists the published files of a topic with their sizes in bytes."""
+        found = {}
+        for path, size in self.store.list(f"data/{topic}").items():
+            found[_range_of(path)] = size
+        return found
+
+    def is_published(self, topic: str, offsets: OffsetRange) -> bool:
+        """Says whether the range's file stands under its final name."""
+        return data_path(topic, offsets) in self.store.list(_folder("data", topic, offsets))
+
+    def publish(self, manifest: Manifest) -> bool:
+        """Publishes the staged file that the manifest names; false where that file is gone.
+
+        A file that already stands there was put there for the same manifest: nothing else publishes.
+        """
+        if manifest.file is None:
+            return True
+        try:
+            self.store.publish(manifest.file.path, data_path(manifest.topic, manifest.offsets))
+        except FileNotFoundError:
+            return False
+        return True
+
+    @contextmanager
+    def local_copy(self, path: str) -> Iterator[Path]:
+        """Gives a path on this machine to read an object from: its own on a local lake, else a copy for a while."""
+        if self.store.local_root is not None:
+            yield self.store.local_root / path
+            return
+        with tempfile.NamedTemporaryFile(suffix=".parquet") as copy:
+            copy.write(self.store.get(path) or b"")
+            copy.flush()
+            yield Path(copy.name)
+
+    def coverage(self, topic: str) -> Coverage:
+        """Reads the log, the manifests and the published files of a topic.
+
+        In this order backwards: what is published had its manifest before, what has a manifest was planned before.
+        """
+        published = self.published(topic)
+        manifests = self.read_manifests(topic)
+        return Coverage(self.read_plan_log(topic), manifests, published)
+
+
+def data_path(topic: str, offsets: OffsetRange) -> str:
+    """Is where the published file of a range lies, below the lake's root."""
+    return f"{_folder('data', topic, offsets)}/{offsets.stem}.parquet"
+
+
+def manifest_path(topic: str, offsets: OffsetRange, revision: int) -> str:
+    """Is where a revision of a range's manifest lies, below the lake's root."""
+    return f"{_folder('manifests', topic, offsets)}/{offsets.stem}.{revision:03d}.json"
+
+
+def _folder(tree: str, topic: str, offsets: OffsetRange) -> str:
+    return f"{tree}/{topic}/{offsets.folder}"
+
+
+def _range_of(path: str) -> OffsetRange:
+    """Reads the range back from the path of a published file."""
+    parts = PurePosixPath(path)
+    start, end = parts.stem.split("-")
+    return OffsetRange(int(parts.parts[-3][1:]), int(parts.parts[-2][1:]), int(start), int(end))

@@ -1,0 +1,119 @@
+"""Facts of Parquet files: footers, the offset column, the digest; and whether two files hold equal rows.
+
+Reads only. No Spark is needed to verify what Spark wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..core.manifest import StagedFile
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """Is one Parquet file that a scan staged: its footer's facts, before it is matched to a range.
+
+    `partitions` and the offsets are the footer's minima and maxima; `rows` is never 0.
+    """
+
+    path: Path
+    rows: int
+    partitions: tuple[int, int]
+    min_offset: int
+    max_offset: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    schema: dict[str, str]
+
+
+def read_parts(folder: Path) -> Iterator[PartFile]:
+    """Reads the footers of the files with rows below a folder; Spark may add a file without rows."""
+    for path in sorted(folder.glob("*.parquet")):
+        footer = pq.read_metadata(path)
+        if not footer.num_rows:
+            continue
+        partitions = _min_max(footer, "partition")
+        offsets = _min_max(footer, "offset")
+        timestamps = _min_max(footer, "timestamp")
+        yield PartFile(
+            path,
+            footer.num_rows,
+            partitions,
+            *offsets,
+            *(micros // 1000 for micros in timestamps),
+            schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
+        )
+
+
+def read_runs(path: Path) -> tuple[tuple[int, int], ...]:
+    """Reads the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
+    column = pq.read_table(path, columns=["offset"], memory_map=True).column("offset")
+    offsets = column.to_numpy()
+    if not len(offsets):
+        return ()
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    starts = offsets[np.concatenate(([0], breaks))]
+    ends = offsets[np.concatenate((breaks - 1, [len(offsets) - 1]))] + 1
+    return tuple(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def digest(path: Path) -> str:
+    """Is the sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def staged_file(part: PartFile, lake_path: str) -> StagedFile:
+    """Is the part as a manifest names it, with its digest; `lake_path` is where the lake has it staged."""
+    return StagedFile(
+        path=lake_path,
+        bytes=part.path.stat().st_size,
+        sha256=digest(part.path),
+        rows=part.rows,
+        min_offset=part.min_offset,
+        max_offset=part.max_offset,
+        min_timestamp_ms=part.min_timestamp_ms,
+        max_timestamp_ms=part.max_timestamp_ms,
+    )
+
+
+def differing_rows(landed: Path, read_again: Path) -> str | None:
+    """Compares two files row by row; none where the rows are equal, else what differs first."""
+    before, after = (pq.read_table(path) for path in (landed, read_again))
+    if before.schema.remove_metadata() != after.schema.remove_metadata():
+        return f"columns were {before.schema.names}, are {after.schema.names}"
+    if before.equals(after):
+        return None
+    old, new = (set(table.column("offset").to_pylist()) for table in (before, after))
+    if old != new:
+        gone, come = sorted(old - new), sorted(new - old)
+        return f"{len(gone)} offsets gone (first {gone[:3]}), {len(come)} offsets new (first {come[:3]})"
+    changed = _changed_columns(before, after)
+    return f"equal offsets, other values in {', '.join(changed)}"
+
+
+def _changed_columns(before: pa.Table, after: pa.Table) -> list[str]:
+    return [name for name in before.schema.names if not before.column(name).equals(after.column(name))]
+
+
+def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int]:
+    """Reads an integer column's minimum and maximum over all row groups from the footer; timestamps are micros."""
+    index = footer.schema.to_arrow_schema().get_field_index(column)
+    if index < 0:
+        raise ValueError(f"no column {column}")
+    statistics = []
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for number in range(row_group.num_columns):
+            chunk = row_group.column(number)
+            if chunk.path_in_schema == column:
+                statistics.append(chunk.statistics)
+    return min(s.min_raw for s in statistics), max(s.max_raw for s in statistics)

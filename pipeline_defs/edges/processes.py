@@ -1,0 +1,123 @@
+"""Processes that outlive whoever started them: known by pid and start time, so a recycled pid is never taken for one.
+
+Starts them in a session of their own and stops them from any process. Knows nothing of what they run.
+Invariant: a signal goes only to a process whose start time is the one recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_POLL_SECONDS = 0.05
+_KILL_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Is one process, for ever: `pid` comes back after its end, `pid` with `started` does not.
+
+    `started` is the system's own text (boot id and clock ticks on Linux, the start time that `ps` prints elsewhere),
+    only ever compared for equality.
+    """
+
+    pid: int
+    started: str
+
+    def is_running(self) -> bool:
+        """Says whether this very process runs; a zombie does not, and is reaped here if it is our child."""
+        seen = _observe(self.pid)
+        if seen is None or seen.process != self:
+            return False
+        if seen.has_ended:
+            _reap(self.pid)
+        return not seen.has_ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Is what the system shows for a pid; `has_ended` is a zombie."""
+
+    process: Process
+    has_ended: bool
+
+
+def read_process(pid: int) -> Process | None:
+    """Is the process that has `pid` now, None when there is none; a zombie counts until its parent reaps it."""
+    seen = _observe(pid)
+    return seen.process if seen else None
+
+
+def spawn_process(command: Sequence[str], *, log: Path) -> Process:
+    """Starts `command` in its own session, its output appended to `log`, with the signals' usual meaning.
+
+    A child of a shell's background job would otherwise inherit that SIGINT is ignored, and one of the same session
+    would get the terminal's Ctrl-C.
+    """
+    devnull = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    output = (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    errors = (os.POSIX_SPAWN_DUP2, 1, 2)
+    pid = os.posix_spawn(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=[devnull, output, errors],
+        setsid=True,
+        setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+        setsigmask=[],
+    )
+    process = read_process(pid)  # our child and not reaped yet: the pid is its own even if it has ended
+    if process is None:
+        raise ProcessLookupError(f"process {pid} was reaped by somebody else before its start time was read")
+    return process
+
+
+def stop_process(process: Process, timeout_seconds: float) -> bool:
+    """Stops `process` and says whether it ran: SIGTERM, SIGKILL after `timeout_seconds`; returns when it is gone."""
+    if not process.is_running():
+        return False
+    for signal_number, patience_seconds in ((signal.SIGTERM, timeout_seconds), (signal.SIGKILL, _KILL_SECONDS)):
+        try:
+            os.kill(process.pid, signal_number)
+        except ProcessLookupError:
+            return True
+        deadline = time.monotonic() + patience_seconds
+        while process.is_running() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        if not process.is_running():
+            return True
+    raise TimeoutError(f"process {process.pid} still runs {_KILL_SECONDS} seconds after SIGKILL")
+
+
+def _reap(pid: int) -> None:
+    with suppress(ChildProcessError):  # not our child: its parent reaps it
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _observe(pid: int) -> _Seen | None:
+    if Path("/proc/self/stat").exists():
+        return _observe_in_proc(pid)
+    return _observe_with_ps(pid)
+
+
+def _observe_in_proc(pid: int) -> _Seen | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return _Seen(Process(pid, f"{boot_id}:{fields[18]}"), has_ended=state in "ZX")
+
+
+def _observe_with_ps(pid: int) -> _Seen | None:
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    state, _, started = shown.stdout.strip().partition(" ")
+    return _Seen(Process(pid, started.strip()), has_ended=state.startswith("Z")) if started else None

@@ -1,0 +1,150 @@
+"""Spark: reads one scan of a topic through the official Kafka source and writes it as Parquet, unseen.
+
+The options that boundaries, bytes and completeness rest on are set last and cannot be overridden. Nothing here
+decides what is landed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import ScanFailed
+from ..core.scans import Scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW_COLUMNS: Mapping[str, str] = {
+    "topic": "Kafka topic name",
+    "generation": "incarnation of the topic: 0, and one more for each time it was recreated",
+    "partition": "Kafka partition number",
+    "offset": "offset of the record in its Kafka partition; with generation and partition the identity of a row",
+    "timestamp": "record timestamp, UTC, to the millisecond as Kafka has it",
+    "timestamp_type": "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)",
+    "key": "key bytes as produced, null where there is none",
+    "value": "value bytes as produced, null for a tombstone",
+    "headers": "headers in order: list of (key, value), a value may be null; null where there is none",
+}
+
+KAFKA_OPTIONS: Mapping[str, str] = {
+    "kafka.max.poll.records": "20000",
+    "kafka.fetch.max.bytes": str(16 * 1024 * 1024),
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
+
+PARQUET_OPTIONS: Mapping[str, str] = {
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
+    "parquet.enable.dictionary#key": "false",
+    "parquet.enable.dictionary#value": "false",
+    "parquet.column.statistics.enabled#value": "false",
+    "maxRecordsPerFile": "0",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+SESSION_CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+
+
+def spark_config(master: str, jars: Sequence[Path], *, driver_memory: str = "4g") -> dict[str, str]:
+    """Derives the configuration of our own session; a session that is handed in keeps its own."""
+    return {
+        **SESSION_CONF,
+        "spark.master": master,
+        "spark.app.name": "offsetlake",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",
+        "spark.log.level": "ERROR",
+    }
+
+
+def kafka_options(bootstrap_servers: str, topic: str, scan: Scan, isolation_level: str) -> dict[str, str]:
+    """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss."""
+    starts = {str(partition): start for partition, (start, _) in scan.bounds.items()}
+    ends = {str(partition): end for partition, (_, end) in scan.bounds.items()}
+    return {
+        **KAFKA_OPTIONS,
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "kafka.isolation.level": isolation_level,
+        "assign": json.dumps({topic: sorted(scan.bounds)}),
+        "startingOffsets": json.dumps({topic: starts}),
+        "endingOffsets": json.dumps({topic: ends}),
+        "maxRecordsPerPartition": str(scan.records_per_task),
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+
+
+class Spark:
+    """Stages scans with one session, which is started at the first scan and shared by all of a run."""
+
+    def __init__(self, session: Callable[[], SparkSession], bootstrap_servers: str) -> None:
+        self._session = session
+        self._bootstrap_servers = bootstrap_servers
+
+    @property
+    def writer(self) -> str:
+        """Names what wrote a file: equal bytes can be expected only from the same writer."""
+        return f"spark {self._session().version} zstd-1"
+
+    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+        """Writes one Parquet file per range of the scan below `folder`; raises `ScanFailed`, then nothing counts."""
+        from pyspark.errors import PySparkException
+
+        session = self._session()
+        for name, value in SESSION_CONF.items():
+            session.conf.set(name, value)
+        options = kafka_options(self._bootstrap_servers, topic, scan, isolation_level)
+        generation = scan.ranges[0].generation
+        try:
+            rows = raw_columns(session.read.format("kafka").options(**options).load(), generation)
+            rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
+        except (PySparkException, *_py4j_errors()) as error:
+            raise ScanFailed(
+                f"Spark could not land {len(scan.ranges)} ranges of {topic}: {_first_cause(error)}; nothing became "
+                "visible; the ranges stay planned and are tried again",
+                topic=topic,
+            ) from error
+
+
+def raw_columns(source: DataFrame, generation: int) -> DataFrame:
+    """Selects the raw columns, lossless and in their order, from Spark's Kafka source."""
+    from pyspark.sql import functions as f
+
+    return source.select(
+        "topic",
+        f.lit(generation).alias("generation"),
+        "partition",
+        "offset",
+        "timestamp",
+        f.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        "headers",
+    )
+
+
+def _py4j_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError
+
+    return (Py4JError,)
+
+
+def _first_cause(error: Exception) -> str:
+    """Returns the innermost `Caused by` of a Java error in one line, or the first line of what there is."""
+    lines = str(error).splitlines()
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes[-1] if causes else lines[0] if lines else type(error).__name__).strip()

@@ -1,0 +1,167 @@
+"""The only write primitive: put-if-absent, on a local disk or an object store, through obstore.
+
+Invariant: an object that a name leads to is whole, durable and never changed. Three answers exist, never two:
+committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from ..core.errors import LakeUnavailable, OutcomeUnknown
+
+
+class Answer(StrEnum):
+    """Says how a put-if-absent ended; the third answer is `OutcomeUnknown`."""
+
+    COMMITTED = "committed"
+    CONFLICT = "conflict"
+
+
+class Store:
+    """Holds the objects of a lake below one root, a local folder or a URL that obstore knows (s3, gs, az)."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/") or "/"
+        scheme = urlsplit(root).scheme
+        self.local_root = Path(root.removeprefix("file://")).absolute() if scheme in {"", "file"} else None
+        self._objects: ObjectStore | None = None
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Is the obstore behind this lake, opened at first use; a local root is created then."""
+        if self._objects is None:
+            with self._explained("open", ""):
+                if self.local_root is not None:
+                    self._objects = LocalStore(self.local_root, mkdir=True)
+                else:
+                    self._objects = from_url(self.root)
+        return self._objects
+
+    def url(self, path: str) -> str:
+        """Is the address of an object that Spark, DuckDB or a person can open."""
+        return f"{self.local_root or self.root}/{path}"
+
+    def get(self, path: str) -> bytes | None:
+        """Reads an object; none where there is no such object."""
+        with self._explained("read", path):
+            try:
+                return bytes(obstore.get(self.objects, path).bytes())
+            except (NotFoundError, FileNotFoundError):
+                return None
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
+        with self._explained("list", prefix):
+            found = {
+                meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page
+            }
+        return dict(sorted(found.items()))
+
+    def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
+        """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at."""
+        with self._explained("write", path):
+            try:
+                if self.local_root is None:
+                    obstore.put(self.objects, path, data, mode="create")
+                else:
+                    obstore.put(self.objects, scratch, data)
+                    self._link(scratch, path)
+                    obstore.delete(self.objects, scratch)
+                return Answer.COMMITTED
+            except AlreadyExistsError:
+                return Answer.COMMITTED if self.get(path) == data else Answer.CONFLICT
+            except BaseError as error:
+                return self._settle(path, data, error)
+
+    def publish(self, staged: str, final: str) -> Answer:
+        """Gives a staged object its final name if that is free; the staged one stays until it is swept."""
+        with self._explained("publish", final):
+            try:
+                if self.local_root is None:
+                    obstore.put(self.objects, final, obstore.get(self.objects, staged).bytes(), mode="create")
+                else:
+                    self._link(staged, final)
+            except AlreadyExistsError:
+                return Answer.CONFLICT
+            except NotFoundError as error:
+                raise FileNotFoundError(staged) from error
+            return Answer.COMMITTED
+
+    def upload(self, local: Path, path: str) -> None:
+        """Brings a file that Spark staged on this machine to a name of the attempt's own in an object store."""
+        with self._explained("write", path):
+            obstore.put(self.objects, path, local)
+
+    def delete_folder(self, prefix: str) -> None:
+        """Deletes what an attempt staged; never called for anything a manifest refers to before it is published."""
+        with self._explained("delete", prefix):
+            paths = list(self.list(prefix))
+            if paths:
+                obstore.delete(self.objects, paths)
+            if self.local_root is not None:
+                folder = self.local_root / prefix
+                for below in sorted(folder.rglob("*"), reverse=True):
+                    below.rmdir() if below.is_dir() else below.unlink()
+                if folder.is_dir():
+                    folder.rmdir()
+
+    def check_writable(self, scratch: str) -> None:
+        """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
+        with self._explained("write", scratch):
+            obstore.put(self.objects, scratch, b"offsetlake")
+            obstore.delete(self.objects, scratch)
+
+    def _link(self, source: str, target: str) -> None:
+        """Makes `source` durable, then gives it a second name that must be free, then makes the name durable."""
+        assert self.local_root is not None
+        _fsync(self.local_root / source)
+        folder = (self.local_root / target).parent
+        is_new = not folder.is_dir()
+        obstore.copy(self.objects, source, target, overwrite=False)
+        _fsync(folder)
+        if is_new:
+            for parent in folder.parents:
+                _fsync(parent)
+                if parent == self.local_root:
+                    break
+
+    def _settle(self, path: str, data: bytes, error: BaseError) -> Answer:
+        found = self.get(path)
+        if found is None:
+            raise OutcomeUnknown(
+                f"writing {self.url(path)} ended without an answer and reading it back finds nothing yet: {error}; "
+                "nothing is lost; the next attempt settles it"
+            ) from error
+        return Answer.COMMITTED if found == data else Answer.CONFLICT
+
+    @contextmanager
+    def _explained(self, verb: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (BaseError, OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise LakeUnavailable(
+                f"cannot {verb} {self.url(path)}: {reason}; nothing is lost; check that OFFSETLAKE_LAKE names a place "
+                "that exists and that this user may write",
+                path=path,
+            ) from error
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,355 @@
+"""THE PROTOCOL: find -> scan -> stage -> verify -> commit -> publish -> report, as `land` below reads.
+
+A range is landed when its manifest exists and its file is published. The manifest decides, by put-if-absent; before
+it nothing is visible, after it anyone can finish. docs/protocol.md numbers the requirements.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .core.coverage import Coverage
+from .core.errors import BadKey, EmptySelection, OffsetlakeError, ScanFailed
+from .core.holes import explain_holes, missing_offsets
+from .core.manifest import Manifest, Provenance
+from .core.offsets import OffsetRange, parse_key
+from .core.planlog import Watermarks
+from .core.scans import Scan, group_scans
+from .core.verdicts import Outcome, Verdict, failed, verify_staged
+from .edges import parquet
+from .edges.lake import Lake
+from .redo import compare, verify_expired
+
+if TYPE_CHECKING:
+    from .edges.kafka import Kafka
+    from .edges.spark import Spark
+
+VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Is one try at landing ranges: its unique id and its lineage. `redo` reads landed ranges again and compares."""
+
+    id: str
+    run_id: str
+    code_version: str
+    redo: bool = False
+
+
+def _no_step(step: str, **fields: object) -> None:
+    """Watches nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Is everything outside that landing touches; `on_step` is told each protocol step as it is passed."""
+
+    lake: Lake
+    kafka: Kafka
+    spark: Spark
+    now_ms: Callable[[], int]
+    isolation_level: str = "read_committed"
+    on_step: Callable[..., None] = field(default=_no_step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Is what verification needs of a scan that was read: where, from which topic, and how long it took."""
+
+    folder: Path
+    topic_ids: tuple[str | None, str | None]
+    is_compacted: bool
+    seconds_per_offset: float
+
+
+def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
+    """Lands ranges; yields one verdict per range, as each is decided. One range failing leaves the others landed.
+
+    Raises `BadKey` or `EmptySelection` before anything is read or written.
+    """
+    coverage = tools.lake.coverage(topic)
+    ranges = find_ranges(topic, keys, coverage)
+    tools.on_step("find", topic=topic, ranges=len(ranges))
+
+    finished, waiting = _finish_known(topic, ranges, coverage, attempt, tools)
+    yield from finished
+    unreadable, readable = _split_readable(topic, waiting, coverage, tools)
+    yield from unreadable
+
+    folder, is_local = _staging_folder(attempt, tools.lake)
+    try:
+        for scan in group_scans(readable):
+            yield from _land_scan(topic, scan, folder, coverage, attempt, tools)
+    finally:
+        if not is_local:
+            shutil.rmtree(folder, ignore_errors=True)
+    _sweep_own_staging(topic, ranges, attempt, tools)
+
+    frontier = tools.lake.coverage(topic).frontier(coverage.log.tail.generation)
+    tools.kafka.move_group(topic, frontier, group_of(topic))
+    tools.on_step("report", topic=topic)
+
+
+def group_of(topic: str) -> str:
+    """Is the consumer group that mirrors the landed frontier of a topic."""
+    return f"offsetlake.{topic}"
+
+
+# ---- find
+
+
+def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[OffsetRange]:
+    """Reads the keys; refuses an empty selection, and keys that are malformed or not ranges of the plan log."""
+    if not keys:
+        raise EmptySelection(
+            f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "
+            "in the plan log, first one first (`offsetlake plan TOPIC` prints them)"
+        )
+    ranges = [parse_key(key) for key in keys]
+    unknown = [offsets for offsets in ranges if offsets not in coverage.log.ranges]
+    if unknown:
+        raise BadKey(
+            f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
+            f"{', '.join(offsets.key for offsets in unknown[:5])}; nothing was read or written; boundaries are planned "
+            "before they are read: `offsetlake plan TOPIC --commit`",
+            keys=[offsets.key for offsets in unknown],
+        )
+    return sorted(set(ranges))
+
+
+def _finish_known(
+    topic: str, ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, tools: Tools
+) -> tuple[list[Verdict], list[OffsetRange]]:
+    """Rolls forward what has a manifest, leaves what is landed, and returns what must be read."""
+    finished, waiting = [], []
+    for offsets in ranges:
+        manifest = coverage.manifests.get(offsets)
+        if manifest is None:
+            waiting.append(offsets)
+        elif not coverage.is_landed(offsets):
+            if tools.lake.publish(manifest):
+                tools.on_step("rolled_forward", key=offsets.key)
+                finished.append(Verdict(offsets, Outcome.ROLLED_FORWARD, manifest))
+            else:
+                waiting.append(offsets)
+        elif attempt.redo:
+            waiting.append(offsets)
+        else:
+            finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
+    return finished, waiting
+
+
+def _split_readable(
+    topic: str, ranges: Sequence[OffsetRange], coverage: Coverage, tools: Tools
+) -> tuple[list[Verdict], list[OffsetRange]]:
+    """Asks the broker which ranges it still has whole; the rest get their verdict without being read."""
+    if not ranges:
+        return [], []
+    tail = coverage.log.tail
+    topic_id = tools.kafka.read_topic_id(topic)
+    watermarks = tools.kafka.read_watermarks(topic, tools.isolation_level)
+    verdicts, readable = [], []
+    for offsets in ranges:
+        is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}
+        reason = _unreadable_reason(topic, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        manifest = coverage.manifests.get(offsets)
+        if reason is None:
+            readable.append(offsets)
+        elif manifest is not None and coverage.is_landed(offsets):
+            verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
+        else:
+            verdicts.append(failed(offsets, reason))
+    return verdicts, readable
+
+
+def _unreadable_reason(topic: str, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool) -> str | None:
+    where = offsets.text(topic)
+    if not is_current:
+        return f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
+    if marks is None:
+        return f"range {where}: the topic has no partition {offsets.partition} any more"
+    if offsets.start < marks.earliest:
+        gone = min(marks.earliest, offsets.end) - offsets.start
+        return (
+            f"range {where} starts before the earliest offset {marks.earliest}: {gone} offsets "
+            f"[{offsets.start}, {offsets.start + gone}) are gone; nothing was written"
+        )
+    if offsets.end > marks.end:
+        return f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
+    return None
+
+
+# ---- scan, stage
+
+
+def _land_scan(
+    topic: str, scan: Scan, staging: Path, coverage: Coverage, attempt: Attempt, tools: Tools
+) -> Iterator[Verdict]:
+    """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
+    folder = staging / f"{scan.ranges[0].key}_{len(scan.ranges)}"
+    tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(scan.bounds))
+    started = tools.now_ms()
+    before = tools.kafka.read_topic_id(topic)
+    try:
+        tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
+    except ScanFailed as error:
+        yield from _land_halves(topic, scan, staging, coverage, attempt, tools, error)
+        return
+    seconds = (tools.now_ms() - started) / 1000
+    tools.on_step("stage", topic=topic, seconds=seconds)
+    staged = _Staged(
+        folder,
+        (before, tools.kafka.read_topic_id(topic)),
+        tools.kafka.is_compacted(topic),
+        seconds / sum(len(offsets) for offsets in scan.ranges),
+    )
+    parts, strays = _match_parts(topic, scan, folder)
+
+    def decide(offsets: OffsetRange) -> Verdict:
+        try:
+            return _decide(topic, offsets, parts[offsets], staged, coverage, attempt, tools)
+        except OffsetlakeError as error:
+            return failed(offsets, str(error))
+
+    if strays:
+        yield from (failed(offsets, *strays) for offsets in scan.ranges)
+        return
+    with ThreadPoolExecutor(VERIFY_THREADS) as pool:
+        yield from pool.map(decide, scan.ranges)
+
+
+def _land_halves(
+    topic: str, scan: Scan, staging: Path, coverage: Coverage, attempt: Attempt, tools: Tools, error: ScanFailed
+) -> Iterator[Verdict]:
+    # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
+    verdicts, readable = _split_readable(topic, scan.ranges, coverage, tools)
+    yield from verdicts
+    if len(scan.ranges) == 1:
+        yield from (failed(offsets, str(error)) for offsets in readable)
+        return
+    middle = max(1, len(readable) // 2)
+    for number, half in enumerate((readable[:middle], readable[middle:])):
+        for smaller in group_scans(half):
+            yield from _land_scan(topic, smaller, staging / f"half{number}", coverage, attempt, tools)
+
+
+def _match_parts(
+    topic: str, scan: Scan, folder: Path
+) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
+    """Matches files to ranges by their footers; a file that is of no one range is named as a stray."""
+    parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(scan.ranges)
+    strays = []
+    for part in parquet.read_parts(folder):
+        owners = [
+            offsets
+            for offsets in scan.ranges
+            if part.partitions == (offsets.partition, offsets.partition)
+            and part.min_offset in offsets
+            and part.max_offset in offsets
+        ]
+        if len(owners) == 1 and parts[owners[0]] is None:
+            parts[owners[0]] = part
+        else:
+            strays.append(
+                f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
+                f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
+            )
+    return parts, strays
+
+
+# ---- verify, commit, publish
+
+
+def _decide(
+    topic: str,
+    offsets: OffsetRange,
+    part: parquet.PartFile | None,
+    staged: _Staged,
+    coverage: Coverage,
+    attempt: Attempt,
+    tools: Tools,
+) -> Verdict:
+    """Verifies one staged range, commits its manifest and publishes its file, or says why not."""
+    step = coverage.log.ranges[offsets]
+    lake = tools.lake
+    file = parquet.staged_file(part, _staged_path(part, offsets, attempt, lake)) if part else None
+    runs = parquet.read_runs(part.path) if part else ()
+    missing = missing_offsets(offsets, runs)
+    spans = (
+        span
+        for start, end in missing
+        for span in tools.kafka.read_spans(topic, offsets.partition, start, end, tools.isolation_level)
+    )
+    holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
+    violations = verify_staged(
+        topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids)
+    )
+    if violations:
+        return failed(offsets, *violations)
+    tools.on_step("verify", key=offsets.key, rows=file.rows if file else 0)
+
+    ours = Manifest(
+        topic,
+        offsets,
+        file,
+        holes,
+        Provenance(
+            attempt=attempt.id,
+            run_id=attempt.run_id,
+            code_version=attempt.code_version,
+            writer=tools.spark.writer,
+            plan_seq=step.seq,
+            topic_id=step.topic_id,
+            landed_at_ms=tools.now_ms(),
+            seconds=round(staged.seconds_per_offset * len(offsets), 3),
+        ),
+        isolation_level=tools.isolation_level,
+        schema=part.schema if part else {},
+    )
+    known = coverage.manifests.get(offsets)
+    if part is not None and file is not None and lake.store.local_root is None and not coverage.is_landed(offsets):
+        lake.store.upload(part.path, file.path)
+    standing = known or lake.commit_manifest(ours)
+    if standing.provenance.attempt != attempt.id:
+        return compare(standing, ours, part, lake, is_redo=known is not None)
+    tools.on_step("commit", key=offsets.key, digest=ours.digest)
+    if not lake.publish(ours):
+        return failed(offsets, f"staged file {file.path if file else ''} is gone before it was published")
+    tools.on_step("publish", key=offsets.key)
+    return Verdict(offsets, Outcome.LANDED, ours)
+
+
+# ---- staging
+
+
+def _staging_folder(attempt: Attempt, lake: Lake) -> tuple[Path, bool]:
+    if lake.store.local_root is not None:
+        return lake.store.local_root / "staging" / attempt.id, True
+    return Path(tempfile.mkdtemp(prefix="offsetlake-")), False
+
+
+def _staged_path(part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt, lake: Lake) -> str:
+    if lake.store.local_root is not None:
+        return str(part.path.relative_to(lake.store.local_root))
+    return f"staging/{attempt.id}/{offsets.key}.parquet"
+
+
+def _sweep_own_staging(topic: str, ranges: Sequence[OffsetRange], attempt: Attempt, tools: Tools) -> None:
+    """Deletes what this attempt staged, unless a manifest still needs a file of it to be published."""
+    coverage = tools.lake.coverage(topic)
+    owed = [
+        offsets
+        for offsets in ranges
+        if (manifest := coverage.manifests.get(offsets)) is not None
+        and manifest.provenance.attempt == attempt.id
+        and not coverage.is_landed(offsets)
+    ]
+    if not owed:
+        tools.lake.store.delete_folder(f"staging/{attempt.id}")

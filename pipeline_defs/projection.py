@@ -1,0 +1,152 @@
+"""Dagster as a projection of the lake: keys, materialisations, and which runs hold or failed which ranges.
+
+The lake decides, always: what Dagster lacks is given to it, in log order, and everything in its database can be
+deleted at any time. Invariant: nothing here is written to the lake.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+
+import dagster as dg
+import psutil
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+
+from .core.coverage import Coverage
+from .core.dispatch import Tried
+from .core.errors import BadKey
+from .core.offsets import OffsetRange, parse_key
+from .topics import TOPIC_TAG, WORKER_TAG, Topic
+
+KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
+RECENT_RUNS = 100
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
+ACTIVE = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+
+
+def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage) -> int:
+    """Registers the keys that the log has and Dagster lacks, in log order; returns how many."""
+    name = topic.partitions.name
+    assert name is not None
+    known = set(instance.get_dynamic_partitions(name))
+    lacking = [offsets.key for offsets in coverage.log.ranges if offsets.key not in known]
+    for at in range(0, len(lacking), KEYS_AT_ONCE):
+        instance.add_dynamic_partitions(name, lacking[at : at + KEYS_AT_ONCE])
+    return len(lacking)
+
+
+def report_unseen(
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    coverage: Coverage,
+    held: frozenset[OffsetRange],
+    event: Callable[[OffsetRange], dg.AssetMaterialization],
+    limit: int,
+) -> int:
+    """Reports landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
+    seen = instance.get_materialized_partitions(topic.asset_key)
+    unseen = [
+        offsets
+        for offsets in coverage.log.ranges
+        if offsets.key not in seen and offsets not in held and coverage.is_landed(offsets)
+    ]
+    for offsets in unseen[:limit]:
+        instance.report_runless_asset_event(event(offsets))
+    return min(len(unseen), limit)
+
+
+def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange]:
+    """Reads Dagster's keys in insertion order; what people typed there that is no range is left out."""
+    name = topic.partitions.name
+    assert name is not None
+    return [offsets for key in instance.get_dynamic_partitions(name) if (offsets := _parsed(key)) is not None]
+
+
+def read_held(instance: dg.DagsterInstance, topic: Topic, order: Sequence[OffsetRange]) -> frozenset[OffsetRange]:
+    """Reads which ranges active runs hold, however they were launched."""
+    held: set[OffsetRange] = set()
+    for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
+        if _is_of(run, topic):
+            held.update(_ranges_of(run, order))
+    return frozenset(held)
+
+
+def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Sequence[OffsetRange]) -> dict[OffsetRange, Tried]:
+    """Counts the recent runs of each range that failed, and when the last one ended."""
+    tried: dict[OffsetRange, Tried] = {}
+    filters = RunsFilter(
+        tags={TOPIC_TAG: topic.name}, statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+    )
+    for record in instance.get_run_records(filters, limit=RECENT_RUNS):
+        ended_ms = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
+        for offsets in _ranges_of(record.dagster_run, order):
+            before = tried.get(offsets, Tried(0, 0))
+            tried[offsets] = Tried(before.attempts + 1, max(before.last_ended_ms, ended_ms))
+    return tried
+
+
+def fail_dead_runs(instance: dg.DagsterInstance, topic: Topic) -> list[str]:
+    """Ends the runs whose worker process on this machine is gone, and frees their pool slots; returns their ids.
+
+    A kill -9 leaves a run STARTED and holding its slot; nothing else would notice for hours.
+    """
+    dead = []
+    for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING])):
+        worker = run.tags.get(WORKER_TAG)
+        if worker is not None and _is_of(run, topic) and not _is_alive(worker):
+            instance.report_run_failed(run, f"worker process {worker} is gone; its ranges are asked for again")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+            dead.append(run.run_id)
+    return dead
+
+
+def worker_tag() -> str:
+    """Names this process so that a recycled process id is not taken for it: host, pid, start time."""
+    pid = os.getpid()
+    return f"{socket.gethostname()}:{pid}:{psutil.Process(pid).create_time():.2f}"
+
+
+def _is_alive(worker: str) -> bool:
+    host, pid, started = worker.rsplit(":", 2)
+    if host != socket.gethostname():
+        return True  # another machine's process cannot be seen from here: Dagster's run monitoring watches it
+    try:
+        process = psutil.Process(int(pid))
+        return f"{process.create_time():.2f}" == started and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_of(run: DagsterRun, topic: Topic) -> bool:
+    selection = run.asset_selection or frozenset()
+    return run.tags.get(TOPIC_TAG) == topic.name or topic.asset_key in selection or run.job_name == topic.land_job
+
+
+def _ranges_of(run: DagsterRun, order: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
+    """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
+    first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
+    if first is None or last is None:
+        key = run.tags.get("dagster/partition")
+        offsets = _parsed(key) if key else None
+        if offsets is not None:
+            yield offsets
+        return
+    start, end = _parsed(first), _parsed(last)
+    if start in order and end in order:
+        yield from order[order.index(start) : order.index(end) + 1]
+
+
+def _parsed(key: str) -> OffsetRange | None:
+    try:
+        return parse_key(key)
+    except BadKey:
+        return None

@@ -1,0 +1,155 @@
+"""The raw asset of a topic: Dagster's face of `landing.land`; one event with its facts per landed range.
+
+Works for one key, a backfill and a sensor's run alike. Invariant: the run is red unless every range it selects is
+landed; what is landed is reported even so.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from .core.errors import RangesFailed
+from .core.verdicts import Outcome, Verdict
+from .edges.lake import data_path
+from .edges.spark import RAW_COLUMNS
+from .landing import Attempt, land
+from .projection import worker_tag
+from .resources import Edges
+from .settings import code_version
+from .topics import REDO_TAG, TOPIC_TAG, WORKER_TAG, Topic
+
+RANGES_PER_RUN = 200
+_COLUMN_TYPES = {
+    "topic": "string",
+    "generation": "int",
+    "partition": "int",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+}
+
+
+def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
+    """Builds the asset that lands the topic's ranges; runs of one topic take turns, by its pool."""
+
+    @dg.asset(
+        key=topic.asset_key,
+        deps=[topic.source_key],
+        partitions_def=topic.partitions,
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=RANGES_PER_RUN),
+        pool=topic.name,
+        output_required=False,
+        group_name="raw",
+        kinds={"kafka", "spark", "parquet"},
+        description=(
+            f"Every record of Kafka topic `{topic.name}`, as it was: one partition is one offset range, one Parquet file "
+            "and one manifest. Materialising a range again reads it again and compares; the landed file stays."
+        ),
+        metadata={"dagster/column_schema": _column_schema()},
+    )
+    def raw(
+        context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        edges.check_lake()
+        context.instance.add_run_tags(context.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
+        keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+        attempt = _attempt(context)
+
+        def log_step(step: str, **fields: object) -> None:
+            context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
+
+        tools = edges.tools(topic, pyspark, log_step)
+        failures: list[Verdict] = []
+        for verdict in land(topic.name, keys, attempt, tools):
+            if verdict.outcome is Outcome.FAILED:
+                failures.append(verdict)
+                continue
+            edges.watch_step("landed", key=verdict.offsets.key)
+            if context.has_partition_key:
+                yield dg.MaterializeResult(
+                    metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
+                )
+            else:
+                context.log_event(materialization(topic, verdict, edges))
+            edges.watch_step("reported", key=verdict.offsets.key)
+        if failures:
+            landed = len(set(keys)) - len(failures)
+            raise RangesFailed(
+                f"{len(failures)} of {len(set(keys))} ranges of topic {topic.name} are not landed; {landed} are; the "
+                "failed ones stay planned and are tried again",
+                [violation for verdict in failures for violation in verdict.violations],
+            )
+
+    return raw
+
+
+def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:
+    """Is the event of one landed range; its data version is the file's digest."""
+    return dg.AssetMaterialization(
+        asset_key=topic.asset_key,
+        partition=verdict.offsets.key,
+        metadata=range_metadata(topic, verdict, edges),
+        tags={"dagster/data_version": _digest(verdict)},
+    )
+
+
+def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str, Any]:
+    """Are the facts of a range that the UI shows: from its manifest, and how this run found it."""
+    manifest = verdict.manifest
+    if manifest is None:
+        raise ValueError(f"{verdict.offsets.key} is not landed")
+    offsets, file, provenance = manifest.offsets, manifest.file, manifest.provenance
+    holes: Counter[str] = Counter()
+    for hole in manifest.holes:
+        holes[hole.cause.value] += hole.end - hole.start
+    metadata: dict[str, Any] = {
+        "outcome": verdict.outcome.value,
+        "rows": manifest.rows,
+        "dagster/partition_row_count": manifest.rows,
+        "bytes": file.bytes if file else 0,
+        "offsets": offsets.text(topic.name),
+        "start_offset": offsets.start,
+        "end_offset": offsets.end,
+        "holes": dict(holes),
+        "digest": manifest.digest,
+        "seconds": provenance.seconds,
+        "records_per_second": round(manifest.rows / provenance.seconds) if provenance.seconds else 0,
+        "landed_by_run": provenance.run_id,
+        "attempt": provenance.attempt,
+        "code_version": provenance.code_version,
+        "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
+    }
+    if file is not None:
+        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(data_path(topic.name, offsets)))
+        metadata["min_timestamp"] = dg.MetadataValue.timestamp((file.min_timestamp_ms or 0) / 1000)
+        metadata["max_timestamp"] = dg.MetadataValue.timestamp((file.max_timestamp_ms or 0) / 1000)
+    if verdict.violations:
+        metadata["note"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in verdict.violations))
+    return metadata
+
+
+def _attempt(context: dg.AssetExecutionContext) -> Attempt:
+    """Names this try. Runs that a person asked for read landed ranges again; sensors and retries do not."""
+    tags = context.run.tags
+    by_machine = "dagster/sensor_name" in tags or "dagster/parent_run_id" in tags
+    redo = tags.get(REDO_TAG, "no" if by_machine else "yes") == "yes"
+    return Attempt(f"{context.run_id[:8]}-{uuid.uuid4().hex[:8]}", context.run_id, code_version(), redo=redo)
+
+
+def _digest(verdict: Verdict) -> str:
+    return verdict.manifest.digest if verdict.manifest else ""
+
+
+def _column_schema() -> dg.TableSchema:
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()
+        ]
+    )

@@ -1,0 +1,68 @@
+"""Redo: what a range reads as now, held against what stands landed. The landed file always stays.
+
+Invariant: nothing here commits; it publishes only what a manifest has already decided.
+"""
+
+from __future__ import annotations
+
+from .core.manifest import Manifest
+from .core.offsets import OffsetRange
+from .core.verdicts import Outcome, Verdict, failed
+from .edges import parquet
+from .edges.lake import Lake, data_path
+
+
+def compare(
+    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool
+) -> Verdict:
+    """Holds what was read now against the manifest that stands; the landed file always stays.
+
+    | read now | file published | outcome |
+    |---|---|---|
+    | same digest | either | unchanged, or superseded; published if it was not |
+    | equal rows, other bytes | yes | the same: another Spark or Parquet version wrote it |
+    | other rows | yes | changed, naming the difference |
+    | other bytes | no, and the file the manifest names is gone | failed: nobody can finish what was decided |
+    """
+    offsets = ours.offsets
+    same = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
+    is_published = standing.file is None or lake.is_published(ours.topic, offsets) or lake.publish(standing)
+    if standing.digest == ours.digest:
+        if not is_published and ours.file is not None:
+            lake.store.publish(ours.file.path, data_path(ours.topic, offsets))
+            same = Outcome.ROLLED_FORWARD
+        return Verdict(offsets, same, standing)
+    if not is_published:
+        return failed(
+            offsets,
+            f"range {offsets.text(ours.topic)} was committed with digest {standing.digest}, its staged file is gone, and "
+            f"reading it again gives {ours.digest}; nothing was published",
+        )
+    difference = _difference(standing, ours, part, lake)
+    if difference is None:
+        return Verdict(offsets, same, standing, ("equal rows, other bytes: another writer wrote them",))
+    return Verdict(offsets, Outcome.CHANGED, standing, (f"range {offsets.text(ours.topic)}: {difference}",))
+
+
+def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
+    if part is None or standing.file is None:
+        return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
+    with lake.local_copy(data_path(standing.topic, standing.offsets)) as published:
+        return parquet.differing_rows(published, part.path)
+
+
+def published_digest(lake: Lake, manifest: Manifest) -> str | None:
+    """Reads the digest of a range's published file; none where it is not there."""
+    if manifest.file is None:
+        return manifest.digest
+    if not lake.is_published(manifest.topic, manifest.offsets):
+        return None
+    with lake.local_copy(data_path(manifest.topic, manifest.offsets)) as published:
+        return parquet.digest(published)
+
+
+def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
+    """Checks the landed file against its digest, since Kafka cannot be asked again."""
+    if published_digest(lake, manifest) != manifest.digest:
+        return failed(offsets, reason, "the published file does not match the digest in its manifest")
+    return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))

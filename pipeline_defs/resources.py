@@ -1,0 +1,98 @@
+"""The edges as one Dagster resource: lake, Kafka and Spark, opened when first used and shared by a process.
+
+Tests pass their own; nothing else in `pipeline_defs` constructs an edge.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .core.errors import BadSetting
+from .edges.jars import read_pins, resolve_jars
+from .edges.java import find_java
+from .edges.kafka import Kafka
+from .edges.lake import Lake
+from .edges.spark import Spark, spark_config
+from .landing import Tools
+from .settings import Settings
+from .topics import Topic
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+
+StepWatcher = Callable[..., None]
+DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+
+
+def log_nothing(step: str, **fields: object) -> None:
+    """Watches nothing."""
+
+
+@dataclass
+class Edges:
+    """Opens what the settings name. `watch_step` is told each protocol step; fault tests stop a process there."""
+
+    settings: Settings
+    watch_step: StepWatcher = log_nothing
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    _lake: Lake | None = field(default=None, init=False)
+    _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
+
+    @property
+    def lake(self) -> Lake:
+        """Is the lake; what it read of immutable objects is kept for the life of the process."""
+        if self._lake is None:
+            self._lake = Lake(self.settings.lake)
+        return self._lake
+
+    def bootstrap_servers(self, topic: Topic | None = None) -> str:
+        """Is the topic's own address, else the machine's, else the embedded broker's where it runs."""
+        if topic is not None and topic.bootstrap_servers:
+            return topic.bootstrap_servers
+        if self.settings.bootstrap_servers:
+            return self.settings.bootstrap_servers
+        from .edges.broker import read_broker
+
+        broker = read_broker(self.settings.broker)
+        return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
+
+    def kafka(self, topic: Topic | None = None) -> Kafka:
+        """Is a client of the topic's cluster."""
+        servers = self.bootstrap_servers(topic)
+        if servers not in self._kafka:
+            self._kafka[servers] = Kafka(servers)
+        return self._kafka[servers]
+
+    def spark_conf(self) -> dict[str, str]:
+        """Derives the configuration of the Spark session, without starting or fetching anything."""
+        settings = self.settings
+        jars = [settings.jars / "spark" / name for name in sorted(read_pins("spark"))]
+        return spark_config(settings.spark_master, jars, driver_memory=settings.spark_driver_memory)
+
+    def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = log_nothing) -> Tools:
+        """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""
+        os.environ["JAVA_HOME"] = str(find_java().parent.parent)  # what pyspark's launcher looks at
+        resolve_jars("spark", self.settings.jars)
+
+        def on_step(step: str, **fields: object) -> None:
+            log_step(step, **fields)
+            self.watch_step(step, **fields)
+
+        return Tools(
+            lake=self.lake,
+            kafka=self.kafka(topic),
+            spark=Spark(lambda: pyspark.spark_session, self.bootstrap_servers(topic)),
+            now_ms=self.now_ms,
+            isolation_level=topic.policy.isolation_level,
+            on_step=on_step,
+        )
+
+    def check_lake(self) -> None:
+        """Refuses to start work on a lake that cannot be written."""
+        if not self.settings.lake:
+            raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
+        self.lake.store.check_writable(f"staging/probe-{os.getpid()}")

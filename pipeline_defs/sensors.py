@@ -1,0 +1,106 @@
+"""The sensor of a topic: plan, register, report, request; each step can die and the next tick makes it good.
+
+Cursorless: everything is read from the lake and from Dagster's runs. Two sensors at once are harmless.
+"""
+
+import uuid
+from dataclasses import dataclass
+
+import dagster as dg
+
+from .core.coverage import Coverage
+from .core.dispatch import Request, plan_requests
+from .core.offsets import OffsetRange
+from .core.verdicts import Outcome, Verdict
+from .planner import commit_next_step
+from .projection import (
+    RANGE_END,
+    RANGE_START,
+    fail_dead_runs,
+    read_held,
+    read_order,
+    read_tried,
+    register_keys,
+    report_unseen,
+)
+from .raw_asset import RANGES_PER_RUN, materialization
+from .resources import Edges
+from .topics import TOPIC_TAG, Topic
+
+TICK_SECONDS = 5
+EVENTS_PER_TICK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Is what one tick did, and the runs it asks for."""
+
+    requests: tuple[Request, ...]
+    planned: int
+    registered: int
+    pending: int
+    stalled: tuple[OffsetRange, ...]
+
+
+def build_sensor(topic: Topic) -> dg.SensorDefinition:
+    """Builds the sensor that plans a topic and requests its landing; it runs unless someone stops it."""
+
+    @dg.sensor(
+        name=f"plan_and_land_{topic.slug}",
+        job_name=topic.land_job,
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Plans new offset ranges of Kafka topic `{topic.name}` and requests runs that land them.",
+    )
+    def plan_and_land(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
+        tick = run_tick(topic, context.instance, edges)
+        requests = [run_request(topic, request) for request in tick.requests]
+        edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
+        stalled = f"; stalled: {', '.join(o.text(topic.name) for o in tick.stalled[:5])}" if tick.stalled else ""
+        context.log.info(f"planned={tick.planned} registered={tick.registered} pending={tick.pending}{stalled}")
+        if not requests:
+            return dg.SensorResult(skip_reason=f"{tick.pending} ranges pending, none to ask for now{stalled}")
+        return dg.SensorResult(run_requests=requests)
+
+    return plan_and_land
+
+
+def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
+    """Runs one tick: boundaries go to the lake first, then keys to Dagster, then runs are asked for."""
+    step = commit_next_step(
+        topic.name,
+        topic.policy,
+        edges.lake,
+        edges.kafka(topic),
+        edges.now_ms(),
+        planner=f"sensor {uuid.uuid4().hex[:8]}",
+        on_step=edges.watch_step,
+    )
+    coverage = edges.lake.coverage(topic.name)
+    registered = register_keys(instance, topic, coverage)
+    edges.watch_step("keys_registered", topic=topic.name, keys=registered)
+
+    fail_dead_runs(instance, topic)
+    order = read_order(instance, topic)
+    held = read_held(instance, topic, order)
+    report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
+    pending = set(coverage.pending())
+    tried = read_tried(instance, topic, order)
+    requests = plan_requests(order, pending, held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    stalled = tuple(offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled)
+    return Tick(tuple(requests), len(step.ranges) if step else 0, registered, len(pending), stalled)
+
+
+def run_request(topic: Topic, request: Request) -> dg.RunRequest:
+    """Is the run of a request: one key as such, more as Dagster's range tags, which is what it really honours."""
+    tags = {TOPIC_TAG: topic.name}
+    run_key = request.run_key(topic.name)
+    if len(request.ranges) == 1:
+        return dg.RunRequest(run_key=run_key, partition_key=request.ranges[0].key, tags=tags)
+    tags |= {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
+    return dg.RunRequest(run_key=run_key, tags=tags)
+
+
+def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
+    """Is the event of a range that the lake has landed, told to Dagster outside of any run."""
+    return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), edges)

@@ -1,0 +1,53 @@
+"""A topic as the pipeline sees it: its policy from defs.yaml and the names that Dagster knows it by."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import dagster as dg
+
+from .core.planning import Policy
+
+TOPIC_TAG = "offsetlake/topic"
+REDO_TAG = "offsetlake/redo"
+WORKER_TAG = "offsetlake/worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Is one topic's configuration; `bootstrap_servers` is none where the machine's setting holds."""
+
+    name: str
+    policy: Policy
+    bootstrap_servers: str | None = None
+
+    @property
+    def asset_key(self) -> dg.AssetKey:
+        """Is the raw asset: the records as they were, one partition per range."""
+        return dg.AssetKey(["raw", self.name])
+
+    @property
+    def source_key(self) -> dg.AssetKey:
+        """Is the external asset that stands for the Kafka topic itself."""
+        return dg.AssetKey(["kafka", self.name])
+
+    @property
+    def partitions(self) -> dg.DynamicPartitionsDefinition:
+        """Is the projection of the topic's plan log: one dynamic key per range."""
+        return dg.DynamicPartitionsDefinition(name=f"{self.name}__ranges")
+
+    @property
+    def slug(self) -> str:
+        """Is the topic's name with what Dagster's op, job and sensor names forbid replaced."""
+        return re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+
+    @property
+    def land_job(self) -> str:
+        """Is the job that lands ranges."""
+        return f"land_{self.slug}"
+
+    @property
+    def audit_job(self) -> str:
+        """Is the job that runs every check."""
+        return f"audit_{self.slug}"

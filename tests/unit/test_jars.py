@@ -1,0 +1,135 @@
+"""The jars that are used are the pinned ones, or none; what is missing is said with the next step. Needs no network."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.core.errors import JarsUnavailable, JavaUnusable
+from pipeline_defs.edges import jars
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Pins two small files as the Spark jars."""
+    pins = {f"{name}.jar": hashlib.sha256(name.encode()).hexdigest() for name in ("one", "two")}
+    pins_file = tmp_path / "jars.sha256"
+    pins_file.write_text("".join(f"{sha256}  spark/{name}\n" for name, sha256 in pins.items()))
+    monkeypatch.setattr(jars, "PINS_FILE", pins_file)
+    monkeypatch.setattr(jars.read_pins, "__defaults__", (pins_file,))
+    return pins
+
+
+@pytest.fixture
+def cache(tmp_path: Path, pins: dict[str, str]) -> Path:
+    """Is a cache that has the pinned files."""
+    cache = tmp_path / "cache"
+    (cache / "spark").mkdir(parents=True)
+    for name in pins:
+        (cache / "spark" / name).write_text(name.removesuffix(".jar"))
+    return cache
+
+
+def test_pinned_files_are_used_without_java_or_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    expected = (cache / "spark/one.jar", cache / "spark/two.jar")
+    assert jars.resolve_jars("spark", cache) == expected
+    assert jars.resolve_jars("spark", cache) == expected
+
+
+def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[str, str]) -> None:
+    wrong = cache / "spark/two.jar"
+    wrong.write_text("tow")
+    with pytest.raises(JarsUnavailable) as caught:
+        jars.resolve_jars("spark", cache)
+    assert str(caught.value) == (
+        f"jar refused: {wrong} expected sha256 {pins['two.jar']}, found {hashlib.sha256(b'tow').hexdigest()}; it is "
+        f"not the pinned file and was not used: remove {cache / 'spark'} and run `make setup` again, and if it comes "
+        f"back ask who serves it"
+    )
+
+
+def test_a_jar_changed_after_it_was_verified_is_refused(cache: Path) -> None:
+    jars.resolve_jars("spark", cache)
+    (cache / "spark/one.jar").write_text("eno")
+    with pytest.raises(JarsUnavailable, match=re.escape(f"jar refused: {cache / 'spark/one.jar'} expected")):
+        jars.resolve_jars("spark", cache)
+
+
+def test_a_jar_only_touched_is_hashed_again_and_used(cache: Path) -> None:
+    """Control: it is the content that counts, not the time."""
+    jars.resolve_jars("spark", cache)
+    os.utime(cache / "spark/one.jar", (1, 1))
+    assert len(jars.resolve_jars("spark", cache)) == 2
+
+
+def test_a_verified_jar_is_refused_once_its_pin_changes(cache: Path, tmp_path: Path) -> None:
+    jars.resolve_jars("spark", cache)
+    pins_file = tmp_path / "jars.sha256"
+    pins_file.write_text(pins_file.read_text().replace(hashlib.sha256(b"one").hexdigest(), "0" * 64))
+    with pytest.raises(JarsUnavailable, match="expected sha256 0{64}"):
+        jars.resolve_jars("spark", cache)
+
+
+def test_without_java_nothing_is_resolved_and_nothing_is_left(
+    tmp_path: Path, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(JavaUnusable, match="no Java found"):
+        jars.resolve_jars("spark", tmp_path / "cache")
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock"]
+
+
+def test_a_cache_that_cannot_be_made_is_said_with_the_way_out(tmp_path: Path, pins: dict[str, str]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JarsUnavailable, match=r"jar cache .*/file/jars cannot be written: Not a directory; name an"):
+        jars.resolve_jars("spark", tmp_path / "file" / "jars")
+
+
+def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> None:
+    """Real Ivy with nobody at its proxy; afterwards the cache has its log and lock, and no half directory."""
+    nobody = "".join(f" -D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline_defs.edges.jars", tmp_path / "jars"],
+        cwd=ROOT,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": nobody},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    log = tmp_path / "jars/ivy-broker.log"
+    progress, line = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert progress == f"resolving 46 broker jars, once, up to a minute (log: {log})"
+    assert line == (
+        f"setup: broker jars could not be resolved, Ivy gave exit code 1: check the network (the first run needs it) "
+        f"and run `make setup` again (log: {log})"
+    )
+    assert "kafka_2.13" in log.read_text()
+    assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == [".lock", "ivy-broker.log"]
+
+
+def test_the_spark_side_is_four_jars_at_the_version_of_pyspark() -> None:
+    version = importlib.metadata.version("pyspark")
+    assert sorted(jars.read_pins("spark")) == [
+        "commons-pool2-2.12.0.jar",
+        "kafka-clients-3.9.0.jar",
+        f"spark-sql-kafka-0-10_2.13-{version}.jar",
+        f"spark-token-provider-kafka-0-10_2.13-{version}.jar",
+    ]
+
+
+def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
+    lines = jars.PINS_FILE.read_text().splitlines()
+    assert all(re.fullmatch(r"[0-9a-f]{64}  (broker|spark)/[^/ ]+\.jar", line) for line in lines)
+    assert len(lines) == len(jars.read_pins("broker")) + len(jars.read_pins("spark"))

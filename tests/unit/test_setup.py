@@ -1,0 +1,285 @@
+"""What a person sees of `make setup` and `make demo` when something is missing, and that done work is not done again.
+
+Runs the real Makefile in a copy of the tree; only what is missing on a fresh machine is faked, by scripts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pip
+import pytest
+
+from pipeline_defs.core.errors import JavaUnusable
+from pipeline_defs.edges.java import find_java
+
+ROOT = Path(__file__).parents[2]
+TOOLS = "awk cat cksum find head make mkdir pwd rm sh tail touch tr".split()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Is a copy of what setup reads, as a fresh clone has it."""
+    tree = tmp_path / "clone"
+    tree.mkdir()
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tree)
+    shutil.copytree(ROOT / "pipeline_defs", tree / "pipeline_defs", ignore=shutil.ignore_patterns("__pycache__"))
+    return tree
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """Is a PATH of one directory: the tools that make and its recipes need, no Java, no Python."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        assert found is not None, tool
+        (directory / tool).symlink_to(found)
+    return directory
+
+
+def write_script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def write_java(directory: Path, version: str, exit_code: int = 0) -> Path:
+    text = f"#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g' >&2\necho 'openjdk version \"{version}\"' >&2\nexit {exit_code}\n"
+    return write_script(directory / "java", text)
+
+
+def clean_environ(path: Path, **more: str) -> dict[str, str]:
+    return {"PATH": str(path), "HOME": str(path.parent), "LC_ALL": "C", **more}
+
+
+def run_make(tree: Path, environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(shutil.which("make")), *arguments],
+        cwd=tree,
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def only_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Is the one line that make said on standard error beside its own `make: ***`, on a red run."""
+    assert done.returncode != 0
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_make_alone_lists_every_target_in_one_line_each(tree: Path, tools: Path) -> None:
+    done = run_make(tree, clean_environ(tools))
+    listed = [line.split()[1] for line in done.stdout.splitlines()]
+    assert listed == ["help", "setup", "demo", "test", "test-long", "bench", "check", "clean"]
+    assert all(len(line.split(maxsplit=2)) == 3 for line in done.stdout.splitlines())
+
+
+def test_java_11_is_named_and_refused_before_anything_is_made(tree: Path, tools: Path) -> None:
+    write_java(tools, "11.0.22")
+    line = only_line(run_make(tree, clean_environ(tools), "setup", f"PYTHON={sys.executable}"))
+    assert line == (
+        f"setup: Java at {tools}/java (from PATH) is too old: found version 11.0.22, expected 17 or newer; "
+        f"install it or set JAVA_HOME"
+    )
+    assert not (tree / ".venv").exists()
+    assert not (tree / ".offsetlake").exists()
+
+
+def test_no_java_is_said_before_anything_is_made(tree: Path, tools: Path) -> None:
+    line = only_line(run_make(tree, clean_environ(tools), "setup", f"PYTHON={sys.executable}"))
+    assert line == (
+        "setup: no Java found: neither JAVA_HOME nor a `java` on the PATH; install Java 17 or newer or set JAVA_HOME"
+    )
+    assert not (tree / ".venv").exists()
+
+
+def test_make_test_stops_at_a_wrong_java_and_skips_nothing(tree: Path, tools: Path) -> None:
+    write_java(tools, "1.8.0_392")
+    line = only_line(run_make(tree, clean_environ(tools), "test", f"PYTHON={sys.executable}"))
+    assert "found version 1.8.0_392, expected 17 or newer" in line
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_python_3_8_is_named_and_refused(tree: Path, tools: Path, given: bool) -> None:
+    old = '#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.8.10" && exit 0\nexit 1\n'
+    python = write_script(tools / "python3", old)
+    arguments = [f"PYTHON={python}"] if given else []
+    line = only_line(run_make(tree, clean_environ(tools), "setup", *arguments))
+    named = str(python) if given else "python3"
+    assert line == (
+        f"setup: no Python 3.11 or newer: {named} says 'Python 3.8.10'; install one, "
+        f"or name it: make setup PYTHON=/path/to/python3"
+    )
+
+
+def test_no_python_is_said_in_one_line(tree: Path, tools: Path) -> None:
+    line = only_line(run_make(tree, clean_environ(tools), "setup"))
+    assert line.startswith("setup: no Python 3.11 or newer: python3 says ")
+
+
+def test_a_newer_python_is_found_beside_an_old_one(tree: Path, tools: Path) -> None:
+    """Control: with a usable Python under another name, setup gets as far as Java."""
+    write_script(tools / "python3", "#!/bin/sh\nexit 1\n")
+    write_script(tools / "python3.12", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    assert "no Java found" in only_line(run_make(tree, clean_environ(tools), "setup"))
+
+
+def test_no_network_at_pip_names_the_step_and_its_log(tree: Path, tools: Path) -> None:
+    """Real pip, in a real virtual environment, with nobody at its index."""
+    write_java(tools, "17.0.15")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tree / ".venv"], check=True)
+    site = next((tree / ".venv" / "lib").glob("python3*")) / "site-packages"
+    (site / "pip").symlink_to(Path(pip.__file__).parent)
+    environ = clean_environ(tools, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
+    done = run_make(tree, environ, "setup")
+    progress, line = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert done.returncode != 0
+    assert progress.startswith("setup: installing the packages of requirements.lock")
+    assert line == (
+        "setup: pip could not install requirements.lock: check the network and pip's settings (the first run needs "
+        "the network), then run 'make setup' again (log: .offsetlake/setup/pip.log)"
+    )
+    assert "ERROR" in (tree / ".offsetlake/setup/pip.log").read_text()
+    assert not list((tree / ".venv").glob(".deps-*"))
+
+
+def write_fake_venv(tree: Path) -> Callable[[], list[str]]:
+    """Makes a .venv whose Python succeeds at everything; returns what reads and forgets the calls so far."""
+    calls = tree / "calls"
+    write_script(tree / ".venv/bin/python", f'#!/bin/sh\necho "$@" >>"{calls}"\n')
+
+    def read_calls() -> list[str]:
+        lines = calls.read_text().splitlines()
+        calls.unlink()
+        return [line for line in lines if line.startswith("-m")]
+
+    return read_calls
+
+
+def test_setup_does_each_stage_once_and_again_only_for_another_lock(tree: Path, tools: Path) -> None:
+    read_calls = write_fake_venv(tree)
+    environ = clean_environ(tools)
+    java, jars = "-m pipeline_defs.edges.java", "-m pipeline_defs.edges.jars .offsetlake/jars"
+
+    assert run_make(tree, environ, "setup").returncode == 0
+    first = read_calls()
+    assert [first[0], first[-1]] == [java, jars]
+    assert [call.rpartition(" ")[2] for call in first[1:-1]] == ["requirements.lock", "."]
+
+    assert run_make(tree, environ, "setup").stderr == ""
+    assert read_calls() == [java, jars]
+
+    with (tree / "requirements.lock").open("a") as lock:
+        lock.write("one-more==1.0\n")
+    assert run_make(tree, environ, "setup").returncode == 0
+    assert [call for call in read_calls() if "pip" in call] == [first[1]]
+
+
+DEMO = """#!{python}
+import select, signal, sys
+def stop(number, frame):
+    select.select([], [], [], 0.3)  # cleaning up takes a moment
+    print("stopped by", signal.Signals(number).name, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGINT, stop)
+signal.signal(signal.SIGTERM, stop)
+print("up", *sys.argv[1:], flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [
+        pytest.param(signal.SIGINT, True, id="ctrl-c in the terminal"),
+        pytest.param(signal.SIGTERM, False, id="kill of make"),
+    ],
+)
+def test_make_waits_until_an_interrupted_demo_has_cleaned_up(
+    tree: Path, tools: Path, number: signal.Signals, whole_group: bool
+) -> None:
+    write_fake_venv(tree)
+    write_script(tree / ".venv/bin/offsetlake", DEMO.format(python=sys.executable))
+    with subprocess.Popen(
+        ["make", "demo"],
+        cwd=tree,
+        env=clean_environ(tools),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as make:
+        assert make.stdout is not None
+        assert make.stdout.readline() == "up demo\n"
+        os.killpg(make.pid, number) if whole_group else os.kill(make.pid, number)
+        assert make.wait() != 0
+        assert make.stdout.read() == f"stopped by {number.name}\n"
+
+
+@pytest.mark.parametrize(("once", "expected"), [("ONCE=1", "demo --once"), ("ONCE=", "demo")])
+def test_once_reaches_the_demo_and_its_exit_code_reaches_the_shell(
+    tree: Path, tools: Path, once: str, expected: str
+) -> None:
+    write_fake_venv(tree)
+    write_script(tree / ".venv/bin/offsetlake", '#!/bin/sh\necho "$@"\nexit 3\n')
+    done = run_make(tree, clean_environ(tools), "demo", once)
+    assert done.stdout == f"{expected}\n"
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.2", "25-ea"])
+def test_java_17_and_newer_is_used(tmp_path: Path, version: str) -> None:
+    java = write_java(tmp_path, version)
+    assert find_java({"PATH": str(tmp_path)}) == java
+
+
+def test_java_home_wins_over_the_path_even_when_it_is_wrong(tmp_path: Path) -> None:
+    """Spark obeys JAVA_HOME: taking the PATH's Java instead would only move the failure."""
+    on_path, home = tmp_path / "path", tmp_path / "home"
+    write_java(on_path, "21.0.2")
+    environ = {"PATH": str(on_path), "JAVA_HOME": str(home)}
+    with pytest.raises(JavaUnusable, match=re.escape(f"no Java at JAVA_HOME={home}: expected {home}/bin/java")):
+        find_java(environ)
+    write_java(home / "bin", "1.8.0_392")
+    with pytest.raises(JavaUnusable, match=re.escape("is too old: found version 1.8.0_392, expected 17 or newer")):
+        find_java(environ)
+    write_java(home / "bin", "17.0.1")
+    assert find_java(environ) == home / "bin" / "java"
+    assert find_java({"PATH": str(on_path), "JAVA_HOME": ""}) == on_path / "java"
+
+
+def test_a_java_that_does_not_run_is_named_with_what_it_said(tmp_path: Path) -> None:
+    """As macOS's stub, which is there without any Java."""
+    java = write_script(tmp_path / "java", "#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
+    with pytest.raises(JavaUnusable, match=re.escape(f"{java} (from PATH) gives no version, exit code 1: Unable to")):
+        find_java({"PATH": str(tmp_path)})
+
+
+def test_the_lock_pins_every_dependency_exactly_with_hashes_and_names_no_host() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    entries = [line for line in lock.splitlines() if line and not line.startswith((" ", "#"))]
+    assert all(re.match(r"[a-z0-9._-]+(\[[a-z0-9,_-]+\])?==\S+( ; .*)? \\$", line) for line in entries)
+    assert len(entries) == len(re.findall(r"==\S+( ; [^\n]*)? \\\n    --hash=sha256:", lock))
+
+    pinned = {re.split(r"[\[=]", line)[0] for line in entries}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = project["dependencies"] + project["optional-dependencies"]["demo"] + project["optional-dependencies"]["dev"]
+    assert {re.split(r"[\[<>=]", name)[0] for name in asked} <= pinned
