@@ -11,13 +11,13 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 
 import dagster as dg
-import psutil
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from .core.coverage import Coverage
 from .core.dispatch import Tried
 from .core.errors import BadKey
 from .core.offsets import OffsetRange, parse_key
+from .edges.processes import Process, read_process
 from .topics import TOPIC_TAG, WORKER_TAG, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
@@ -110,20 +110,17 @@ def fail_dead_runs(instance: dg.DagsterInstance, topic: Topic) -> list[str]:
 
 
 def worker_tag() -> str:
-    """Names this process so that a recycled process id is not taken for it: host, pid, start time."""
-    pid = os.getpid()
-    return f"{socket.gethostname()}:{pid}:{psutil.Process(pid).create_time():.2f}"
+    """Names this process so that a recycled process id is not taken for it: host, pid, start."""
+    process = read_process(os.getpid())
+    assert process is not None
+    return f"{socket.gethostname()}:{process.pid}:{process.started}"
 
 
 def _is_alive(worker: str) -> bool:
-    host, pid, started = worker.rsplit(":", 2)
+    host, pid, started = worker.split(":", 2)
     if host != socket.gethostname():
         return True  # another machine's process cannot be seen from here: Dagster's run monitoring watches it
-    try:
-        process = psutil.Process(int(pid))
-        return f"{process.create_time():.2f}" == started and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return Process(int(pid), started).is_running()
 
 
 def _is_of(run: DagsterRun, topic: Topic) -> bool:

@@ -105,7 +105,7 @@ class Kafka:
             waiting = max(head, marks.earliest) < marks.end
             oldest = self._oldest_ms(topic, partition, max(head, marks.earliest), policy) if waiting else None
             partitions[partition] = PartitionState(marks, oldest, starts.get(partition))
-        size = self._bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
+        size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size)
 
     def _start_offsets(self, topic: str, marks: Mapping[int, Watermarks], policy: Policy) -> dict[int, int]:
@@ -125,7 +125,9 @@ class Kafka:
                 return batch.first_timestamp_ms
         return None
 
-    def _bytes_per_record(self, topic: str, marks: Mapping[int, Watermarks]) -> float | None:
+    def read_bytes_per_record(self, topic: str, watermarks: Mapping[int, Watermarks] | None = None) -> float | None:
+        """Is the mean size of a record on the broker's disk; none where the topic is empty."""
+        marks = watermarks or self.read_watermarks(topic, "read_committed")
         offsets = sum(mark.end - mark.earliest for mark in marks.values())
         if not offsets:
             return None

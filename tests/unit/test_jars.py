@@ -76,7 +76,7 @@ def test_a_verified_jar_is_refused_once_its_pin_changes(cache: Path, tmp_path: P
     jars.resolve_jars("spark", cache)
     pins_file = tmp_path / "jars.sha256"
     pins_file.write_text(pins_file.read_text().replace(hashlib.sha256(b"one").hexdigest(), "0" * 64))
-    with pytest.raises(JarsUnavailable, match="expected sha256 0{64}"):
+    with pytest.raises(JarsUnavailable, match=r"expected sha256 0{64}"):
         jars.resolve_jars("spark", cache)
 
 

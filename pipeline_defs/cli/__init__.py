@@ -1,0 +1,48 @@
+"""The command `offsetlake`: one file per group of commands; each is a thin face of functions elsewhere.
+
+Errors are printed as one message with what to do; exit code 2 means refused, 1 means failed or violated.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.markup import escape
+
+from ..core.errors import OffsetlakeError, Refused
+from .broker import broker
+from .demo import demo
+from .doctor import doctor
+from .land import land, plan, rebuild
+from .produce import produce
+from .read import audit, sql, status, trace
+from .show import ERRORS
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="offsetlake")
+def cli() -> None:
+    """Land Kafka topics in a Parquet lake: one offset range = one Dagster partition = one Parquet file.
+
+    \b
+    Examples:
+      offsetlake doctor
+      offsetlake plan flights --commit
+      offsetlake land flights --pending
+      offsetlake status flights
+      offsetlake sql "SELECT count(*) FROM flights"
+    """
+
+
+for command in (broker, produce, plan, land, rebuild, status, sql, trace, audit, doctor, demo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Runs the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
+    try:
+        cli(standalone_mode=True)
+    except OffsetlakeError as error:
+        ERRORS.print(f"[bold red]error[/] [dim]{error.kind}[/]: {escape(str(error))}", soft_wrap=True)
+        sys.exit(2 if isinstance(error, Refused) else 1)

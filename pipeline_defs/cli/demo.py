@@ -1,0 +1,174 @@
+"""`offsetlake demo`: a broker, real flights, Dagster, and every record landed, audited and queried, before your eyes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
+from ..demo.dagster_server import DagsterServer
+from ..demo.flights import FLIGHTS, KAFKA_PARTITIONS, TOPIC, read_flights
+from ..edges.broker import start_broker, stop_broker
+from ..edges.duck import Duck
+from ..edges.jars import resolve_jars
+from ..edges.producer import produce
+from ..launching import open_instance
+from ..resources import Edges
+from ..topics import Topic
+from .show import OUT, find_topic, open_edges, print_table, size_text
+
+PATIENCE_SECONDS = 300  # without a single further range landed
+QUERY = """
+SELECT "partition", count(*) AS records, count(DISTINCT "key") AS aircraft, min("timestamp") AS first_departure,
+       max("timestamp") AS last_departure
+FROM flights GROUP BY ALL ORDER BY ALL
+"""
+
+
+class NothingHappens(OffsetlakeError):
+    """Says that the demo waited and nothing more was landed."""
+
+    kind = "demo_stuck"
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="End after the summary instead of staying up until Ctrl-C.")
+def demo(once: bool) -> None:
+    """Run the whole system on this machine: Kafka, 336,776 real flights, Dagster, Spark, DuckDB.
+
+    \b
+    Examples:
+      offsetlake demo
+      offsetlake demo --once
+    """
+    edges = open_edges()
+    topic = find_topic(TOPIC)
+    with _broker(edges):
+        _load_flights(edges, topic)
+        with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
+            OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
+            started = time.monotonic()
+            _watch_landing(edges, topic)
+            seconds = time.monotonic() - started
+            with OUT.status("auditing through Dagster"):
+                run_id, audited = server.run_job(topic.audit_job)
+            is_good = _print_summary(edges, topic, seconds, run_id)
+            if not (audited and is_good):
+                raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
+            OUT.print(f"everything landed; Dagster stays at [bold]{server.url}[/]", soft_wrap=True)
+            if not once:
+                OUT.print("press Ctrl-C to stop all of it")
+                _wait_for_interrupt(server)
+
+
+@contextmanager
+def _broker(edges: Edges) -> Iterator[None]:
+    """Runs the embedded broker for the while, unless the machine's settings name another."""
+    settings = edges.settings
+    if settings.bootstrap_servers:
+        yield
+        return
+    with OUT.status("starting Kafka"):
+        broker = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars))
+    OUT.print(f"Kafka answers at {broker.bootstrap_servers} (pid {broker.pid})")
+    try:
+        yield
+    finally:
+        with OUT.status("stopping Kafka"):
+            stop_broker(settings.broker)
+        OUT.print("Kafka is stopped")
+
+
+def _load_flights(edges: Edges, topic: Topic) -> None:
+    """Produces what of the flights the topic lacks; a load that was killed goes on where it stopped."""
+    kafka = edges.kafka(topic)
+    try:
+        kafka.read_topic_id(TOPIC)
+    except UnknownTopic:
+        kafka.create_topic(TOPIC, KAFKA_PARTITIONS)
+    there = {partition: marks.end for partition, marks in kafka.read_watermarks(TOPIC, "read_committed").items()}
+    if sum(there.values()) >= FLIGHTS:
+        OUT.print(f"topic {TOPIC} has its {sum(there.values()):,} records already")
+        return
+    with _bar("producing flights", FLIGHTS) as (bar, task):
+        before = sum(there.values())
+        produce(
+            edges.bootstrap_servers(topic),
+            TOPIC,
+            read_flights(there),
+            lambda done: bar.update(task, completed=before + done),
+        )
+
+
+def _watch_landing(edges: Edges, topic: Topic) -> None:
+    """Shows ranges as they land, until every record on the broker is landed."""
+    marks = edges.kafka(topic).read_watermarks(TOPIC, topic.policy.isolation_level)
+    on_broker = sum(mark.end - mark.earliest for mark in marks.values())
+    last_rows, moved = -1, time.monotonic()
+    with _bar("landing records", on_broker) as (bar, task):
+        while True:
+            coverage = edges.lake.coverage(TOPIC)
+            landed = [o for o in coverage.manifests if coverage.is_landed(o)]
+            rows = sum(coverage.manifests[o].rows for o in landed)
+            planned = len(coverage.log.ranges)
+            bar.update(task, completed=rows, description=f"landing records, {len(landed)} of {planned} ranges")
+            if rows >= on_broker and planned == len(landed):
+                return
+            if rows != last_rows:
+                last_rows, moved = rows, time.monotonic()
+            elif time.monotonic() - moved > PATIENCE_SECONDS:
+                raise NothingHappens(
+                    f"{rows:,} of {on_broker:,} records are landed and nothing moved for {PATIENCE_SECONDS} s; look at "
+                    "the runs in Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
+                )
+            time.sleep(0.5)
+
+
+def _print_summary(edges: Edges, topic: Topic, seconds: float, run_id: str) -> bool:
+    coverage = edges.lake.coverage(TOPIC)
+    manifests = [coverage.manifests[o] for o in coverage.manifests if coverage.is_landed(o)]
+    rows = sum(manifest.rows for manifest in manifests)
+    size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
+    with open_instance(edges.settings.dagster_home) as instance:
+        evaluations = [
+            record.event_log_entry.dagster_event.asset_check_evaluation_data
+            for record in instance.get_records_for_run(run_id).records
+            if record.event_log_entry.dagster_event
+            and record.event_log_entry.dagster_event.event_type_value == "ASSET_CHECK_EVALUATION"
+        ]
+    checks = {evaluation.check_name: evaluation.passed for evaluation in evaluations}
+    print_table(
+        "summary",
+        ["what", "value"],
+        [
+            ("ranges landed", f"{len(manifests):,}"),
+            ("rows", f"{rows:,}"),
+            ("bytes of Parquet", size_text(size)),
+            ("seconds to land, Dagster's own included", f"{seconds:.1f}"),
+            ("records per second", f"{rows / seconds:,.0f}"),
+            *((f"check {name}", "green" if passed else "RED") for name, passed in sorted(checks.items())),
+        ],
+    )
+    columns, answer = Duck(edges.lake, [TOPIC]).query(QUERY)
+    OUT.print(QUERY.strip(), style="dim")
+    print_table("DuckDB over the lake", columns, answer)
+    return rows == FLIGHTS and bool(checks) and all(checks.values())
+
+
+@contextmanager
+def _bar(text: str, total: int) -> Iterator[tuple[Progress, object]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=OUT) as bar:
+        yield bar, bar.add_task(text, total=total)
+
+
+def _wait_for_interrupt(server: DagsterServer) -> None:
+    try:
+        while server.is_running():
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        OUT.print("stopping")

@@ -1,0 +1,71 @@
+"""`offsetlake doctor`: what this machine lacks, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from ..core.errors import OffsetlakeError
+from ..definitions import load_topics
+from ..edges.jars import resolve_jars
+from ..edges.java import find_java
+from ..launching import open_instance
+from ..resources import Edges
+from .show import json_option, open_edges, print_json, print_table
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check Java, jars, broker, lake, Dagster home and topics. Exit code 1 where something is wrong.
+
+    \b
+    Example:
+      offsetlake doctor
+    """
+    edges = open_edges()
+    questions: dict[str, Callable[[], str]] = {
+        "java": lambda: str(find_java()),
+        "jars": lambda: f"{len(resolve_jars('spark', edges.settings.jars))} in {edges.settings.jars}",
+        "broker": lambda: _ask_broker(edges),
+        "lake": lambda: _ask_lake(edges),
+        "dagster home": lambda: _ask_dagster(edges),
+        "topics": lambda: _ask_topics(edges),
+    }
+    answers = [(name, *_ask(question)) for name, question in questions.items()]
+    if as_json:
+        print_json([{"what": name, "ok": ok, "found": found} for name, ok, found in answers])
+    else:
+        print_table("doctor", ["what", "", "found"], [(n, "ok" if ok else "WRONG", found) for n, ok, found in answers])
+    if not all(ok for _, ok, _ in answers):
+        raise SystemExit(1)
+
+
+def _ask(question: Callable[[], str]) -> tuple[bool, str]:
+    try:
+        return True, question()
+    except OffsetlakeError as error:
+        return False, str(error)
+
+
+def _ask_broker(edges: Edges) -> str:
+    return f"{edges.bootstrap_servers()} answers, {len(edges.kafka().list_topics())} topics"
+
+
+def _ask_lake(edges: Edges) -> str:
+    edges.check_lake()
+    return f"{edges.settings.lake} can be written"
+
+
+def _ask_dagster(edges: Edges) -> str:
+    with open_instance(edges.settings.dagster_home) as instance:
+        return f"{edges.settings.dagster_home}, {instance.get_runs_count()} runs"
+
+
+def _ask_topics(edges: Edges) -> str:
+    found = []
+    for name, topic in sorted(load_topics().items()):
+        topic_id = edges.kafka(topic).read_topic_id(name)
+        found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
+    return ", ".join(found) or "none configured: add assets/<topic>/defs.yaml"

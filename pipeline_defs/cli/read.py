@@ -1,0 +1,166 @@
+"""`offsetlake status`, `sql`, `trace` and `audit`: what is there, what it says, where it came from, whether it holds."""
+
+from __future__ import annotations
+
+import click
+from dagster_pyspark import LazyPySparkResource
+from rich.markup import escape
+
+from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling
+from ..definitions import load_topics
+from ..edges.duck import Duck
+from ..reports import check_broker, status_rows, trace_row
+from ..resources import Edges
+from ..topics import Topic
+from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, time_text
+
+
+@click.command()
+@click.argument("topic", required=False)
+@json_option
+def status(topic: str | None, as_json: bool) -> None:
+    """Show per Kafka partition what is planned, landed and lagging.
+
+    \b
+    Examples:
+      offsetlake status
+      offsetlake status flights --json
+    """
+    edges = open_edges()
+    topics = [find_topic(topic)] if topic else list(load_topics().values())
+    rows = [row for each in topics for row in status_rows(each, edges)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["topic", "partition", "planned", "landed", "end", "lag", "landed ranges", "pending ranges", "last landed"]
+    print_table(
+        "status (lag in offsets)",
+        columns,
+        [
+            (
+                row["topic"],
+                row["partition"],
+                row["planned_offset"],
+                row["landed_offset"],
+                row["end_offset"],
+                row["lag"],
+                row["landed_ranges"],
+                row["pending_ranges"],
+                time_text(row["last_landed_at_ms"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+@click.command()
+@click.argument("statement")
+@json_option
+def sql(statement: str, as_json: bool) -> None:
+    """Run one DuckDB statement over the lake: a view per topic, plus `ranges`.
+
+    \b
+    Examples:
+      offsetlake sql "SELECT count(*) FROM flights"
+      offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
+    """
+    columns, rows = Duck(open_edges().lake, load_topics()).query(statement)
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(f"{len(rows)} rows", columns, rows)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("kafka_partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option("--generation", type=click.IntRange(min=0), help="Incarnation of the topic; by default the open one.")
+@json_option
+def trace(topic: str, kafka_partition: int, offset: int, generation: int | None, as_json: bool) -> None:
+    """Follow one record back: row, file, range, run, attempt, code version, plan step.
+
+    \b
+    Example:
+      offsetlake trace flights 0 12345
+    """
+    answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
+    if as_json:
+        print_json(answer)
+        return
+    shown = {name: time_text(value) if name.endswith("_ms") else value for name, value in answer.items()}
+    row = shown.pop("row", None)
+    for name, value in shown.items():
+        OUT.print(f"{name:>14}  {escape(str(value))}", soft_wrap=True)
+    for name, value in (row or {}).items():
+        OUT.print(f"{'row.' + name:>18}  {escape(str(value))}", soft_wrap=True)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--replay", default="1", metavar="N|all|none", show_default=True, help="Landed ranges to read again.")
+@click.option("--seed", default="0", show_default=True, help="Which ranges the replay draws.")
+@json_option
+def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
+    """Prove it: every check of TOPIC from the lake and the broker. Exit code 1 on any violation.
+
+    \b
+    Examples:
+      offsetlake audit flights
+      offsetlake audit flights --replay all --json
+    """
+    if replay not in {"all", "none"} and not replay.isdigit():
+        raise click.BadParameter("expected a number, all or none", param_hint="--replay")
+    configured, edges = find_topic(topic), open_edges()
+    with OUT.status(f"auditing {topic}"):
+        findings = run_audit(configured, edges, replay, seed)
+    if as_json:
+        print_json(
+            [
+                {
+                    "check": f.check,
+                    "passed": f.passed,
+                    "looked_at": f.looked_at,
+                    "facts": f.facts,
+                    "violations": f.violations,
+                }
+                for f in findings
+            ]
+        )
+    else:
+        print_findings(topic, findings)
+    if not all(finding.passed for finding in findings):
+        raise SystemExit(1)
+
+
+def run_audit(topic: Topic, edges: Edges, replay: str, seed: str) -> list[Finding]:
+    """Runs every check of a topic."""
+    findings = [
+        check_tiling(topic.name, edges.lake),
+        check_completeness(topic.name, edges.lake),
+        check_published(topic.name, edges.lake),
+    ]
+    if any(not finding.passed for finding in findings[:1]):
+        return findings  # what does not tile cannot be replayed or held against the broker
+    findings.append(check_broker(topic, edges))
+    if replay not in {"none", "0"}:
+        tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
+        findings.append(check_replay(topic.name, tools, sample=None if replay == "all" else int(replay), seed=seed))
+    return findings
+
+
+def print_findings(topic: str, findings: list[Finding]) -> None:
+    """Prints one line per check, then every violation."""
+    rows = [
+        (
+            finding.check,
+            "ok" if finding.passed else "VIOLATED",
+            finding.looked_at,
+            ", ".join(f"{name} {count:,}" for name, count in finding.facts.items()),
+        )
+        for finding in findings
+    ]
+    print_table(f"audit of {topic}", ["check", "result", "looked at", "found"], rows)
+    for finding in findings:
+        for violation in finding.violations:
+            OUT.print(f"[red]{finding.check}[/]: {escape(violation)}", soft_wrap=True)

@@ -1,0 +1,94 @@
+"""How commands show things: tables for people, JSON for programs, sizes and times in words."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..core.errors import UnknownTopic
+from ..definitions import load_topics
+from ..resources import Edges
+from ..settings import read_settings
+from ..topics import Topic
+
+OUT = Console(highlight=False)
+ERRORS = Console(stderr=True, highlight=False)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+
+
+def open_edges() -> Edges:
+    """Opens what this machine's environment names."""
+    return Edges(read_settings())
+
+
+def find_topic(name: str) -> Topic:
+    """Finds a topic that a defs.yaml names; refuses others, naming those there are."""
+    topics = load_topics()
+    if name not in topics:
+        raise UnknownTopic(
+            f"topic {name} has no defs.yaml under assets/; known are {', '.join(sorted(topics)) or 'none'}; nothing was "
+            f"written; add assets/{name}/defs.yaml"
+        )
+    return topics[name]
+
+
+def print_json(document: object) -> None:
+    """Prints a document as JSON; bytes as text where they are UTF-8, else in base64."""
+    click.echo(json.dumps(document, indent=1, default=_plain))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table; numbers stand to the right."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    listed = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        numeric = any(isinstance(row[index], int | float) for row in listed)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*(_cell(value) for value in row))
+    OUT.print(table)
+
+
+def size_text(count: float | None) -> str:
+    """Is a number of bytes in words."""
+    if count is None:
+        return "?"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def time_text(moment_ms: int | None) -> str:
+    """Is a moment (ms since 1970) as ISO 8601 in UTC, or a dash."""
+    if moment_ms is None:
+        return "-"
+    return datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return "-" if value is None else str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(_plain(value)) if isinstance(value, bytes) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, datetime.date | datetime.datetime):
+        return value.isoformat()
+    return str(value)

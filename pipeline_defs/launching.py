@@ -1,0 +1,80 @@
+"""Landing from the command line, through Dagster, so that events and lineage are recorded as by any other run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+
+from .core.dispatch import Request, plan_requests
+from .core.offsets import OffsetRange
+from .definitions import build_defs
+from .landing import find_ranges
+from .projection import RANGE_END, RANGE_START, fail_dead_runs, read_order, register_keys
+from .raw_asset import RANGES_PER_RUN
+from .resources import Edges
+from .settings import PROJECT
+from .topics import REDO_TAG, TOPIC_TAG, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Is one run that has ended: its id, its ranges, and whether all of them are landed and its checks green."""
+
+    run_id: str
+    ranges: tuple[OffsetRange, ...]
+    succeeded: bool
+    reason: str = ""
+
+
+def open_instance(home: Path) -> dg.DagsterInstance:
+    """Opens the Dagster instance of a home; gives the home the project's dagster.yaml where it has none."""
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "dagster.yaml"
+    if not config.exists():
+        config.write_text((PROJECT / "dagster.yaml").read_text())
+    return dg.DagsterInstance.from_config(str(home))
+
+
+def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
+    """Returns the ranges of the keys, or all pending ones where none is given; refuses what is not planned."""
+    coverage = edges.lake.coverage(topic.name)
+    return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
+
+
+def land_through_dagster(
+    topic: Topic, ranges: Iterable[OffsetRange], edges: Edges, instance: dg.DagsterInstance, *, redo: bool
+) -> Iterator[Launched]:
+    """Runs the topic's landing job in this process, once per stretch of neighbouring keys."""
+    register_keys(instance, topic, edges.lake.coverage(topic.name))
+    fail_dead_runs(instance, topic)
+    order = read_order(instance, topic)
+    requests = plan_requests(order, set(ranges), frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    job = build_defs(edges).resolve_job_def(topic.land_job)
+    for request in requests:
+        tags = {TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"}
+        result = job.execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
+            tags=tags | _range_tags(request),
+        )
+        yield Launched(result.run_id, request.ranges, result.success, _reason(result))
+
+
+def _range_tags(request: Request) -> dict[str, str]:
+    if len(request.ranges) == 1:
+        return {}
+    return {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
+
+
+def _reason(result: dg.ExecuteInProcessResult) -> str:
+    """Reads why a run failed, in the words of the error itself."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            error = event.step_failure_data.error
+            cause = error.cause if error is not None and error.cause is not None else error
+            return cause.message.strip() if cause is not None else ""
+    return ""

@@ -1,0 +1,122 @@
+"""What status, trace and audit say of a topic, as plain documents; commands print them, programs read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .auditing import Finding
+from .core.coverage import State
+from .core.errors import Refused, UnknownTopic
+from .core.offsets import OffsetRange
+from .edges.duck import Duck
+from .edges.lake import data_path
+from .resources import Edges
+from .topics import Topic
+
+
+def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
+    """Returns one row per Kafka partition: planned, landed, lag (in offsets), pending ranges, last landed (ms)."""
+    coverage = edges.lake.coverage(topic.name)
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    generation = coverage.log.tail.generation
+    frontier = coverage.frontier(generation)
+    states = coverage.states()
+    last: dict[int, int] = {}
+    for offsets, manifest in coverage.manifests.items():
+        last[offsets.partition] = max(last.get(offsets.partition, 0), manifest.provenance.landed_at_ms)
+    rows = []
+    for partition in sorted(marks):
+        head = coverage.log.tail.heads.get(partition)
+        landed = frontier.get(partition, head.offset if head else marks[partition].earliest)
+        mine = [s for offsets, s in states.items() if (offsets.generation, offsets.partition) == (generation, partition)]
+        rows.append(
+            {
+                "topic": topic.name,
+                "generation": generation,
+                "partition": partition,
+                "earliest_offset": marks[partition].earliest,
+                "end_offset": marks[partition].end,
+                "planned_offset": head.offset if head else None,
+                "landed_offset": landed,
+                "lag": marks[partition].end - landed,
+                "landed_ranges": mine.count(State.LANDED),
+                "pending_ranges": mine.count(State.PENDING),
+                "last_landed_at_ms": last.get(partition),
+            }
+        )
+    return rows
+
+
+def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
+    """Follows one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
+    coverage = edges.lake.coverage(topic.name)
+    wanted = coverage.log.tail.generation if generation is None else generation
+    found = [
+        (offsets, state)
+        for offsets, state in coverage.states().items()
+        if offsets.partition == partition and offsets.generation == wanted and offset in offsets
+    ]
+    if not found:
+        raise Refused(
+            f"{topic.name}/{partition} offset {offset} (generation {wanted}) is in no link of the plan log; nothing of it "
+            f"was ever planned; `offsetlake status {topic.name}` shows what is"
+        )
+    offsets, state = found[0]
+    answer: dict[str, Any] = {"topic": topic.name, "partition": partition, "offset": offset, "generation": wanted}
+    answer |= {"range": offsets.key, "state": state.value}
+    manifest = coverage.manifests.get(offsets)
+    step = coverage.log.ranges.get(offsets)
+    if step is not None:
+        answer |= {"plan_step": step.seq, "planned_at_ms": step.planned_at_ms, "planner": step.planner}
+    if manifest is None:
+        return answer
+    provenance = manifest.provenance
+    answer |= {
+        "file": edges.lake.store.url(data_path(topic.name, offsets)) if manifest.file else None,
+        "sha256": manifest.digest,
+        "run": provenance.run_id,
+        "attempt": provenance.attempt,
+        "code_version": provenance.code_version,
+        "writer": provenance.writer,
+        "landed_at_ms": provenance.landed_at_ms,
+    }
+    hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
+    answer["hole"] = hole.cause.value if hole else None
+    answer["row"] = None if hole else _read_row(topic, offsets, offset, edges)
+    return answer
+
+
+def _read_row(topic: Topic, offsets: OffsetRange, offset: int, edges: Edges) -> dict[str, Any] | None:
+    path = edges.lake.store.url(data_path(topic.name, offsets))
+    duck = Duck(edges.lake, [])
+    names, rows = duck.query('SELECT * FROM read_parquet($1) WHERE "offset" = $2', [path, offset])
+    return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def check_broker(topic: Topic, edges: Edges) -> Finding:
+    """Checks what is landed against what the broker has: the topic is the planned one, nothing lies beyond its end."""
+    coverage = edges.lake.coverage(topic.name)
+    tail = coverage.log.tail
+    kafka = edges.kafka(topic)
+    try:
+        topic_id = kafka.read_topic_id(topic.name)
+    except UnknownTopic as error:
+        return Finding("broker", "the topic", (str(error),))
+    marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
+    violations = []
+    if tail.topic_id not in {None, topic_id}:
+        violations.append(f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated")
+    facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
+    for partition, mark in sorted(marks.items()):
+        head = tail.heads.get(partition)
+        planned_to = head.offset if head else mark.earliest
+        if planned_to > mark.end:
+            violations.append(f"{topic.name}/{partition} is planned to {planned_to}, the broker ends at {mark.end}")
+        facts["on_broker"] += mark.end - mark.earliest
+        facts["not_planned"] += max(0, mark.end - max(planned_to, mark.earliest))
+    for offsets, state in coverage.states().items():
+        if state in {State.LANDED, State.PENDING}:
+            facts[state.value] += len(offsets)
+        elif state is State.LOST:
+            violations.append(f"{offsets.text(topic.name)} is lost: {len(offsets)} offsets")
+    return Finding("broker", f"{len(marks)} Kafka partitions", tuple(violations), facts)
