@@ -51,7 +51,7 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
     ) -> dg.AssetCheckResult:
         tools = edges.tools(topic, pyspark)
         return as_result(
-            check_replay(topic.name, tools, sample=REPLAY_RANGES, seed=context.run_id, run_id=context.run_id)
+            check_replay(topic.name, tools, sample=REPLAY_RANGES, seed=context.run.run_id, run_id=context.run.run_id)
         )
 
     return replay

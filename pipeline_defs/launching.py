@@ -19,6 +19,9 @@ from .settings import PROJECT
 from .topics import REDO_TAG, TOPIC_TAG, Topic
 
 
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
+
+
 @dataclass(frozen=True, slots=True)
 class Launched:
     """Is one run that has ended: its id, its ranges, and whether all of them are landed and its checks green."""
@@ -45,14 +48,20 @@ def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[Offse
 
 
 def land_through_dagster(
-    topic: Topic, ranges: Iterable[OffsetRange], edges: Edges, instance: dg.DagsterInstance, *, redo: bool
+    topic: Topic,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    *,
+    redo: bool,
+    topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
     """Runs the topic's landing job in this process, once per stretch of neighbouring keys."""
     register_keys(instance, topic, edges.lake.coverage(topic.name))
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
     requests = plan_requests(order, set(ranges), frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
-    job = build_defs(edges).resolve_job_def(topic.land_job)
+    job = build_defs(edges, topics=topics).resolve_job_def(topic.land_job)
     for request in requests:
         tags = {TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"}
         result = job.execute_in_process(
@@ -60,6 +69,7 @@ def land_through_dagster(
             raise_on_error=False,
             partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
             tags=tags | _range_tags(request),
+            run_config=QUIET,
         )
         yield Launched(result.run_id, request.ranges, result.success, _reason(result))
 

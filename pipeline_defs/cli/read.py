@@ -88,7 +88,9 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     if as_json:
         print_json(answer)
         return
-    shown = {name: time_text(value) if name.endswith("_ms") else value for name, value in answer.items()}
+    shown = {
+        name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else value for name, value in answer.items()
+    }
     row = shown.pop("row", None)
     for name, value in shown.items():
         OUT.print(f"{name:>14}  {escape(str(value))}", soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from ..resources import Edges
 from ..settings import read_settings
 from ..topics import Topic
 
-OUT = Console(highlight=False)
+PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
+OUT = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 ERRORS = Console(stderr=True, highlight=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")

@@ -5,9 +5,11 @@ Invariant: landed + pending + lost + skipped tile each Kafka partition from its 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from .manifest import Manifest
 from .offsets import OffsetRange
@@ -75,7 +77,8 @@ class Coverage:
 def tiling_violations(coverage: Coverage) -> list[str]:
     """Names every gap and overlap over all history, with its offsets.
 
-    That links tile is a law of the plan log itself; here stand the landed ranges against it.
+    That links tile is a law of the plan log itself; here stand the landed ranges against it. What a closed generation
+    has not landed is lost, which is not a gap.
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
@@ -85,7 +88,8 @@ def tiling_violations(coverage: Coverage) -> list[str]:
         for offsets in sorted(found)
         if offsets not in planned
     ]
-    last_landed = _last_landed(offsets for offsets in planned if coverage.is_landed(offsets))
+    states = coverage.states()
+    last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
     for offsets in planned:
         where = offsets.text(topic)
         manifest = coverage.manifests.get(offsets)
@@ -95,7 +99,7 @@ def tiling_violations(coverage: Coverage) -> list[str]:
             violations.append(f"gap {where}: a manifest is there but its file is not published")
         elif manifest is not None and manifest.file is None and offsets in coverage.published:
             violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
-        elif manifest is None and offsets.start < last_landed.get((offsets.generation, offsets.partition), 0):
+        elif states[offsets] is State.PENDING and offsets.start < last_landed[offsets.generation, offsets.partition]:
             violations.append(f"gap {where}: planned and not landed, while later offsets are")
     return violations
 
@@ -106,7 +110,7 @@ def completeness_violations(coverage: Coverage) -> list[str]:
     for offsets, manifest in sorted(coverage.manifests.items()):
         where = offsets.text(coverage.log.topic)
         holes = sorted((hole.start, hole.end) for hole in manifest.holes)
-        for (_, end), (start, _) in zip(holes, holes[1:], strict=False):
+        for (_, end), (start, _) in pairwise(holes):
             if start < end:
                 violations.append(f"range {where}: holes overlap at [{start}, {end})")
         if any(start < offsets.start or end > offsets.end for start, end in holes):
@@ -118,8 +122,8 @@ def completeness_violations(coverage: Coverage) -> list[str]:
 
 
 def _last_landed(landed: Iterable[OffsetRange]) -> dict[tuple[int, int], int]:
-    last: dict[tuple[int, int], int] = {}
+    last: dict[tuple[int, int], int] = defaultdict(int)
     for offsets in landed:
         place = (offsets.generation, offsets.partition)
-        last[place] = max(last.get(place, 0), offsets.start)
+        last[place] = max(last[place], offsets.start)
     return last

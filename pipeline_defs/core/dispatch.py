@@ -6,7 +6,8 @@ is asked for again, later each time, and never skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from .offsets import OffsetRange
@@ -29,9 +30,12 @@ class Tried:
         return self.attempts >= STALLED_AFTER_ATTEMPTS
 
     def is_due(self, now_ms: int) -> bool:
-        """Says whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes."""
+        """Says whether the back-off is over: 10 s, doubled after each failure, at most 10 minutes.
+
+        An end in the future is of another clock: what it is ahead is waited for too, but never more than a back-off.
+        """
         wait = min(BACKOFF_FIRST_SECONDS * 2 ** max(0, self.attempts - 1), BACKOFF_LAST_SECONDS)
-        return self.attempts == 0 or now_ms - self.last_ended_ms >= wait * 1000
+        return self.attempts == 0 or abs(now_ms - self.last_ended_ms) >= wait * 1000
 
 
 NEVER_TRIED = Tried(0, 0)
@@ -50,9 +54,9 @@ class Request:
 
 
 def plan_requests(
-    order: Sequence[OffsetRange],
-    pending: Set[OffsetRange],
-    held: Set[OffsetRange],
+    order: Sequence[OffsetRange | None],
+    pending: AbstractSet[OffsetRange],
+    held: AbstractSet[OffsetRange],
     tried: Mapping[OffsetRange, Tried],
     now_ms: int,
     *,
@@ -60,22 +64,26 @@ def plan_requests(
 ) -> list[Request]:
     """Splits what is due into runs; `order` is every key in Dagster's insertion order, landed ones included.
 
-    Dagster's range runs cover everything between two keys, so a run never spans a key that is not its own.
+    None stands for a key that is no range: people can type any text. Dagster's range runs cover everything between two keys, so a run never spans a key that is not its own.
     """
     requests: list[Request] = []
     stretch: list[OffsetRange] = []
 
+    def history(offsets: OffsetRange) -> Tried:
+        return tried.get(offsets, NEVER_TRIED)
+
     def close() -> None:
         if stretch:
-            attempt = 1 + max(tried.get(offsets, NEVER_TRIED).attempts for offsets in stretch)
+            attempt = 1 + max(history(offsets).attempts for offsets in stretch)
             requests.append(Request(tuple(stretch), attempt))
             stretch.clear()
 
     for offsets in order:
-        is_due = offsets in pending and offsets not in held and tried.get(offsets, NEVER_TRIED).is_due(now_ms)
-        if not is_due or len(stretch) == ranges_per_run:
+        if offsets is None or offsets in held or offsets not in pending or not history(offsets).is_due(now_ms):
             close()
-        if is_due:
-            stretch.append(offsets)
+            continue
+        if len(stretch) == ranges_per_run:
+            close()
+        stretch.append(offsets)
     close()
     return requests

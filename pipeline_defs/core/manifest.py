@@ -66,7 +66,7 @@ class Manifest:
         if self.rows + gone != len(self.offsets):
             raise BrokenManifest(
                 f"range {self.offsets.text(self.topic)} has {self.rows} rows and {gone} explained offsets, "
-                f"expected {len(self.offsets)} in all"
+                f"expected {len(self.offsets)} in all; such a manifest is never written"
             )
 
     @property
@@ -107,7 +107,7 @@ class Manifest:
                 provenance=Provenance(**document.pop("provenance")),
                 **document,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:
             raise BrokenManifest(
                 f"manifest {where} cannot be read: {error!r}; a manifest never changes: restore it from a backup of "
                 "the lake, or delete it and land the range again while Kafka has it"

@@ -14,6 +14,7 @@ from .errors import BadKey
 
 OFFSET_DIGITS = 20
 MAX_OFFSET = 2**63 - 1
+MAX_PARTITION = 2**31 - 1
 
 _KEY = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-([1-9]\d*)(?:-g([1-9]\d*))?", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -32,7 +33,8 @@ class OffsetRange:
     end: int
 
     def __post_init__(self) -> None:
-        if self.generation < 0 or self.partition < 0 or not 0 <= self.start < self.end <= MAX_OFFSET:
+        is_place = self.generation >= 0 and 0 <= self.partition <= MAX_PARTITION
+        if not (is_place and 0 <= self.start < self.end <= MAX_OFFSET):
             raise ValueError(f"no such range: g{self.generation} p{self.partition} [{self.start}, {self.end})")
 
     def __len__(self) -> int:
@@ -99,14 +101,21 @@ def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int
 
 
 def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns what of the disjoint sorted intervals `whole` is in none of `taken`."""
+    """Returns what of the disjoint sorted intervals `whole` is in none of `taken`.
+
+    One pass over both: a compacted range has tens of thousands of holes.
+    """
     left: list[tuple[int, int]] = []
     gone = merge_intervals(taken)
+    first = 0  # what lies before ends before every interval still to come
     for start, end in whole:
         at = start
-        for gone_start, gone_end in gone:
-            if gone_end <= at or gone_start >= end:
-                continue
+        while first < len(gone) and gone[first][1] <= start:
+            first += 1
+        for number in range(first, len(gone)):
+            gone_start, gone_end = gone[number]
+            if gone_start >= end:
+                break
             if gone_start > at:
                 left.append((at, gone_start))
             at = max(at, gone_end)

@@ -7,8 +7,8 @@ cannot be built into a `PlanLog`. Every step carries the heads after it, so the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .errors import BrokenPlanLog
@@ -142,7 +142,7 @@ class PlanStep:
                 heads={int(p): Head(*head) for p, head in document["heads"].items()},
                 planner=document["planner"],
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenPlanLog(
                 f"plan step {where} cannot be read: {error!r}; the plan log is the truth and is never rewritten: "
                 "restore this object from a backup of the lake"
@@ -157,55 +157,79 @@ class PlanLog:
     |---|---|
     | steps are numbered 0, 1, 2 ... | missing or doubled step |
     | links of a (generation, partition) tile in log order | gap or overlap, with the offsets |
-    | the heads a step carries are where its links end | wrong head |
+    | a partition begins where the log found it, later ones at 0 | gap, with the offsets |
+    | the heads a step carries are where its links end, none is dropped | wrong or missing head |
+    | a step's links are of its generation, which grows by one | wrong generation |
     """
 
     topic: str
     steps: tuple[PlanStep, ...] = ()
+    # all links in log order, and all planned ranges in log order, each with the step that planned it
+    links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
+    ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         violations = list(tiling_violations(self.topic, self.steps))
         if violations:
-            raise BrokenPlanLog(f"the plan log of topic {self.topic} does not tile", violations)
+            raise BrokenPlanLog(
+                f"the plan log of topic {self.topic} does not tile; nothing is planned or landed from it: restore the "
+                "steps named here from a backup of the lake",
+                violations,
+            )
+        object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
+        object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in step.ranges})
 
     @property
     def tail(self) -> Tail:
         """Is what planning goes on from."""
         return self.steps[-1].tail if self.steps else Tail()
 
-    @property
-    def links(self) -> tuple[Link, ...]:
-        """Are all links, in log order."""
-        return tuple(link for step in self.steps for link in step.links)
 
-    @property
-    def ranges(self) -> dict[OffsetRange, PlanStep]:
-        """Are all planned ranges in log order, each with the step that planned it."""
-        return {offsets: step for step in self.steps for offsets in step.ranges}
-
-
-def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterable[str]:
+def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
     """Names every place where a sequence of steps breaks a law of the log, with the offsets."""
-    at: dict[tuple[int, int], int] = {}
-    generation = 0
-    for number, step in enumerate(steps):
-        if step.seq != number:
-            yield f"expected plan step {number}, found {step.seq}"
-        if step.topic != topic:
-            yield f"plan step {step.seq} is of topic {step.topic}, expected {topic}"
-        if step.generation < generation:
-            yield f"plan step {step.seq} goes back from generation {generation} to {step.generation}"
-        generation = max(generation, step.generation)
-        for link in step.links:
-            offsets = link.offsets
-            place = (offsets.generation, offsets.partition)
-            expected = at.get(place, offsets.start)
-            if offsets.start != expected:
-                what = "gap" if offsets.start > expected else "overlap"
-                low, high = sorted((expected, offsets.start))
-                yield f"{what} [{low}, {high}) before {offsets.text(topic)} in plan step {step.seq}"
-            at[place] = offsets.end
-        for partition, head in step.heads.items():
-            end = at.get((step.generation, partition), head.offset)
-            if end != head.offset:
-                yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"
+    at: dict[tuple[int, int], int] = {}  # where the links of a (generation, Kafka partition) end so far
+    before = PlanStep(-1, topic, 0, None, 0, {}, {}, (), {})
+    for step in steps:
+        yield from _sequence_violations(topic, before, step)
+        for partition, seen in step.watermarks.items():
+            at.setdefault((step.generation, partition), seen.earliest if before.seq < 0 else 0)
+        yield from _link_violations(topic, step, at)
+        yield from _head_violations(topic, before, step, at)
+        before = replace(step, seq=before.seq + 1)
+
+
+def _sequence_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:
+    if step.seq != before.seq + 1:
+        yield f"expected plan step {before.seq + 1}, found {step.seq}"
+    if step.topic != topic:
+        yield f"plan step {step.seq} is of topic {step.topic}, expected {topic}"
+    if not before.generation <= step.generation <= before.generation + (before.seq >= 0):
+        yield f"plan step {step.seq} goes from generation {before.generation} to {step.generation}"
+
+
+def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int]) -> Iterator[str]:
+    """Names the links that do not begin where the last one ended; moves `at` over them."""
+    for link in step.links:
+        offsets = link.offsets
+        place = (offsets.generation, offsets.partition)
+        expected = at.get(place, offsets.start)
+        if offsets.generation != step.generation:
+            yield f"{offsets.text(topic)} is in plan step {step.seq}, which is of generation {step.generation}"
+        if offsets.start != expected:
+            what = "gap" if offsets.start > expected else "overlap"
+            low, high = sorted((expected, offsets.start))
+            yield f"{what} [{low}, {high}) before {offsets.text(topic)} in plan step {step.seq}"
+        at[place] = offsets.end
+
+
+def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
+    """Names the heads that are not where the links end, or are not there: planning would begin there again."""
+    known = {link.offsets.partition for link in step.links}
+    if before.generation == step.generation:
+        known |= before.heads.keys()
+    for partition in sorted(known - step.heads.keys()):
+        yield f"plan step {step.seq} has no head of {topic}/{partition}"
+    for partition, head in step.heads.items():
+        end = at.get((step.generation, partition), head.offset)
+        if end != head.offset:
+            yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"

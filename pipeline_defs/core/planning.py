@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Literal
 
 from .errors import Refused
@@ -73,24 +74,20 @@ def plan(
 
     `through_end` cuts the tail now, whatever its age: a person said so.
     """
-    opened, opening_links = _open(tail, state, policy, now_ms)
+    opened, opening_links = _open(tail, state, policy)
     grid = records_per_range(policy, state.bytes_per_record)
     links = list(opening_links)
     heads = dict(opened.heads)
 
     for link in _lost(opened, state):
         links.append(link)
-        heads[link.offsets.partition] = Head(link.offsets.end, now_ms)
+        _move(heads, link.offsets, state, now_ms)
 
-    before = dict(heads)
-    for offsets in _fair(_cuts_by_partition(replace(opened, heads=heads), state, policy, grid, now_ms, through_end)):
-        if sum(link.kind is LinkKind.RANGE for link in links) == policy.budget:
-            break
+    max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
+    cuts = _cuts_by_partition(replace(opened, heads=dict(heads)), state, grid, max_age_ms, now_ms)
+    for offsets in islice(_fair(cuts), policy.budget):
         links.append(Link(LinkKind.RANGE, offsets))
-        before_moved = before[offsets.partition].moved_at_ms
-        # a head moved while records wait behind it keeps its old time: their age is not reset
-        caught_up = offsets.end >= state.partitions[offsets.partition].watermarks.end
-        heads[offsets.partition] = Head(offsets.end, now_ms if caught_up else before_moved)
+        _move(heads, offsets, state, now_ms)
 
     if not links and opened == tail:
         return None
@@ -108,25 +105,25 @@ def plan(
     )
 
 
-def _open(tail: Tail, state: TopicState, policy: Policy, now_ms: int) -> tuple[Tail, list[Link]]:
+def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
     """Opens the log, a new generation, or new partitions; returns the tail to plan from and the links that takes."""
     if tail.seq == 0:
-        return _open_log(tail, state, policy, now_ms)
-    generation, topic_id, heads = tail.generation, tail.topic_id, dict(tail.heads)
+        return _open_log(tail, state, policy)
+    # a log begun on a broker too old to give an id takes the id as soon as there is one
+    generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
     recreated = None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id
     truncated = any(
         p in heads and partition.watermarks.end < heads[p].offset for p, partition in state.partitions.items()
     )
     if recreated or truncated:
         generation, topic_id, heads = generation + 1, state.topic_id, {}
-    # what appears under our eyes began at 0: what is missing of it by now is lost, not history
-    appeared = {p: Head(0, now_ms) for p in state.partitions if p not in heads}
-    if not appeared and generation == tail.generation:
-        return tail, []
+    # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
+    # its records have waited
+    appeared = {p: Head(0, 0) for p in state.partitions if p not in heads}
     return Tail(tail.seq, generation, topic_id, {**heads, **appeared}), []
 
 
-def _open_log(tail: Tail, state: TopicState, policy: Policy, now_ms: int) -> tuple[Tail, list[Link]]:
+def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
     if policy.start == "none":
         raise Refused(
             f"topic {state.topic} has no plan log and its policy says start: none; nothing was planned; restore the "
@@ -154,15 +151,18 @@ def _lost(tail: Tail, state: TopicState) -> Iterator[Link]:
             yield Link(LinkKind.LOST, offsets, "deleted by the broker before it was planned")
 
 
+def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_ms: int) -> None:
+    """Moves a head to the end of a link; while records wait behind it, it keeps its time: their age is not reset."""
+    caught_up = offsets.end >= state.partitions[offsets.partition].watermarks.end
+    moved_at_ms = now_ms if caught_up else heads[offsets.partition].moved_at_ms
+    heads[offsets.partition] = Head(offsets.end, moved_at_ms)
+
+
 def _cuts_by_partition(
-    tail: Tail, state: TopicState, policy: Policy, grid: int, now_ms: int, through_end: bool
+    tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int
 ) -> list[Iterator[OffsetRange]]:
-    """Returns one iterator of cuts per Kafka partition, the one with the oldest record first."""
-
-    def age_order(item: tuple[int, PartitionState]) -> tuple[int, int]:
-        partition, seen = item
-        return (seen.oldest_ms if seen.oldest_ms is not None else now_ms, partition)
-
+    """Returns one iterator of cuts per Kafka partition, the one whose records have waited longest first."""
+    since = {p: _waiting_since(tail.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
     return [
         _cuts(
             tail.generation,
@@ -170,21 +170,21 @@ def _cuts_by_partition(
             tail.heads[partition].offset,
             seen.watermarks.end,
             grid,
-            cut_tail=through_end or _tail_is_due(tail.heads[partition], seen, policy, now_ms),
+            cut_tail=now_ms - since[partition] >= max_age_ms,
         )
-        for partition, seen in sorted(state.partitions.items(), key=age_order)
-        if partition in tail.heads
+        for partition, seen in sorted(state.partitions.items(), key=lambda item: (since[item[0]], item[0]))
     ]
 
 
-def _tail_is_due(head: Head, seen: PartitionState, policy: Policy, now_ms: int) -> bool:
-    """Says whether the records behind the last grid line have waited for `max_age`.
+def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
+    """Returns since when (ms since 1970) the first record behind the head has waited, 0 where nothing tells.
 
     A record cannot have waited for longer than since the partition was last planned to its end: without that bound,
-    a topic with old event times as timestamps would be cut at every tick. A timestamp in the future says nothing.
+    a topic with old event times as timestamps would be cut at every tick, and go before all others. A time in the
+    future, of a record or of a planner whose clock was wrong, says nothing.
     """
-    oldest = seen.oldest_ms if seen.oldest_ms is not None and seen.oldest_ms <= now_ms else 0
-    return now_ms - max(oldest, head.moved_at_ms) >= policy.max_age_seconds * 1000
+    times = (seen.oldest_ms, head.moved_at_ms)
+    return max((time for time in times if time is not None and time <= now_ms), default=0)
 
 
 def _cuts(generation: int, partition: int, head: int, end: int, grid: int, *, cut_tail: bool) -> Iterator[OffsetRange]:

@@ -6,7 +6,7 @@ when the size is a multiple. Invariant: every range is in exactly one scan, as o
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -33,8 +33,9 @@ class Scan:
 def group_scans(ranges: Iterable[OffsetRange]) -> list[Scan]:
     """Groups ranges into few scans.
 
-    The most common size leads: of each Kafka partition the scan takes a contiguous run of that size, or, where there
-    is none, one range that is no larger, which Spark then leaves whole.
+    The largest size leads: of each Kafka partition the scan takes a contiguous run of that size, or, where there is
+    none, one range, which is no larger and which Spark then leaves whole. So a backlog takes one scan, and its tails
+    of other sizes one more.
     """
     left: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
     for offsets in sorted(set(ranges)):
@@ -43,20 +44,15 @@ def group_scans(ranges: Iterable[OffsetRange]) -> list[Scan]:
     while any(left.values()):
         generation = min(place[0] for place, waiting in left.items() if waiting)
         waiting_here = [waiting for place, waiting in left.items() if place[0] == generation]
-        size = _leading_size(offsets for waiting in waiting_here for offsets in waiting)
+        size = max(len(offsets) for waiting in waiting_here for offsets in waiting)
         taken: list[OffsetRange] = []
         for waiting in waiting_here:
-            run = _first_run(waiting, size) or [offsets for offsets in waiting if len(offsets) <= size][:1]
+            run = _first_run(waiting, size) or waiting[:1]
             in_run = set(run)
             waiting[:] = [offsets for offsets in waiting if offsets not in in_run]
             taken += run
         scans.append(Scan(tuple(taken), size))
     return scans
-
-
-def _leading_size(ranges: Iterable[OffsetRange]) -> int:
-    sizes = Counter(len(offsets) for offsets in ranges)
-    return max(sizes, key=lambda size: (sizes[size], size))
 
 
 def _first_run(waiting: list[OffsetRange], size: int) -> list[OffsetRange]:

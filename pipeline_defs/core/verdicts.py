@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from .holes import Interval
 from .manifest import Manifest, StagedFile
@@ -79,7 +80,7 @@ def verify_staged(
         violations.append(f"range {where}: the footer says {rows} rows, the offset column has {found}")
     violations += [
         f"range {where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
-        for (_, end), (start, _) in zip(runs, runs[1:], strict=False)
+        for (_, end), (start, _) in pairwise(runs)
         if start < end
     ]
     if runs and not (offsets.start <= runs[0][0] and runs[-1][1] <= offsets.end):

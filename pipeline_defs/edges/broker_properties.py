@@ -16,6 +16,9 @@ HOST = "127.0.0.1"
 _DEFAULTS = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
+    # after SIGKILL the controller waits this long before it lets the same broker in again (Kafka's own: 9 s)
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     "log.retention.ms": "-1",
     "log.retention.bytes": "-1",
     "num.partitions": "1",

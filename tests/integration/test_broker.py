@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -37,29 +38,26 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def create_topic(broker: Broker, topic: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.create_topics({topic: {"num_partitions": 1}})
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.create_topics({topic: {"num_partitions": 1}})
 
 
 def produce(broker: Broker, topic: str, values: list[bytes]) -> None:
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all")
-    for value in values:
-        producer.send(topic, value, partition=0).get(timeout=30)
-    producer.close()
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all")) as producer:
+        for value in values:
+            producer.send(topic, value, partition=0).get(timeout=30)
 
 
 def read_all(broker: Broker, topic: str) -> list[bytes]:
     partition = TopicPartition(topic, 0)
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
-    consumer.assign([partition])
-    consumer.seek_to_beginning(partition)
-    end = consumer.end_offsets([partition])[partition]
     values: list[bytes] = []
-    while consumer.position(partition) < end:
-        for records in consumer.poll(timeout_ms=1000).values():
-            values += [record.value for record in records]
-    consumer.close()
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
+            for records in consumer.poll(timeout_ms=1000).values():
+                values += [record.value for record in records]
     return values
 
 
@@ -122,10 +120,9 @@ def test_the_broker_has_its_own_session_and_listens_on_127_0_0_1_only(directory:
 
 def test_topics_are_not_made_by_asking_for_them(directory: Path, jars: tuple[Path, ...]) -> None:
     broker = start_broker(directory, jars=jars)
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
-    assert consumer.partitions_for_topic("typo") is None
-    assert consumer.topics() == set()
-    consumer.close()
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)) as consumer:
+        assert not consumer.partitions_for_topic("typo")
+        assert consumer.topics() == set()
 
 
 @pytest.fixture
@@ -160,9 +157,18 @@ def test_a_process_is_itself_by_pid_and_start_time(bystander: subprocess.Popen[b
 
 
 def test_a_broker_that_ends_early_is_reported_with_its_last_log_lines(directory: Path, jars: tuple[Path, ...]) -> None:
-    with pytest.raises(BrokerUnavailable, match=r"ended before it was ready; its last log lines \((?s:.*)") as caught:
-        start_broker(directory, jars=jars, properties={"log.cleaner.threads": "-1"})
-    assert "log.cleaner.threads" in str(caught.value)
+    bad = {"log.cleaner.threads": "-1"}
+    with pytest.raises(
+        BrokerUnavailable, match=r"storage in .* could not be formatted; its last log lines \("
+    ) as caught:
+        start_broker(directory, jars=jars, properties=bad)
+    assert "Invalid value -1 for configuration log.cleaner.threads" in str(caught.value)
+
+    start_broker(directory, jars=jars)
+    stop_broker(directory)
+    with pytest.raises(BrokerUnavailable, match=r"ended before it was ready; its last log lines \(") as caught:
+        start_broker(directory, jars=jars, properties=bad)
+    assert "Invalid value -1 for configuration log.cleaner.threads" in str(caught.value)
     assert read_broker(directory) is None
 
 

@@ -1,0 +1,66 @@
+"""What every test of real parts shares: one broker, one Spark session, and a fresh world per test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.settings import PROJECT, Settings
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
+DRIVER_MEMORY = "2g"
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Is a real Kafka broker for the whole session."""
+    directory = tmp_path_factory.mktemp("broker")
+    yield start_broker(directory, jars=resolve_jars("broker", JARS))
+    stop_broker(directory)
+
+
+@pytest.fixture(scope="session")
+def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Are the settings of this session's machine; each world has its own lake and Dagster home."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "jars").symlink_to(JARS)
+    return Settings(
+        home=home,
+        lake=str(home / "lake"),
+        bootstrap_servers=broker.bootstrap_servers,
+        spark_master="local[2]",
+        spark_driver_memory=DRIVER_MEMORY,
+        dagster_home=home / "dagster",
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(settings: Settings) -> Iterator[SparkSession]:
+    """Is one warm Spark session; runs in this process share it."""
+    from dagster_pyspark import LazyPySparkResource
+
+    from pipeline_defs.resources import Edges
+
+    edges = Edges(settings)
+    resolve_jars("spark", settings.jars)
+    session = LazyPySparkResource(spark_config=edges.spark_conf()).spark_session
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """Is a fresh topic name, lake and Dagster instance on the shared broker and session."""
+    with World(settings, tmp_path, f"t{uuid.uuid4().hex[:10]}") as fresh:
+        yield fresh

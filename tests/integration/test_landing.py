@@ -1,0 +1,388 @@
+"""Landing on a real broker and real Spark: what was produced is what a plain glob shows, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.auditing import check_completeness, check_published, check_replay, check_tiling
+from pipeline_defs.core.errors import BadKey, EmptySelection
+from pipeline_defs.core.holes import Cause
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.spark import RAW_COLUMNS
+from pipeline_defs.landing import group_of
+from tests.support.world import World
+
+
+def outcomes(verdicts: Any) -> list[Outcome]:
+    return [verdict.outcome for verdict in verdicts]
+
+
+def test_the_last_single_message_is_landed(world: World) -> None:
+    """AC3: a topic with one record, then one more: both are landed."""
+    world.create_topic()
+    world.send_numbered(1)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    world.send_numbered(1)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    assert len(world.rows()) == 2
+
+
+def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) -> None:
+    """One range, one file: grid ranges and tails of every size, over partitions, in one call."""
+    world.create_topic(3)
+    world.send_numbered(37, 0)
+    world.plan()  # an off-grid beginning
+    for partition, count in ((0, 463), (1, 250), (2, 7)):
+        world.send_numbered(count, partition)
+    world.plan()
+    verdicts = world.land()
+    assert set(outcomes(verdicts)) == {Outcome.LANDED}
+    world.assert_all_landed_once()
+    for offsets in world.coverage.log.ranges:
+        file = world.lake_folder / f"data/{world.name}/{offsets.folder}/{offsets.stem}.parquet"
+        found = pq.read_table(file).column("offset").to_pylist()
+        assert found == list(range(offsets.start, offsets.end))
+
+
+def test_raw_columns_are_lossless(world: World) -> None:
+    """AC13: null keys, tombstones, headers with null values, odd bytes and timestamps come back as they were."""
+    world.create_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
+    world.send(
+        {"partition": n % 2, "key": None, "value": b"%d" % n, "headers": [], "timestamp_ms": 1_000 + n}
+        for n in range(1_000)
+    )
+    world.send(
+        [
+            {"partition": 0, "key": b"k", "value": None},
+            {"partition": 0, "key": b"", "value": b""},
+            {"partition": 0, "key": bytes(range(256)), "value": bytes(range(255, -1, -1))},
+            {"partition": 0, "value": b"h", "headers": [("a", b"1"), ("a", b"2"), ("\u00fc", b"\xff")]},
+            {"partition": 0, "value": b"old", "timestamp_ms": 0},
+            {"partition": 0, "value": b"far", "timestamp_ms": 4_102_444_800_123},
+        ]
+    )
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    rows = world.rows()
+    assert sum(key is None for _, _, key, *_ in rows) == 1_003
+    first = next((world.lake_folder / "data").rglob("*.parquet"))
+    schema = pq.read_schema(first)
+    assert schema.names == list(RAW_COLUMNS)
+    assert str(schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
+
+
+def test_reading_a_range_again_gives_the_same_bytes(world: World) -> None:
+    """AC10: redo is a success that changes nothing; the digest is equal, byte for byte."""
+    world.create_topic(2)
+    world.send_numbered(250, 0)
+    world.send_numbered(80, 1)
+    world.plan_and_land()
+    before = {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
+    again = world.land([offsets.key for offsets in world.coverage.log.ranges], redo=True)
+    assert set(outcomes(again)) == {Outcome.UNCHANGED}
+    assert all(not verdict.violations for verdict in again)
+    assert before == {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*.parquet")}
+    assert not list((world.lake_folder / "staging").glob("*"))
+
+
+def test_a_range_lands_the_same_whatever_it_is_landed_with(world: World) -> None:
+    """Scanned alone or among others, a range gives the same file: a single retry is as good as the first try."""
+    world.create_topic(2)
+    world.send_numbered(300, 0)
+    world.send_numbered(300, 1)
+    world.plan_and_land()
+    for offsets in world.coverage.log.ranges:
+        assert outcomes(world.land([offsets.key], redo=True)) == [Outcome.UNCHANGED]
+
+
+def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
+    """A range whose beginning the broker has deleted fails and names the offsets; the rest of the run is landed."""
+    world.create_topic(2)
+    world.send_numbered(300, 0)
+    world.send_numbered(200, 1)
+    world.plan()
+    delete_records(world, partition=0, before=150)
+    verdicts = {verdict.offsets.key: verdict for verdict in world.land()}
+    assert {key for key, v in verdicts.items() if v.outcome is Outcome.LANDED} == {"0-200-300", "1-0-100", "1-100-200"}
+    assert "50 offsets [100, 150) are gone" in verdicts["0-100-200"].violations[0]
+    assert "100 offsets [0, 100) are gone" in verdicts["0-0-100"].violations[0]
+    assert {offsets.key for offsets in world.pending} == {"0-0-100", "0-100-200"}
+
+
+def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World) -> None:
+    """Redo of what Kafka no longer has keeps the landed file, and says so."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan_and_land()
+    delete_records(world, partition=0, before=60)
+    (verdict,) = world.land(["0-0-100"], redo=True)
+    assert verdict.outcome is Outcome.EXPIRED
+    assert "60 offsets [0, 60) are gone" in verdict.violations[0]
+    world.assert_all_landed_once()
+
+
+def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None:
+    """AC14: aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows."""
+    world.create_topic()
+    producer = world.producer(transactional_id=f"{world.name}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    world.send(({"partition": 0, "value": b"a%d" % n} for n in range(9)), producer)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer_send_unrecorded(world, producer, 180)
+    producer.abort_transaction()
+    producer.begin_transaction()
+    world.send(({"partition": 0, "value": b"b%d" % n} for n in range(4)), producer)
+    producer.commit_transaction()
+    producer.close()
+    world.with_policy(records_per_range=50)
+    verdicts = world.plan_and_land()
+    assert set(outcomes(verdicts)) == {Outcome.LANDED}
+    world.assert_all_landed_once()
+    manifests = world.coverage.manifests
+    assert [manifests[offsets].rows for offsets in sorted(manifests)] == [9, 0, 0, 4]
+    causes = [hole.cause for offsets in sorted(manifests) for hole in manifests[offsets].holes]
+    assert set(causes) == {Cause.TRANSACTION_MARKER, Cause.ABORTED}
+    assert causes.count(Cause.TRANSACTION_MARKER) == 3
+    assert check_completeness(world.name, world.edges.lake).passed
+    again = world.land([offsets.key for offsets in manifests], redo=True)
+    assert set(outcomes(again)) == {Outcome.UNCHANGED}
+
+
+def test_a_range_ending_on_a_commit_marker_completes(world: World) -> None:
+    """AC14: the marker takes an offset, so the range ends one after its last record."""
+    world.create_topic()
+    producer = world.producer(transactional_id=f"{world.name}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    world.send(({"partition": 0, "value": b"%d" % n} for n in range(9)), producer)
+    producer.commit_transaction()
+    producer.close()
+    world.plan_and_land()
+    (offsets,) = world.coverage.manifests
+    assert (offsets.start, offsets.end, len(world.rows())) == (0, 10, 9)
+    world.assert_all_landed_once()
+
+
+def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
+    """AC15: nothing is planned past the last stable offset; after the commit the rest lands."""
+    world.create_topic()
+    world.send_numbered(5)
+    producer = world.producer(transactional_id=f"{world.name}-open")
+    producer.init_transactions()
+    producer.begin_transaction()
+    world.send(({"partition": 0, "value": b"t%d" % n} for n in range(3)), producer)
+    world.plan()
+    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-5"]
+    (open_now,) = world.edges.kafka(world.topic).read_open_transactions(world.name)
+    assert (open_now.partition, open_now.first_offset) == (0, 5)
+    assert open_now.transactional_id == f"{world.name}-open"
+    assert open_now.started_at_ms is not None and open_now.started_at_ms <= world.edges.now_ms()
+    producer.commit_transaction()
+    producer.close()
+    assert world.edges.kafka(world.topic).read_open_transactions(world.name) == []
+    world.plan_and_land()
+    world.assert_all_landed_once()
+
+
+def test_an_aborted_transaction_lands_nothing_and_blocks_nothing(world: World) -> None:
+    """AC15: after an abort the rest lands, without the aborted records."""
+    world.create_topic()
+    producer = world.producer(transactional_id=f"{world.name}-abort")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer_send_unrecorded(world, producer, 3)
+    assert not world.plan()[0].ranges
+    producer.abort_transaction()
+    producer.close()
+    world.send_numbered(4)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    assert len(world.rows()) == 4
+
+
+def test_an_idle_topic_makes_no_keys_and_no_alarm(world: World) -> None:
+    """AC14, AC16: planning an empty topic again and again decides no range, and every check is green."""
+    world.create_topic(2)
+    for _ in range(3):
+        world.plan()
+    assert world.coverage.log.ranges == {}
+    assert all(check(world.name, world.edges.lake).passed for check in (check_tiling, check_completeness, check_published))
+
+
+def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> None:
+    """AC16: one record an hour is planned once it has waited for max_age, and not before."""
+    world.create_topic()
+    world.with_policy(max_age_seconds=60.0)
+    world.send_numbered(1)
+    moment = world.edges.now_ms()
+    world.edges.now_ms = lambda: moment + 59_000
+    world.plan(through_end=False)
+    assert world.coverage.log.ranges == {}
+    world.edges.now_ms = lambda: moment + 61_000
+    world.plan(through_end=False)
+    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-1"]
+    world.land()
+    world.assert_all_landed_once()
+
+
+def test_new_kafka_partitions_start_at_their_first_offset(world: World) -> None:
+    """AC5: partitions that were filled before anyone noticed them are landed from offset 0."""
+    world.create_topic(1)
+    world.send_numbered(120)
+    world.plan_and_land()
+    add_partitions(world, 3)
+    world.send_numbered(30, 1)
+    world.send_numbered(130, 2)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+
+
+def test_a_recreated_topic_is_never_landed_under_an_old_range(world: World) -> None:
+    """A range planned from another topic id is refused, even where the offsets exist again."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan()
+    recreate(world)
+    world.sent.clear()
+    world.send_numbered(150)
+    (verdict,) = world.land()
+    assert verdict.outcome is Outcome.FAILED
+    assert "deleted and created again" in verdict.violations[0]
+    assert world.rows() == []
+    world.plan()
+    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
+    assert {offsets.generation for offsets in world.coverage.manifests} == {1}
+    world.assert_all_landed_once()
+
+
+def test_bad_selections_are_refused_before_anything_is_written(world: World) -> None:
+    """Malformed, unplanned and missing keys: one clear error each; the lake is as it was."""
+    world.create_topic()
+    world.send_numbered(10)
+    world.plan()
+    before = sorted(world.lake_folder.rglob("*"))
+    for keys, kind, words in (
+        ([], EmptySelection, "selects no range"),
+        (["0-0-10 "], BadKey, "is not a range: expected <kafka partition>-<start>-<end>"),
+        (["0-0-10", "0-0-11"], BadKey, "not in the plan log"),
+        (["1-0-10"], BadKey, "not in the plan log"),
+    ):
+        with pytest.raises(kind, match=words):
+            world.land(keys)
+    assert sorted(world.lake_folder.rglob("*")) == before
+
+
+def test_the_consumer_group_mirrors_the_landed_frontier(world: World) -> None:
+    """Lag tools see what is landed; wiping the group changes nothing that is landed."""
+    world.create_topic(2)
+    world.send_numbered(150, 0)
+    world.send_numbered(20, 1)
+    world.plan()
+    kafka = world.edges.kafka(world.topic)
+    world.land(["0-0-100"])
+    assert kafka.read_group(world.name, group_of(world.name)) == {0: 100, 1: 0}
+    world.land()
+    assert kafka.read_group(world.name, group_of(world.name)) == {0: 150, 1: 20}
+
+
+@pytest.mark.parametrize("harm", ["delete", "shift"])
+def test_tiling_names_the_offsets_of_a_gap(world: World, harm: str) -> None:
+    """AC8: a deleted manifest, or one whose end is shifted by 1, makes the tiling check fail and print the offsets."""
+    world.create_topic()
+    world.send_numbered(300)
+    world.plan_and_land()
+    assert check_tiling(world.name, world.edges.lake).passed  # the control
+    manifest = next(path for path in (world.lake_folder / "manifests").rglob("*.json") if f"{100:020d}-" in path.name)
+    if harm == "delete":
+        manifest.unlink()
+    else:
+        shifted = manifest.with_name(manifest.name.replace(f"{200:020d}", f"{201:020d}"))
+        text = manifest.read_text().replace('"end": 200', '"end": 201').replace("0-100-200", "0-100-201")
+        manifest.unlink()
+        shifted.write_text(text)
+    finding = check_tiling(world.name, fresh_lake(world))
+    assert not finding.passed
+    assert any("[100, 20" in violation for violation in finding.violations)
+
+
+def test_checks_find_a_published_file_that_was_changed(world: World) -> None:
+    """A byte flipped in a published file is found by digest, and by replay; before that both are green."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan_and_land()
+    assert check_published(world.name, world.edges.lake).passed
+    assert check_replay(world.name, world.tools(), sample=None, seed="0").passed
+    (file,) = (world.lake_folder / "data").rglob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.unlink()
+    file.write_bytes(content)
+    finding = check_published(world.name, world.edges.lake)
+    assert not finding.passed
+    assert f"{world.name}/0 [0, 100)" in finding.violations[0]
+
+
+def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
+    """Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
+    world.create_topic()
+    world.send_numbered(250)
+    raced = itertools.count()
+
+    def race(step: str, **fields: object) -> None:
+        if step == "plan_decided" and next(raced) == 0:
+            world.plan()  # another planner wins while this one holds its decision
+
+    world.edges.watch_step = race
+    world.plan()
+    world.edges.watch_step = lambda step, **fields: None
+    assert next(raced) > 1
+    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-100", "0-100-200", "0-200-250"]
+    world.land()
+    world.assert_all_landed_once()
+
+
+# ---- what tests do to a topic
+
+
+def fresh_lake(world: World) -> Any:
+    from pipeline_defs.resources import Edges
+
+    return Edges(world.settings).lake
+
+
+def producer_send_unrecorded(world: World, producer: Any, count: int) -> None:
+    """Produces records that will never be committed: no ground truth."""
+    for n in range(count):
+        producer.send(world.name, partition=0, value=b"x%d" % n)
+    producer.flush()
+
+
+def delete_records(world: World, partition: int, before: int) -> None:
+    from kafka import KafkaAdminClient, TopicPartition
+
+    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(world.name, partition): before})
+
+
+def add_partitions(world: World, count: int) -> None:
+    from kafka import KafkaAdminClient
+
+    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
+        admin.create_partitions({world.name: count})
+        admin.wait_for_topics([world.name])
+
+
+def recreate(world: World) -> None:
+    from kafka import KafkaAdminClient
+
+    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
+        admin.delete_topics([world.name])
+    world.create_topic()

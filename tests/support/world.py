@@ -1,0 +1,188 @@
+"""A small world of real parts around one topic: what was produced is the ground truth for what is landed."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import dagster as dg
+import duckdb
+from kafka import KafkaProducer
+
+from pipeline_defs.component import build_topic_defs
+from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import PlanStep
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.landing import Attempt, Tools, land
+from pipeline_defs.launching import Launched, land_through_dagster, open_instance
+from pipeline_defs.planner import commit_next_step
+from pipeline_defs.resources import Edges, log_nothing
+from pipeline_defs.sensors import Tick, run_tick
+from pipeline_defs.settings import Settings
+from pipeline_defs.topics import Topic
+
+Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
+"""partition, offset, key, value, headers, timestamp in ms."""
+
+
+class World:
+    """Is one topic with its lake and Dagster instance; `sent` is what the producer had acknowledged."""
+
+    def __init__(self, settings: Settings, folder: Path, topic: str, policy: Policy | None = None) -> None:
+        self.folder = folder
+        self.settings = dataclasses.replace(settings, lake=str(folder / "lake"), dagster_home=folder / "dagster")
+        self.edges = Edges(self.settings)
+        self.topic = Topic(topic, policy or Policy(records_per_range=100, max_age_seconds=0))
+        self.sent: dict[tuple[int, int], Row] = {}
+        self._instance: dg.DagsterInstance | None = None
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.edges.kafka(self.topic).close()
+        if self._instance is not None:
+            self._instance.dispose()
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
+
+    @property
+    def lake_folder(self) -> Path:
+        return Path(self.settings.lake)
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        if self._instance is None:
+            self._instance = open_instance(self.settings.dagster_home)
+        return self._instance
+
+    def with_policy(self, **changes: Any) -> None:
+        self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
+
+    # ---- Kafka
+
+    def create_topic(self, partitions: int = 1, **configs: str) -> None:
+        dotted = {name.replace("_", "."): value for name, value in configs.items()}
+        self.edges.kafka(self.topic).create_topic(self.name, partitions, dotted)
+
+    def producer(self, **config: Any) -> KafkaProducer:
+        return KafkaProducer(bootstrap_servers=self.settings.bootstrap_servers, acks="all", linger_ms=20, **config)
+
+    def send(self, records: Iterable[dict[str, Any]], producer: KafkaProducer | None = None) -> list[tuple[int, int]]:
+        """Produces records (partition, key, value, headers, timestamp_ms) and remembers what was acknowledged."""
+        own = producer is None
+        client = producer or self.producer()
+        sent = [(record, client.send(self.name, **record)) for record in records]
+        client.flush()
+        places = []
+        for record, future in sent:
+            meta = future.get(30)
+            place = (meta.partition, meta.offset)
+            headers = tuple(record.get("headers") or ())
+            self.sent[place] = (*place, record.get("key"), record.get("value"), headers, meta.timestamp)
+            places.append(place)
+        if own:
+            client.close()
+        return places
+
+    def send_numbered(self, count: int, partition: int = 0) -> list[tuple[int, int]]:
+        """Produces `count` small records to one Kafka partition."""
+        return self.send({"partition": partition, "key": b"k%d" % n, "value": b"v%d" % n} for n in range(count))
+
+    # ---- planning and landing
+
+    def plan(self, *, through_end: bool = True) -> list[PlanStep]:
+        """Plans until there is nothing to decide."""
+        steps = []
+        while step := commit_next_step(
+            self.name,
+            self.topic.policy,
+            self.edges.lake,
+            self.edges.kafka(self.topic),
+            self.edges.now_ms(),
+            planner="test",
+            through_end=through_end,
+            on_step=self.edges.watch_step,
+        ):
+            steps.append(step)
+        return steps
+
+    @property
+    def coverage(self) -> Coverage:
+        return Edges(self.settings).lake.coverage(self.name)  # read afresh, as a restarted process would
+
+    @property
+    def pending(self) -> list[OffsetRange]:
+        return self.coverage.pending()
+
+    def tools(self, on_step: Callable[..., None] = log_nothing) -> Tools:
+        from dagster_pyspark import LazyPySparkResource
+
+        return self.edges.tools(self.topic, LazyPySparkResource(spark_config=self.edges.spark_conf()), on_step)
+
+    def land(
+        self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: Callable[..., None] = log_nothing
+    ) -> list[Verdict]:
+        """Runs the landing protocol in this process, without Dagster."""
+        chosen = [offsets.key for offsets in self.pending] if keys is None else list(keys)
+        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+        return list(land(self.name, chosen, attempt, self.tools(on_step)))
+
+    def plan_and_land(self) -> list[Verdict]:
+        self.plan()
+        return self.land()
+
+    # ---- Dagster
+
+    @property
+    def definitions(self) -> dg.Definitions:
+        return build_topic_defs(self.topic)
+
+    def tick(self) -> Tick:
+        return run_tick(self.topic, self.instance, self.edges)
+
+    def launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
+        """Lands through Dagster in this process: all pending ranges, or those given."""
+        chosen = self.pending if ranges is None else list(ranges)
+        return list(
+            land_through_dagster(self.topic, chosen, self.edges, self.instance, redo=redo, topics=self.definitions)
+        )
+
+    def materialized(self) -> set[str]:
+        return self.instance.get_materialized_partitions(self.topic.asset_key)
+
+    # ---- what a reader sees
+
+    @property
+    def glob(self) -> str:
+        return f"{self.lake_folder}/data/{self.name}/**/*.parquet"
+
+    def rows(self) -> list[Row]:
+        """Reads every row a plain glob shows, sorted; a doubled row stands twice."""
+        if not list((self.lake_folder / "data").rglob("*.parquet")):
+            return []
+        found = duckdb.sql(
+            f'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet(\'{self.glob}\')'
+        ).fetchall()
+        return sorted(
+            (
+                (p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts)
+                for p, o, k, v, headers, ts in found
+            ),
+            key=lambda row: row[:2],
+        )
+
+    def assert_all_landed_once(self) -> None:
+        """Holds what a glob shows against what the producer sent, row by row."""
+        assert self.rows() == sorted(self.sent.values(), key=lambda row: row[:2])
+        assert not self.pending
