@@ -23,6 +23,7 @@ from .core.planlog import Watermarks
 from .core.scans import Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed, verify_staged
 from .edges import parquet
+from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .redo import compare, verify_expired
 
@@ -279,6 +280,8 @@ def _decide(
     """Verifies one staged range, commits its manifest and publishes its file, or says why not."""
     step = coverage.log.ranges[offsets]
     lake = tools.lake
+    if part is not None:
+        canonicalize(part.path)
     file = parquet.staged_file(part, _staged_path(part, offsets, attempt, lake)) if part else None
     runs = parquet.read_runs(part.path) if part else ()
     missing = missing_offsets(offsets, runs)

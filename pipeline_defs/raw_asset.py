@@ -58,7 +58,7 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
         edges.check_lake()
-        context.instance.add_run_tags(context.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
+        context.instance.add_run_tags(context.run.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
         keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
         attempt = _attempt(context)
 
@@ -140,7 +140,7 @@ def _attempt(context: dg.AssetExecutionContext) -> Attempt:
     tags = context.run.tags
     by_machine = "dagster/sensor_name" in tags or "dagster/parent_run_id" in tags
     redo = tags.get(REDO_TAG, "no" if by_machine else "yes") == "yes"
-    return Attempt(f"{context.run_id[:8]}-{uuid.uuid4().hex[:8]}", context.run_id, code_version(), redo=redo)
+    return Attempt(f"{context.run.run_id[:8]}-{uuid.uuid4().hex[:8]}", context.run.run_id, code_version(), redo=redo)
 
 
 def _digest(verdict: Verdict) -> str:

@@ -64,7 +64,8 @@ def plan_requests(
 ) -> list[Request]:
     """Splits what is due into runs; `order` is every key in Dagster's insertion order, landed ones included.
 
-    None stands for a key that is no range: people can type any text. Dagster's range runs cover everything between two keys, so a run never spans a key that is not its own.
+    None stands for a key that is no range: people can type any text. Dagster's range runs cover everything between two
+    keys, so a run never spans a key that is not its own.
     """
     requests: list[Request] = []
     stretch: list[OffsetRange] = []

@@ -124,22 +124,22 @@ class PlanStep:
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']}, expected {FORMAT}")
             return cls(
-                seq=document["seq"],
+                seq=_whole(document["seq"]),
                 topic=document["topic"],
-                generation=document["generation"],
+                generation=_whole(document["generation"]),
                 topic_id=document["topic_id"],
-                planned_at_ms=document["planned_at_ms"],
+                planned_at_ms=_whole(document["planned_at_ms"]),
                 policy=document["policy"],
-                watermarks={int(p): Watermarks(*w) for p, w in document["watermarks"].items()},
+                watermarks={int(p): Watermarks(*map(_whole, w)) for p, w in document["watermarks"].items()},
                 links=tuple(
                     Link(
                         LinkKind(link["kind"]),
-                        OffsetRange(link["generation"], link["partition"], link["start"], link["end"]),
+                        OffsetRange(*(_whole(link[name]) for name in ("generation", "partition", "start", "end"))),
                         link.get("cause", ""),
                     )
                     for link in document["links"]
                 ),
-                heads={int(p): Head(*head) for p, head in document["heads"].items()},
+                heads={int(p): Head(*map(_whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -147,6 +147,12 @@ class PlanStep:
                 f"plan step {where} cannot be read: {error!r}; the plan log is the truth and is never rewritten: "
                 "restore this object from a backup of the lake"
             ) from error
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a whole number, found {value!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,11 +152,22 @@ class World:
         return run_tick(self.topic, self.instance, self.edges)
 
     def launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
-        """Lands through Dagster in this process: all pending ranges, or those given."""
+        """Lands through Dagster in this process, and all of it: all pending ranges, or those given."""
+        launched = self.try_launch(ranges, redo=redo)
+        assert all(each.succeeded for each in launched), [each.reason for each in launched]
+        return launched
+
+    def try_launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:
+        """Lands through Dagster, successfully or not."""
         chosen = self.pending if ranges is None else list(ranges)
         return list(
             land_through_dagster(self.topic, chosen, self.edges, self.instance, redo=redo, topics=self.definitions)
         )
+
+    def materialized_after_tick(self) -> set[str]:
+        """Ticks once, since a tick reports what a crash left unreported, and returns the keys Dagster shows landed."""
+        self.tick()
+        return self.materialized()
 
     def materialized(self) -> set[str]:
         return self.instance.get_materialized_partitions(self.topic.asset_key)

@@ -1,0 +1,229 @@
+"""Dagster as the face of the lake: sensor, runs, red runs, events, and a database that may be lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.projection import RANGE_END, RANGE_START, register_keys, report_unseen
+from pipeline_defs.sensors import build_sensor, landed_event
+from tests.support.world import World
+
+
+def run_job(world: World, **arguments: Any) -> dg.ExecuteInProcessResult:
+    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.land_job)
+    return job.execute_in_process(instance=world.instance, raise_on_error=False, **arguments)
+
+
+def failure_text(result: dg.ExecuteInProcessResult) -> str:
+    texts = []
+    for event in result.all_events:
+        if event.is_step_failure and event.step_failure_data.error:
+            error = event.step_failure_data.error
+            texts.append((error.cause or error).message)
+    return "\n".join(texts)
+
+
+def evaluate_sensor(world: World) -> dg.SensorExecutionData:
+    """Evaluates the real sensor definition, as the daemon does."""
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        return build_sensor(world.topic).evaluate_tick(context)
+
+
+def materializations(world: World) -> dict[str, dg.AssetMaterialization]:
+    records = world.instance.fetch_materializations(world.topic.asset_key, limit=1_000).records
+    events = [record.asset_materialization for record in reversed(records)]
+    return {event.partition: event for event in events if event is not None and event.partition is not None}
+
+
+def test_the_sensor_plans_registers_and_requests(world: World) -> None:
+    """The real sensor definition: boundaries in the lake, keys in Dagster, runs with range tags; then it is quiet."""
+    world.create_topic(2)
+    world.send_numbered(250, 0)
+    world.send_numbered(100, 1)
+    data = evaluate_sensor(world)
+    assert data.run_requests is not None
+    (request,) = data.run_requests
+    order = world.instance.get_dynamic_partitions(f"{world.name}__ranges")
+    assert sorted(order) == ["0-0-100", "0-100-200", "0-200-250", "1-0-100"]
+    assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (order[0], order[-1])
+    assert request.run_key is not None and request.run_key.startswith(f"{world.name}:")
+    world.launch()
+    assert not evaluate_sensor(world).run_requests
+    world.assert_all_landed_once()
+
+
+def test_equal_offsets_of_two_topics_are_two_runs(world: World) -> None:
+    """AC7: the run key carries the topic, so a range is never taken for another topic's."""
+    other = World(world.settings, world.folder, f"{world.name}x", world.topic.policy)
+    with other:
+        other._instance = world.instance
+        for each in (world, other):
+            each.create_topic()
+            each.send_numbered(100)
+        keys = [request.run_key(each.name) for each in (world, other) for request in each.tick().requests]
+        other._instance = None
+    assert len(keys) == len(set(keys)) == 2
+
+
+def test_500_ranges_due_are_500_keys_all_asked_for(world: World) -> None:
+    """AC7: none is dropped by a limit, and asking again gives the same run keys, which Dagster dedupes."""
+    world.create_topic()
+    world.with_policy(records_per_range=1, budget=500)
+    world.send_numbered(500)
+    first, second = world.tick(), world.tick()
+    assert first.registered == 500
+    assert len(world.instance.get_dynamic_partitions(f"{world.name}__ranges")) == 500
+    asked = [offsets for request in first.requests for offsets in request.ranges]
+    assert sorted(asked) == [*world.coverage.log.ranges]
+    assert [r.run_key(world.name) for r in first.requests] == [r.run_key(world.name) for r in second.requests]
+
+
+def test_one_key_shows_its_facts(world: World) -> None:
+    """A UI click on one key: rows, bytes, offsets, timestamps, holes, file, digest, rate, run and attempt."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    result = run_job(world, partition_key="0-0-100")
+    assert result.success
+    event = materializations(world)["0-0-100"]
+    shown = {name: value.value for name, value in event.metadata.items()}
+    assert (shown["rows"], shown["start_offset"], shown["end_offset"], shown["holes"]) == (100, 0, 100, {})
+    assert shown["landed_by_run"] == result.run_id
+    (manifest,) = world.coverage.manifests.values()
+    assert shown["digest"] == manifest.digest
+    assert event.tags is not None and event.tags["dagster/data_version"] == manifest.digest
+    assert {"bytes", "file", "min_timestamp", "max_timestamp", "seconds", "records_per_second", "attempt"} <= set(shown)
+    evaluations = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+    assert evaluations == {"tiling": True, "completeness": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("flights", "is not a range: expected <kafka partition>-<start>-<end>"), ("0-5-6", "not in the plan log")],
+)
+def test_a_key_that_somebody_typed_makes_a_red_run(world: World, key: str, words: str) -> None:
+    """Dagster lets people add any text as a key: the run says what is wrong, and nothing is written."""
+    world.create_topic()
+    world.send_numbered(10)
+    world.tick()
+    world.instance.add_dynamic_partitions(f"{world.name}__ranges", [key])
+    result = run_job(world, partition_key=key)
+    assert not result.success
+    assert words in failure_text(result)
+    assert world.rows() == []
+
+
+def test_a_selection_from_last_to_first_makes_a_red_run(world: World) -> None:
+    """Dagster calls a range run from a later to an earlier key a success with no partitions; here it is red."""
+    world.create_topic()
+    world.send_numbered(200)
+    world.tick()
+    result = run_job(world, tags={RANGE_START: "0-100-200", RANGE_END: "0-0-100"})
+    assert not result.success
+    assert "selects no range" in failure_text(result)
+
+
+def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -> None:
+    """One clear error; the ranges stay planned and land when the broker is back."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    there = world.edges.settings
+    world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
+    result = run_job(world, partition_key="0-0-100")
+    assert not result.success
+    assert "Kafka broker at 127.0.0.1:1 does not answer" in failure_text(result)
+    assert world.rows() == []
+    world.edges.settings = there
+    world.launch()
+    world.assert_all_landed_once()
+
+
+def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
+    """A red run, then back-off: not at once, then with the next attempt number; the rest is not held up."""
+    world.create_topic(2)
+    world.send_numbered(100, 0)
+    world.send_numbered(100, 1)
+    world.tick()
+    delete_records(world, 0, 40)
+    (launched,) = world.try_launch()
+    assert not launched.succeeded
+    assert "40 offsets [0, 40) are gone" in launched.reason
+    assert world.materialized() == {"1-0-100"}
+    assert world.tick().requests == (), "the back-off holds it"
+    world.edges.now_ms = lambda now=world.edges.now_ms(): now + 11_000  # type: ignore[misc]
+    (request,) = world.tick().requests
+    assert ([o.key for o in request.ranges], request.attempt) == (["0-0-100"], 2)
+
+
+def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
+    """AC29: total loss; keys and materialisations come back, proof is green, the next tick goes on without a gap."""
+    world.create_topic()
+    world.send_numbered(250)
+    world.tick()
+    world.launch()
+    before = {key: event.metadata["digest"].value for key, event in materializations(world).items()}
+    assert len(before) == 3
+    world.instance.dispose()
+    world._instance = None
+    shutil.rmtree(world.settings.dagster_home)
+    assert world.materialized() == set()  # the control: it is really gone
+
+    coverage = world.coverage
+    register_keys(world.instance, world.topic, coverage)
+    report_unseen(
+        world.instance,
+        world.topic,
+        coverage,
+        frozenset(),
+        lambda offsets: landed_event(world.topic, offsets, coverage, world.edges),
+        limit=100,
+    )
+    after = {key: event.metadata["digest"].value for key, event in materializations(world).items()}
+    assert after == before
+    for check in (check_tiling, check_completeness, check_published):
+        assert check(world.name, world.edges.lake).passed
+    world.send_numbered(60)
+    tick = world.tick()
+    assert [o.key for request in tick.requests for o in request.ranges] == ["0-250-300", "0-300-310"]
+    world.launch()
+    world.assert_all_landed_once()
+
+
+def test_a_tick_alone_heals_a_lost_database(world: World) -> None:
+    """AC29: even without the command, a tick registers what the log has and reports what the lake has landed."""
+    world.create_topic()
+    world.send_numbered(250)
+    world.plan()
+    world.land()
+    assert world.materialized() == set()
+    tick = world.tick()
+    assert tick.requests == ()
+    assert world.materialized() == {"0-0-100", "0-100-200", "0-200-250"}
+
+
+def test_a_redo_changes_no_data_version(world: World) -> None:
+    """Materialising landed ranges again is a success with equal data versions: nothing downstream goes stale."""
+    world.create_topic()
+    world.send_numbered(200)
+    world.tick()
+    world.launch()
+    before = {key: event.tags for key, event in materializations(world).items()}
+    world.launch(world.coverage.log.ranges, redo=True)
+    after = materializations(world)
+    assert {key: event.tags for key, event in after.items()} == before
+    assert {event.metadata["outcome"].value for event in after.values()} == {"unchanged"}
+
+
+def delete_records(world: World, partition: int, before: int) -> None:
+    from kafka import KafkaAdminClient, TopicPartition
+
+    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(world.name, partition): before})

@@ -1,0 +1,244 @@
+"""Coverage: landed + pending + lost + skipped tile, and whatever is taken away or shifted is named (AC8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
+from pipeline_defs.core.holes import Cause, Interval
+from pipeline_defs.core.manifest import Manifest, StagedFile
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
+from tests.support.strategies import EPOCH_MS, TOPIC, Landing, logs, provenance, staged_file
+
+
+def manifest_of(offsets: OffsetRange, *, is_empty: bool = False) -> Manifest:
+    every = range(offsets.start, offsets.end)
+    holes = (Interval(offsets.start, offsets.end, Cause.COMPACTED),) if is_empty else ()
+    return Manifest(TOPIC, offsets, staged_file(offsets, () if is_empty else every), holes, provenance(offsets))
+
+
+@dataclass(frozen=True)
+class Lake:
+    """Is what a lake holds of a topic: of each Kafka partition all landed up to somewhere, of the open generation."""
+
+    log: PlanLog
+    manifests: dict[OffsetRange, Manifest]
+    published: dict[OffsetRange, int]
+
+    @property
+    def coverage(self) -> Coverage:
+        return Coverage(self.log, self.manifests, self.published)
+
+
+def without(found: Mapping[OffsetRange, object], gone: OffsetRange) -> dict[OffsetRange, object]:
+    return {offsets: value for offsets, value in found.items() if offsets != gone}
+
+
+@st.composite
+def lakes(draw: st.DrawFn) -> Lake:
+    """Draws a log of which each partition is landed without a gap up to a drawn number of ranges; some are empty."""
+    log = draw(logs())
+    landed: dict[OffsetRange, Manifest] = {}
+    places = sorted({(o.generation, o.partition) for o in log.ranges})
+    for place in places:
+        ranges = [o for o in log.ranges if (o.generation, o.partition) == place]
+        for offsets in ranges[: draw(st.integers(0, len(ranges)))]:
+            landed[offsets] = manifest_of(offsets, is_empty=draw(st.integers(0, 3)) == 0)
+    published = {offsets: manifest.file.bytes for offsets, manifest in landed.items() if manifest.file}
+    return Lake(log, landed, published)
+
+
+def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
+    """Returns the violation that names exactly these offsets; it fails the test where there is none."""
+    found = [violation for violation in tiling_violations(coverage) if offsets.text(TOPIC) in violation]
+    assert found
+    return found[0]
+
+
+# ---- the states
+
+
+@given(lakes())
+def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link_to_its_head(lake: Lake) -> None:
+    """DESIGN 1: coverage has no gap and no overlap, whatever is landed so far."""
+    states = lake.coverage.states()
+    assert len(states) == len(lake.log.links)
+    ends: dict[tuple[int, int], int] = {}
+    for offsets in states:
+        place = (offsets.generation, offsets.partition)
+        assert offsets.start == ends.get(place, 0)
+        ends[place] = offsets.end
+    tail = lake.log.tail
+    for partition, head in tail.heads.items():
+        assert ends.get((tail.generation, partition), 0) == head.offset
+
+
+@given(lakes())
+def test_a_planned_range_is_landed_or_pending_and_lost_only_when_its_generation_is_closed(lake: Lake) -> None:
+    """Law 7: what a recreated topic took with it is said to be lost, and never asked for again."""
+    coverage = lake.coverage
+    for link in lake.log.links:
+        state = coverage.states()[link.offsets]
+        if link.kind is not LinkKind.RANGE:
+            assert state.value == link.kind.value
+        elif link.offsets in lake.manifests:
+            assert state is State.LANDED
+        else:
+            closed = link.offsets.generation < lake.log.tail.generation
+            assert state is (State.LOST if closed else State.PENDING)
+    assert coverage.pending() == [o for o, state in coverage.states().items() if state is State.PENDING]
+
+
+@given(lakes())
+def test_landed_means_manifest_and_file(lake: Lake) -> None:
+    """A manifest alone, or a file alone, is not landed; a range without records needs no file."""
+    for offsets, manifest in lake.manifests.items():
+        assert lake.coverage.is_landed(offsets)
+        assert Coverage(lake.log, lake.manifests, {}).is_landed(offsets) == (manifest.file is None)
+        assert not Coverage(lake.log, {}, lake.published).is_landed(offsets)
+
+
+@given(logs(), st.data())
+def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
+    """All before it is landed, lost or skipped; at it a pending range begins, or the head is reached."""
+    landed = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
+    coverage = Coverage(log, {offsets: manifest_of(offsets, is_empty=True) for offsets in landed}, {})
+    states, tail = coverage.states(), log.tail
+    for generation in range(tail.generation + 1):
+        frontier = coverage.frontier(generation)
+        assert set(frontier) == {o.partition for o in states if o.generation == generation}
+        for partition, at in frontier.items():
+            here = [o for o in states if (o.generation, o.partition) == (generation, partition)]
+            assert all(states[o] is not State.PENDING for o in here if o.end <= at)
+            behind = [o for o in here if o.end > at]
+            assert [o.start for o in behind[:1]] == [at][: len(behind)]
+            assert all(states[o] is State.PENDING for o in behind[:1])
+
+
+# ---- AC8
+
+
+@given(lakes())
+def test_an_intact_lake_has_no_violation(lake: Lake) -> None:
+    """Control of AC8: half-landed backlogs, empty ranges, loss and closed generations are no alarm."""
+    assert tiling_violations(lake.coverage) == []
+    assert completeness_violations(lake.coverage) == []
+
+
+@given(lakes(), st.data())
+def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
+    """AC8; a range without a file that is the last landed one is only planned again, so it is not drawn."""
+    open_generation = lake.log.tail.generation
+    last = {(o.generation, o.partition): o for o in lake.manifests}
+    seen = [
+        offsets
+        for offsets, manifest in lake.manifests.items()
+        if manifest.file or (offsets.generation == open_generation and offsets not in last.values())
+    ]
+    assume(seen)
+    gone = data.draw(st.sampled_from(seen))
+    assert "gap" in violation_of(gone, replace(lake.coverage, manifests=without(lake.manifests, gone)))  # type: ignore[arg-type]
+
+
+@given(lakes(), st.data())
+def test_a_deleted_file_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
+    assume(lake.published)
+    gone = data.draw(st.sampled_from(sorted(lake.published)))
+    found = violation_of(gone, replace(lake.coverage, published=without(lake.published, gone)))  # type: ignore[arg-type]
+    assert "its file is not published" in found
+
+
+@given(lakes(), st.data(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
+def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject, end: str, by: int) -> None:
+    """AC8: of a manifest, of a published file, or of both together."""
+    assume(lake.published)
+    right = data.draw(st.sampled_from(sorted(lake.published)))
+    offset = getattr(right, end) + by
+    assume(offset >= 0 and (len(right) > 1 or (end, by) not in {("start", 1), ("end", -1)}))
+    wrong = replace(right, **{end: offset})
+    manifests = {**without(lake.manifests, right), wrong: manifest_of(wrong)}
+    published = {**without(lake.published, right), wrong: 1}
+    for coverage in (
+        replace(lake.coverage, manifests=manifests),  # type: ignore[arg-type]
+        replace(lake.coverage, published=published),  # type: ignore[arg-type]
+        replace(lake.coverage, manifests=manifests, published=published),  # type: ignore[arg-type]
+    ):
+        assert "is not a range of the plan log" in violation_of(wrong, coverage)
+
+
+@given(lakes(), st.data())
+def test_a_gap_behind_landed_ranges_is_named(lake: Lake, data: st.DataObject) -> None:
+    """AC8: manifest and file deleted together leave a planned range with later ones landed."""
+    last = {(o.generation, o.partition): o for o in lake.manifests}
+    inner = [o for o in lake.manifests if o not in last.values() and o.generation == lake.log.tail.generation]
+    assume(inner)
+    gone = data.draw(st.sampled_from(inner))
+    left = Coverage(lake.log, without(lake.manifests, gone), without(lake.published, gone))  # type: ignore[arg-type]
+    assert "planned and not landed, while later offsets are" in violation_of(gone, left)
+
+
+@given(lakes(), st.data())
+def test_a_file_for_a_range_without_records_is_named(lake: Lake, data: st.DataObject) -> None:
+    empty = [offsets for offsets, manifest in lake.manifests.items() if manifest.file is None]
+    assume(empty)
+    offsets = data.draw(st.sampled_from(empty))
+    coverage = replace(lake.coverage, published={**lake.published, offsets: 100})
+    assert "overlap" in violation_of(offsets, coverage)
+
+
+def test_what_a_recreated_topic_took_with_it_is_lost_and_not_a_gap() -> None:
+    """Law 7, AC4: the check would else be red for ever; a file without a manifest is still named."""
+    ranges = [OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)]
+    links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
+    marks = {0: Watermarks(0, 20)}
+    first = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, marks, links, {0: Head(20, 0)})
+    second = PlanStep(1, TOPIC, 1, "id-1", EPOCH_MS, {}, {0: Watermarks(0, 0)}, (), {0: Head(0, 0)})
+    manifests = {ranges[1]: manifest_of(ranges[1])}
+    still_open = Coverage(PlanLog(TOPIC, (first,)), manifests, {ranges[1]: 1})
+    closed = replace(still_open, log=PlanLog(TOPIC, (first, second)))
+    assert len(tiling_violations(still_open)) == 1
+    assert tiling_violations(closed) == []
+    assert closed.states()[ranges[0]] is State.LOST
+    assert closed.pending() == []
+    assert len(tiling_violations(replace(closed, manifests={}))) == 1
+
+
+# ---- completeness
+
+
+FULL = Landing(OffsetRange(0, 0, 0, 10), (0, 1, 4, 5, 9), ())
+HOLES = (Interval(2, 4, Cause.COMPACTED), Interval(6, 9, Cause.ABORTED))
+
+
+@pytest.mark.parametrize(
+    ("holes", "file", "said"),
+    [
+        pytest.param(HOLES, FULL.file, None, id="control"),
+        pytest.param(
+            (Interval(2, 4, Cause.COMPACTED), Interval(3, 6, Cause.ABORTED)),
+            FULL.file,
+            "holes overlap at [3, 4)",
+            id="overlap",
+        ),
+        pytest.param(
+            (Interval(2, 4, Cause.COMPACTED), Interval(8, 11, Cause.LOST)), FULL.file, "lies outside", id="outside"
+        ),
+        pytest.param(HOLES, replace(FULL.file, max_offset=10), "rows from 0 to 10 lie outside", id="rows outside"),  # type: ignore[type-var]
+    ],
+)
+def test_holes_and_rows_that_cannot_be_are_named(
+    holes: tuple[Interval, ...], file: StagedFile, said: str | None
+) -> None:
+    """The equation may hold by accident: holes that overlap, or lie outside, are named too."""
+    manifest = Manifest(TOPIC, FULL.offsets, file, holes, provenance(FULL.offsets))
+    violations = completeness_violations(Coverage(PlanLog(TOPIC), {FULL.offsets: manifest}, {}))
+    assert [said in violation and "orders/0 [0, 10)" in violation for violation in violations if said] == [True] * bool(
+        said
+    )
+    assert bool(violations) == bool(said)

@@ -1,0 +1,81 @@
+"""Holes: each offset without a row has exactly one cause, or is reported as unexplained (AC14)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.holes import BatchSpan, Cause, Interval, SpanKind, explain_holes, missing_offsets
+from pipeline_defs.core.offsets import OffsetRange, merge_intervals
+from tests.support.strategies import intervals, offsets_in, runs_of
+
+spans = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 10), st.sampled_from(SpanKind)).map(
+        lambda drawn: BatchSpan(drawn[0], drawn[0] + drawn[1], drawn[2])
+    ),
+    max_size=8,
+)
+
+
+def offsets_of(explained: tuple[Interval, ...], cause: Cause) -> set[int]:
+    return offsets_in((hole.start, hole.end) for hole in explained if hole.cause is cause)
+
+
+@given(intervals(), spans, st.booleans())
+def test_each_missing_offset_has_exactly_one_cause_or_is_unexplained(
+    missing: list[tuple[int, int]], found: list[BatchSpan], compacted: bool
+) -> None:
+    """The equation's `holes` are exact: explained + unexplained = missing, and nothing is counted twice."""
+    explained, unexplained = explain_holes(missing, found, compacted=compacted)
+    counted = sum(hole.end - hole.start for hole in explained) + sum(end - start for start, end in unexplained)
+    assert counted == len(offsets_in(missing))
+    assert offsets_in((hole.start, hole.end) for hole in explained) | offsets_in(unexplained) == offsets_in(missing)
+    assert list(explained) == sorted(explained)
+    assert unexplained == merge_intervals(unexplained)
+
+
+@given(intervals(), spans, st.booleans())
+def test_the_cause_is_what_the_log_shows_there(
+    missing: list[tuple[int, int]], found: list[BatchSpan], compacted: bool
+) -> None:
+    """A control batch first, then an aborted transaction, then compaction; a data batch explains nothing."""
+    explained, unexplained = explain_holes(missing, found, compacted=compacted)
+    shown = {kind: offsets_in((s.start, s.end) for s in found if s.kind is kind) for kind in SpanKind}
+    gone = offsets_in(missing)
+    rest = gone - shown[SpanKind.CONTROL] - shown[SpanKind.ABORTED]
+    assert offsets_of(explained, Cause.TRANSACTION_MARKER) == gone & shown[SpanKind.CONTROL]
+    assert offsets_of(explained, Cause.ABORTED) == (gone & shown[SpanKind.ABORTED]) - shown[SpanKind.CONTROL]
+    assert offsets_of(explained, Cause.COMPACTED) == (rest if compacted else set())
+    assert offsets_in(unexplained) == (set() if compacted else rest)
+    assert offsets_of(explained, Cause.LOST) == set()
+
+
+@given(st.sets(st.integers(100, 130)), st.integers(100, 120), st.integers(1, 10))
+def test_what_the_rows_leave_out_of_a_range_is_missing(rows: set[int], start: int, length: int) -> None:
+    offsets = OffsetRange(0, 0, start, start + length)
+    missing = missing_offsets(offsets, runs_of(sorted(rows)))
+    assert offsets_in(missing) == set(range(start, start + length)) - rows
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_fifty_thousand_holes_are_explained_in_one_pass(compacted: bool) -> None:
+    """AC14: a compacted range, or one of single-record transactions, has a hole at every other offset."""
+    offsets = OffsetRange(0, 0, 0, 100_000)
+    missing = missing_offsets(offsets, [(at, at + 1) for at in range(0, 100_000, 2)])
+    markers = [BatchSpan(at, at + 1, SpanKind.CONTROL) for at in range(1, 100_000, 4)]
+    explained, unexplained = explain_holes(missing, markers, compacted=compacted)
+    assert len(missing) == 50_000
+    assert len(explained) + len(unexplained) == 50_000
+    assert len(unexplained) == (0 if compacted else 25_000)
+
+
+@pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (-1, 5)])
+def test_a_hole_that_holds_no_offset_cannot_exist(start: int, end: int) -> None:
+    with pytest.raises(ValueError, match="no such interval"):
+        Interval(start, end, Cause.COMPACTED)
+
+
+def test_a_cause_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="is not a valid Cause"):
+        Interval(0, 1, "somehow")  # type: ignore[arg-type]

@@ -1,0 +1,296 @@
+"""The plan log refuses what does not tile, names the offsets, and reads back what it wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Tail, Watermarks
+from tests.support.strategies import EPOCH_MS, TOPIC, logs
+
+Links = tuple[Link, ...]
+
+
+def step_of(seq: int, *links: tuple[int, int], head: int, generation: int = 0) -> PlanStep:
+    """Is a step of one Kafka partition."""
+    return PlanStep(
+        seq=seq,
+        topic=TOPIC,
+        generation=generation,
+        topic_id=None,
+        planned_at_ms=EPOCH_MS,
+        policy={},
+        watermarks={0: Watermarks(0, 1000)},
+        links=tuple(Link(LinkKind.RANGE, OffsetRange(generation, 0, start, end)) for start, end in links),
+        heads={0: Head(head, EPOCH_MS)},
+    )
+
+
+def refusal(*steps: PlanStep) -> str:
+    with pytest.raises(BrokenPlanLog) as caught:
+        PlanLog(TOPIC, steps)
+    return str(caught.value)
+
+
+def with_links(log: PlanLog, at: int, links: Links) -> tuple[PlanStep, ...]:
+    return (*log.steps[:at], replace(log.steps[at], links=links), *log.steps[at + 1 :])
+
+
+@st.composite
+def spots(draw: st.DrawFn) -> tuple[PlanLog, int, int]:
+    """Draws a log, one of its steps, and one link of that step."""
+    log = draw(logs())
+    places = [(at, number) for at, step in enumerate(log.steps) for number in range(len(step.links))]
+    assume(places)
+    return (log, *draw(st.sampled_from(places)))
+
+
+# ---- what is refused
+
+
+@given(spots())
+def test_a_dropped_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog, int, int]) -> None:
+    """AC8: also the very first link of a partition, and the last."""
+    log, at, number = spot
+    links = log.steps[at].links
+    gone = links[number].offsets
+    message = refusal(*with_links(log, at, links[:number] + links[number + 1 :]))
+    assert {str(gone.start), str(gone.end)} <= set(re.findall(r"\d+", message))
+
+
+@given(spots())
+def test_a_doubled_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog, int, int]) -> None:
+    log, at, number = spot
+    links = log.steps[at].links
+    twice = links[number].offsets
+    message = refusal(*with_links(log, at, links[: number + 1] + links[number:]))
+    assert f"overlap [{twice.start}, {twice.end}) before {twice.text(TOPIC)}" in message
+
+
+@given(spots(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
+def test_a_link_shifted_by_one_at_one_end_is_refused(spot: tuple[PlanLog, int, int], end: str, by: int) -> None:
+    """AC8: the message has the offset where it should be and where it is."""
+    log, at, number = spot
+    links = log.steps[at].links
+    right = links[number].offsets
+    offset = getattr(right, end)
+    assume(offset + by >= 0)
+    assume(len(right) > 1 or (end, by) not in {("start", 1), ("end", -1)})
+    wrong = replace(links[number], offsets=replace(right, **{end: offset + by}))
+    message = refusal(*with_links(log, at, (*links[:number], wrong, *links[number + 1 :])))
+    assert {str(offset), str(offset + by)} <= set(re.findall(r"\d+", message))
+
+
+@given(spots())
+def test_reordered_links_of_a_partition_are_refused(spot: tuple[PlanLog, int, int]) -> None:
+    log, at, number = spot
+    links = list(log.steps[at].links)
+    later = [n for n in range(number + 1, len(links)) if links[n].offsets.partition == links[number].offsets.partition]
+    assume(later)
+    links[number], links[later[0]] = links[later[0]], links[number]
+    first = links[number].offsets
+    message = refusal(*with_links(log, at, tuple(links)))
+    assert f"gap [{links[later[0]].offsets.start}, {first.start}) before {first.text(TOPIC)}" in message
+
+
+@given(spots())
+def test_a_link_of_another_generation_is_refused(spot: tuple[PlanLog, int, int]) -> None:
+    log, at, number = spot
+    links = log.steps[at].links
+    right = links[number].offsets
+    wrong = replace(links[number], offsets=replace(right, generation=right.generation + 1))
+    message = refusal(*with_links(log, at, (*links[:number], wrong, *links[number + 1 :])))
+    assert wrong.offsets.text(TOPIC) in message
+
+
+@given(logs(), st.data())
+def test_a_dropped_doubled_or_reordered_step_is_refused(log: PlanLog, data: st.DataObject) -> None:
+    steps = list(log.steps)
+    at = data.draw(st.integers(0, len(steps) - 1))
+    assert f"expected plan step {at + 1}, found {at}" in refusal(*steps[: at + 1], *steps[at:])
+    if at + 1 < len(steps):
+        assert f"expected plan step {at}, found {at + 1}" in refusal(*steps[:at], *steps[at + 1 :])
+        steps[at], steps[at + 1] = steps[at + 1], steps[at]
+        assert f"expected plan step {at}, found {at + 1}" in refusal(*steps)
+
+
+@given(spots())
+def test_a_dropped_step_is_refused_even_when_the_others_are_numbered_anew(spot: tuple[PlanLog, int, int]) -> None:
+    """Except the last of a generation: without it the log is one that was closed earlier."""
+    log, at, _ = spot
+    assume(0 < at < len(log.steps) - 1 and log.steps[at + 1].generation == log.steps[at].generation)
+    rest = (*log.steps[:at], *log.steps[at + 1 :])
+    refusal(*(replace(step, seq=number) for number, step in enumerate(rest)))
+
+
+@given(logs(), st.data())
+def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject) -> None:
+    """The heads of the last step are all that planning reads: a wrong one would plan offsets twice, or never."""
+    at = data.draw(st.integers(0, len(log.steps) - 1))
+    step = log.steps[at]
+    partition = data.draw(st.sampled_from(sorted(step.heads)))
+    head = step.heads[partition]
+    by = data.draw(st.sampled_from([-1, 1]))
+    shifted = replace(step, heads={**step.heads, partition: replace(head, offset=head.offset + by)})
+    message = refusal(*log.steps[:at], shifted, *log.steps[at + 1 :])
+    assert (
+        f"plan step {at} has head {head.offset + by} of {TOPIC}/{partition}, its links end at {head.offset}" in message
+    )
+
+    is_known = any(link.offsets.partition == partition for link in step.links) or (
+        at > 0 and log.steps[at - 1].generation == step.generation and partition in log.steps[at - 1].heads
+    )
+    assume(is_known)
+    dropped = replace(step, heads={p: h for p, h in step.heads.items() if p != partition})
+    assert f"plan step {at} has no head of {TOPIC}/{partition}" in refusal(
+        *log.steps[:at], dropped, *log.steps[at + 1 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("generations", "said"),
+    [([0, 1, 0], "from generation 1 to 0"), ([0, 2], "from generation 0 to 2"), ([1], "from generation 0 to 1")],
+)
+def test_generations_begin_at_0_and_grow_by_one(generations: list[int], said: str) -> None:
+    """Law 7: a closed generation is never written to again."""
+    steps = [step_of(seq, head=0, generation=generation) for seq, generation in enumerate(generations)]
+    assert f"plan step {len(steps) - 1} goes {said}" in refusal(*steps)
+
+
+def test_a_step_of_another_topic_is_refused() -> None:
+    assert f"plan step 0 is of topic flights, expected {TOPIC}" in refusal(replace(step_of(0, head=0), topic="flights"))
+
+
+def test_heads_are_checked_in_the_generation_that_is_open() -> None:
+    """Law 7: a head of generation 1 is held against generation 1's links, not against those of generation 0."""
+    first = step_of(0, (0, 10), head=10)
+    assert "has head 10 of orders/0, its links end at 4" in refusal(first, step_of(1, (0, 4), head=10, generation=1))
+    PlanLog(TOPIC, (first, step_of(1, (0, 4), head=4, generation=1), step_of(2, (4, 10), head=10, generation=1)))
+
+
+def test_a_partition_begins_where_the_log_found_it_and_a_later_one_at_0() -> None:
+    """Law 6: the beginning cannot be shifted either."""
+    found_at_5 = replace(step_of(0, (5, 10), head=10), watermarks={0: Watermarks(5, 10)})
+    PlanLog(TOPIC, (found_at_5,))
+    assert "gap [4, 5) before orders/0 [5, 10)" in refusal(replace(found_at_5, watermarks={0: Watermarks(4, 10)}))
+    appeared = replace(step_of(1, head=10), watermarks={0: Watermarks(5, 10), 1: Watermarks(3, 3)})
+    heads = {0: Head(10, 0), 1: Head(3, 0)}
+    assert "has head 3 of orders/1, its links end at 0" in refusal(found_at_5, replace(appeared, heads=heads))
+
+
+def test_all_violations_are_named_at_once() -> None:
+    with pytest.raises(BrokenPlanLog) as caught:
+        PlanLog(TOPIC, (step_of(0, (0, 10), (12, 20), (19, 30), head=29),))
+    assert caught.value.violations == (
+        "gap [10, 12) before orders/0 [12, 20) in plan step 0",
+        "overlap [19, 20) before orders/0 [19, 30) in plan step 0",
+        "plan step 0 has head 29 of orders/0, its links end at 30",
+    )
+
+
+# ---- what is not
+
+
+@given(logs())
+def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: PlanLog) -> None:
+    """Control: the refusals above are for the corruption, not for the log."""
+    for length in range(len(log.steps) + 1):
+        part = PlanLog(TOPIC, log.steps[:length])
+        assert part.tail == (log.steps[length - 1].tail if length else Tail())
+    assert log.links == tuple(link for step in log.steps for link in step.links)
+    assert list(log.ranges) == [link.offsets for link in log.links if link.kind is LinkKind.RANGE]
+    assert all(offsets in step.ranges for offsets, step in log.ranges.items())
+
+
+def test_a_log_of_100_000_ranges_is_checked_in_one_pass() -> None:
+    """AC25: the cost of a tick is the new steps', so the check must be linear."""
+    steps = []
+    for seq in range(500):
+        cuts = range(seq * 200, seq * 200 + 200)
+        steps.append(step_of(seq, *((at, at + 1) for at in cuts), head=seq * 200 + 200))
+    log = PlanLog(TOPIC, tuple(steps))
+    assert len(log.ranges) == 100_000
+    assert all(offsets in log.ranges for offsets in list(log.ranges))
+
+
+# ---- JSON
+
+
+@given(logs())
+def test_a_step_reads_back_as_it_was_written(log: PlanLog) -> None:
+    """The same step gives the same bytes, so that a write of unknown outcome can be settled by comparing."""
+    for step in log.steps:
+        data = step.to_json()
+        again = PlanStep.from_json(data, "plan/orders/0.json")
+        assert again == step
+        assert again.to_json() == data
+
+
+def check_garbage(data: bytes) -> None:
+    with pytest.raises(BrokenPlanLog) as caught:
+        PlanStep.from_json(data, "file:///lake/plan/orders/7.json")
+    message = str(caught.value)
+    assert message.startswith("plan step file:///lake/plan/orders/7.json cannot be read: ")
+    assert message.endswith("restore this object from a backup of the lake")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.binary(max_size=30) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_garbage_is_a_broken_plan_log_that_names_the_object(data: bytes) -> None:
+    check_garbage(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"[" * 100_000, b"\xff\xfe", b"null", b'{"format": 2}'])
+def test_empty_zeroed_deep_and_newer_objects_are_broken(data: bytes) -> None:
+    check_garbage(data)
+
+
+ONE_STEP = replace(step_of(0, (0, 10), (10, 20), head=20), topic_id="id-0")
+
+
+@given(st.integers(0, len(ONE_STEP.to_json()) - 3))
+def test_a_step_cut_short_is_broken(length: int) -> None:
+    """As a torn write leaves it; only its last newline may go."""
+    check_garbage(ONE_STEP.to_json()[:length])
+
+
+def _edit(change: Callable[[dict[str, object]], object]) -> bytes:
+    document = json.loads(ONE_STEP.to_json())
+    change(document)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize("key", sorted(json.loads(ONE_STEP.to_json())))
+def test_a_step_without_one_of_its_keys_is_broken(key: str) -> None:
+    check_garbage(_edit(lambda document: document.pop(key)))
+
+
+@pytest.mark.parametrize("wrong", ["7", 7.0, -7, True, None, []])
+@pytest.mark.parametrize("key", ["seq", "generation", "planned_at_ms"])
+def test_a_number_that_is_not_a_whole_number_is_broken(key: str, wrong: object) -> None:
+    """A head of "20" would be carried on until arithmetic fails somewhere else."""
+    check_garbage(_edit(lambda document: document.update({key: wrong})))
+    check_garbage(_edit(lambda document: document.update(heads={"0": [wrong, 0]})))
+    check_garbage(_edit(lambda document: document.update(watermarks={"0": [wrong, 9]})))
+    link = {"kind": "range", "generation": 0, "partition": 0, "start": 0, "end": wrong}
+    check_garbage(_edit(lambda document: document.update(links=[link])))
+
+
+@pytest.mark.parametrize("kind", ["gap", "RANGE", "", None])
+def test_a_link_of_an_unknown_kind_is_broken(kind: object) -> None:
+    link = {"kind": kind, "generation": 0, "partition": 0, "start": 0, "end": 1}
+    check_garbage(_edit(lambda document: document.update(links=[link])))

@@ -1,0 +1,96 @@
+"""Scans: Spark's own division of each scan gives exactly the ranges, in few scans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.scans import Scan, group_scans
+
+
+def spark_tasks(scan: Scan) -> list[tuple[int, int, int]]:
+    """Divides as Spark's KafkaOffsetRangeCalculator does with `maxRecordsPerPartition` and no `minPartitions`.
+
+    Each Kafka partition into `ceil(size / maxRecords)` parts, each part `remaining / (parts - part)` offsets long.
+    """
+    tasks = []
+    for partition, (at, end) in scan.bounds.items():
+        remaining = end - at
+        parts = ceil(remaining / scan.records_per_task)
+        for part in range(parts):
+            size = remaining // (parts - part)
+            remaining -= size
+            tasks.append((partition, end - remaining - size, end - remaining))
+    return tasks
+
+
+@st.composite
+def any_ranges(draw: st.DrawFn) -> list[OffsetRange]:
+    """Draws disjoint ranges of few sizes, with gaps where others are landed, over partitions and generations."""
+    ranges = []
+    for generation in range(draw(st.integers(1, 2))):
+        for partition in range(draw(st.integers(1, 4))):
+            at = draw(st.integers(0, 20))
+            for size in draw(st.lists(st.sampled_from([1, 3, 7, 10, 10, 10, 20]), max_size=8)):
+                if draw(st.integers(0, 4)):
+                    ranges.append(OffsetRange(generation, partition, at, at + size))
+                at += size
+    return draw(st.permutations(ranges))
+
+
+@given(any_ranges())
+def test_every_range_is_in_exactly_one_scan(ranges: list[OffsetRange]) -> None:
+    scans = group_scans(ranges)
+    assert Counter(offsets for scan in scans for offsets in scan.ranges) == Counter(ranges)
+    assert all(scan.ranges for scan in scans)
+
+
+@given(any_ranges())
+def test_sparks_tasks_are_exactly_the_ranges(ranges: list[OffsetRange]) -> None:
+    """One range, one task, one file: not an offset more or less."""
+    for scan in group_scans(ranges):
+        expected = [(offsets.partition, offsets.start, offsets.end) for offsets in scan.ranges]
+        assert sorted(spark_tasks(scan)) == sorted(expected)
+        assert len({offsets.generation for offsets in scan.ranges}) == 1
+
+
+def test_the_division_of_a_bad_scan_is_not_the_ranges() -> None:
+    """Control: the reference would show it if a scan mixed sizes."""
+    bad = Scan((OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 15)), 10)
+    assert spark_tasks(bad) == [(0, 0, 7), (0, 7, 15)]
+
+
+@given(any_ranges())
+def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[OffsetRange]) -> None:
+    assert group_scans([*ranges, *ranges]) == group_scans(sorted(ranges))
+
+
+@given(
+    grid=st.integers(1, 100),
+    backlogs=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 20), st.integers(0, 99)), min_size=1, max_size=8),
+)
+def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(
+    grid: int, backlogs: list[tuple[int, int, int]]
+) -> None:
+    """Full ranges and one tail per Kafka partition are two Spark jobs, whatever their number and sizes."""
+    ranges = []
+    for partition, (first, full, tail) in enumerate(backlogs):
+        starts = range(first * grid, (first + full) * grid, grid)
+        ranges += [OffsetRange(0, partition, start, start + grid) for start in starts]
+        if tail % grid:
+            end = (first + full) * grid
+            ranges.append(OffsetRange(0, partition, end, end + tail % grid))
+    assert len(group_scans(ranges)) <= 2
+
+
+def test_a_thousand_partitions_with_tails_of_all_sizes_are_one_scan() -> None:
+    """AC24: many low-volume partitions cost one Spark job, not one each."""
+    assert len(group_scans(OffsetRange(0, p, 0, 1 + p) for p in range(1000))) == 1
+
+
+def test_no_ranges_are_no_scans() -> None:
+    assert group_scans([]) == []

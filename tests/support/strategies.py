@@ -1,0 +1,279 @@
+"""What the property tests draw from: ranges, logs, manifests, and a Kafka topic that lives in memory.
+
+`World` is what a topic really went through, arrival times included; the planner sees of it only what a broker shows.
+`HUNT=3000 pytest tests/properties` draws 3,000 random examples per law instead of a few that are always the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from pipeline_defs.core.holes import Cause, Interval
+from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import PlanLog, PlanStep, Tail, Watermarks
+from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
+
+_ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "laws", max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
+)
+settings.register_profile(
+    "hunt",
+    max_examples=int(os.environ.get("HUNT", "1")),
+    deadline=None,
+    database=None,
+    suppress_health_check=_ALLOWED,
+)
+settings.load_profile("hunt" if "HUNT" in os.environ else "laws")
+
+TOPIC = "orders"
+EPOCH_MS = 1_700_000_000_000
+
+# ---- ranges and intervals
+
+
+@st.composite
+def offset_ranges(draw: st.DrawFn, *, most: int = 2**63 - 1) -> OffsetRange:
+    """Draws a valid range, small or anywhere up to Kafka's largest offset."""
+    start = draw(st.integers(0, most - 1))
+    end = draw(st.integers(start + 1, most))
+    return OffsetRange(draw(st.integers(0, 3)), draw(st.sampled_from([0, 1, 7, 2**31 - 1])), start, end)
+
+
+def intervals(most: int = 40) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Draws half-open intervals, in any order, that may touch, overlap or be empty."""
+    ends = st.tuples(st.integers(0, most), st.integers(0, most))
+    return st.lists(ends.map(lambda pair: (min(pair), max(pair))), max_size=8)
+
+
+def offsets_in(found: Iterable[tuple[int, int]]) -> set[int]:
+    """Is the model of intervals: the set of their offsets."""
+    return {offset for start, end in found for offset in range(start, end)}
+
+
+def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns contiguous half-open runs in file order, as the edge reads them from an offset column."""
+    breaks = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(offsets)) if b != a + 1), len(offsets)]
+    return [(offsets[a], offsets[b - 1] + 1) for a, b in pairwise(breaks) if a < b]
+
+
+# ---- manifests
+
+
+def provenance(offsets: OffsetRange, attempt: str = "attempt-1") -> Provenance:
+    """Is some lineage."""
+    return Provenance(attempt, "run-1", "0.1.0+abc", "spark 4.0.0 zstd-1", 0, "id-0", EPOCH_MS, 1.5)
+
+
+def staged_file(offsets: OffsetRange, present: Sequence[int]) -> StagedFile | None:
+    """Is the file of a range of which only `present` have rows; none where none has."""
+    if not present:
+        return None
+    path = f"staging/attempt-1/{offsets.stem}.parquet"
+    return StagedFile(path, 100 + len(present), "ab" * 32, len(present), min(present), max(present), EPOCH_MS, None)
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Is a correct landing: the offsets with rows, in file order, and the causes of all others."""
+
+    offsets: OffsetRange
+    present: tuple[int, ...]
+    holes: tuple[Interval, ...]
+
+    @property
+    def file(self) -> StagedFile | None:
+        return staged_file(self.offsets, self.present)
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest(
+            TOPIC, self.offsets, self.file, self.holes, provenance(self.offsets), schema={"offset": "int64"}
+        )
+
+
+@st.composite
+def landings(draw: st.DrawFn, offsets: OffsetRange | None = None, *, least_rows: int = 0) -> Landing:
+    """Draws which offsets of a short range have rows, and a cause for each stretch of the others."""
+    if offsets is None:
+        start = draw(st.integers(0, 10**6))
+        end = start + draw(st.integers(max(1, least_rows), 24))
+        offsets = OffsetRange(draw(st.integers(0, 2)), draw(st.integers(0, 3)), start, end)
+    every = list(range(offsets.start, offsets.end))
+    mask = draw(st.lists(st.booleans(), min_size=len(every), max_size=len(every)))
+    present = [offset for offset, is_there in zip(every, mask, strict=True) if is_there]
+    if len(present) < least_rows:
+        present = every
+    missing = runs_of(sorted(set(every) - set(present)))
+    causes = draw(st.lists(st.sampled_from(Cause), min_size=len(missing), max_size=len(missing)))
+    holes = [Interval(start, end, cause) for (start, end), cause in zip(missing, causes, strict=True)]
+    return Landing(offsets, tuple(present), tuple(holes))
+
+
+# ---- a topic that lives in memory
+
+
+@dataclass(frozen=True)
+class Record:
+    """Is when a record arrived, and what it says about that: none where it says nothing."""
+
+    arrived_ms: int
+    timestamp_ms: int | None
+
+
+@dataclass
+class Log:
+    """Is one Kafka partition: its records from offset 0, of which those before `earliest` are deleted."""
+
+    earliest: int = 0
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def watermarks(self) -> Watermarks:
+        return Watermarks(self.earliest, len(self.records))
+
+
+Kind = Literal["now", "past", "future", "soon", "none"]
+_TIMESTAMPS: dict[str, int | None] = {"now": 0, "past": -(10**9), "future": 10**9, "soon": 30_000, "none": None}
+
+
+@dataclass
+class World:
+    """Is a topic and what happens to it; every change is at `now_ms`."""
+
+    has_ids: bool = True
+    now_ms: int = EPOCH_MS
+    incarnation: int = 0
+    partitions: list[Log] = field(default_factory=lambda: [Log()])
+
+    @property
+    def topic_id(self) -> str | None:
+        return f"id-{self.incarnation}" if self.has_ids else None
+
+    def grow(self, partition: int, count: int, kind: Kind = "now") -> None:
+        shift = _TIMESTAMPS[kind]
+        record = Record(self.now_ms, None if shift is None else self.now_ms + shift)
+        self.partitions[partition % len(self.partitions)].records += [record] * count
+
+    def expire(self, partition: int, percent: int) -> None:
+        log = self.partitions[partition % len(self.partitions)]
+        log.earliest += (len(log.records) - log.earliest) * percent // 100
+
+    def add_partition(self, count: int, expired: int = 0) -> None:
+        self.partitions.append(Log())
+        self.grow(-1, count)
+        self.partitions[-1].earliest = min(expired, count)
+
+    def recreate(self, partitions: int, count: int) -> None:
+        self.incarnation += 1
+        self.partitions = [Log() for _ in range(partitions)]
+        for partition in range(partitions):
+            self.grow(partition, count)
+
+    def truncate(self, partition: int, percent: int) -> None:
+        log = self.partitions[partition % len(self.partitions)]
+        del log.records[len(log.records) * percent // 100 :]
+        log.earliest = min(log.earliest, len(log.records))
+
+    def wait(self, seconds: int) -> None:
+        self.now_ms += seconds * 1000
+
+    def observe(self, tail: Tail, start_offsets: dict[int, int] | None = None) -> TopicState:
+        """Shows what the edge reads: the oldest timestamp is that of the first record at or after the head."""
+        same = tail.topic_id in {None, self.topic_id}
+        partitions = {}
+        for partition, log in enumerate(self.partitions):
+            head = tail.heads[partition].offset if same and partition in tail.heads else log.earliest
+            waiting = log.records[max(head, log.earliest) :]
+            oldest = waiting[0].timestamp_ms if waiting else None
+            partitions[partition] = PartitionState(log.watermarks, oldest, (start_offsets or {}).get(partition))
+        return TopicState(TOPIC, self.topic_id, partitions)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Is one planning: what the log and the broker said, and what was decided."""
+
+    before: Tail
+    state: TopicState
+    now_ms: int
+    step: PlanStep | None
+    first_waiting: dict[int, Record]  # of each Kafka partition, after the step: the record at the head
+
+    @property
+    def after(self) -> Tail:
+        return self.step.tail if self.step else self.before
+
+
+Action = tuple[str, tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Script:
+    """Is a policy and what happens to a topic under it, with a tick after each event."""
+
+    policy: Policy
+    has_ids: bool
+    actions: list[Action]
+
+    def play(self) -> list[Tick]:
+        world, tail, ticks = World(self.has_ids), Tail(), []
+        for name, arguments in [("wait", (0,)), *self.actions]:
+            getattr(world, name)(*arguments)
+            before, state = tail, world.observe(tail)
+            step = plan(before, state, self.policy, world.now_ms, planner="test")
+            tail = step.tail if step else before
+            waiting = {p: log.records[tail.heads[p].offset :] for p, log in enumerate(world.partitions)}
+            first = {p: records[0] for p, records in waiting.items() if records}
+            ticks.append(Tick(before, state, world.now_ms, step, first))
+        return ticks
+
+
+_PARTITION, _PERCENT, _COUNT = st.integers(0, 3), st.integers(0, 100), st.integers(0, 30)
+_KINDS = st.sampled_from(["now", "past", "future", "soon", "none"])
+
+
+def _action(name: str, *arguments: st.SearchStrategy[object]) -> st.SearchStrategy[Action]:
+    return st.tuples(st.just(name), st.tuples(*arguments))
+
+
+GROW = _action("grow", _PARTITION, _COUNT, _KINDS)
+WAIT = _action("wait", st.integers(1, 90))
+EVENTS = [
+    GROW,
+    GROW,
+    WAIT,
+    _action("expire", _PARTITION, _PERCENT),
+    _action("add_partition", _COUNT, st.integers(0, 10)),
+    _action("recreate", st.integers(1, 3), _COUNT),
+    _action("truncate", _PARTITION, _PERCENT),
+]
+
+
+@st.composite
+def scripts(draw: st.DrawFn, *, events: Sequence[st.SearchStrategy[Action]] = tuple(EVENTS), budget: int = 0) -> Script:
+    """Draws a policy with a small grid and up to 25 events."""
+    policy = Policy(
+        records_per_range=draw(st.integers(1, 12)),
+        max_age_seconds=draw(st.sampled_from([0, 20, 60])),
+        budget=budget or draw(st.sampled_from([1, 2, 3, 200])),
+    )
+    return Script(policy, draw(st.booleans()), draw(st.lists(st.one_of(*events), min_size=1, max_size=25)))
+
+
+def log_of(ticks: Iterable[Tick]) -> PlanLog:
+    """Builds the plan log that the ticks have written."""
+    return PlanLog(TOPIC, tuple(tick.step for tick in ticks if tick.step))
+
+
+def logs() -> st.SearchStrategy[PlanLog]:
+    """Draws plan logs as the planner writes them."""
+    return scripts().map(lambda script: log_of(script.play()))

@@ -1,0 +1,143 @@
+"""Each file stays in its room: what it may import, and who may read the environment; the syntax tree is walked."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "pipeline_defs"
+
+# top-level package -> the foreign system that it speaks to; none for a library
+SYSTEMS: dict[str, str | None] = {
+    "kafka": "Kafka",
+    "pyspark": "Spark",
+    "py4j": "Spark",
+    "obstore": "object store",
+    "pyarrow": "Parquet",
+    "numpy": "Parquet",
+    "duckdb": "DuckDB",
+    "stamina": None,
+    "rich": None,
+    "click": None,
+}
+
+# who may name os.environ, and why
+ENVIRONMENT = {
+    "settings.py": "the only reader of settings",
+    "edges/java.py": "through an argument's default",
+    "edges/processes.py": "hands it to a child process",
+    "resources.py": "sets JAVA_HOME for pyspark's launcher",
+    "demo/dagster_server.py": "sets what Dagster's processes inherit",
+}
+
+WITHOUT_DAGSTER = ["landing.py", "redo.py", "planner.py", "auditing.py"]
+
+
+def files(*folders: str) -> list[str]:
+    found = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in found)
+
+
+def imports(file: str) -> Iterator[str]:
+    """Yields the absolute dotted name of all that a file imports, wherever in the file, `TYPE_CHECKING` included."""
+    here = ("pipeline_defs", *Path(file).parent.parts)
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) + 1 - node.level] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names) if node.level else [module]
+
+
+def foreign(file: str) -> set[str]:
+    """Is the set of top-level third-party packages a file imports."""
+    tops = {name.partition(".")[0] for name in imports(file)}
+    return {top for top in tops if top not in sys.stdlib_module_names and top not in {"pipeline_defs", "assets"}}
+
+
+def names_environment(file: str) -> bool:
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "getenvb"}:
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            return True
+    return False
+
+
+@pytest.mark.parametrize("file", files("core"))
+def test_core_imports_the_standard_library_and_itself_only(file: str) -> None:
+    """Pure code has no clock, disk, network, Dagster or Spark to reach for."""
+    assert foreign(file) == set()
+    ours = {name for name in imports(file) if name.startswith("pipeline_defs")}
+    assert all(name.startswith("pipeline_defs.core.") for name in ours)
+    impure = {
+        "os",
+        "io",
+        "pathlib",
+        "socket",
+        "subprocess",
+        "time",
+        "datetime",
+        "random",
+        "secrets",
+        "uuid",
+        "threading",
+    }
+    assert {name.partition(".")[0] for name in imports(file)} & impure == set()
+
+
+@pytest.mark.parametrize("file", files("edges"))
+def test_an_edge_imports_at_most_one_foreign_system(file: str) -> None:
+    """A package that is not in SYSTEMS is a decision to take, so it fails here."""
+    assert len({SYSTEMS[package] for package in foreign(file)} - {None}) <= 1
+
+
+@pytest.mark.parametrize("file", files("edges"))
+def test_an_edge_imports_core_and_other_edges_only(file: str) -> None:
+    """Imports point inwards: an edge knows nothing of landing, Dagster or settings."""
+    ours = {name.split(".")[1] for name in imports(file) if name.startswith("pipeline_defs.")}
+    assert ours <= {"core", "edges"}
+
+
+@pytest.mark.parametrize("file", [*files("core", "edges"), *WITHOUT_DAGSTER])
+def test_the_protocol_does_not_know_dagster(file: str) -> None:
+    """Landing, planning and the audit run, and are tested, without an orchestrator."""
+    assert not any(package.startswith("dagster") for package in foreign(file))
+
+
+def test_only_the_files_with_a_reason_name_the_environment() -> None:
+    """What is not in `settings.py` cannot be seen by who reads it to know what can be set."""
+    assert {file for file in files(".") if names_environment(file)} <= set(ENVIRONMENT)
+
+
+def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
+    for file in files("."):
+        for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+            if (
+                isinstance(node, ast.Call | ast.Subscript)
+                and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]
+            ):
+                assert "'OFFSETLAKE_" not in ast.unparse(node) or file == "settings.py", ast.unparse(node)
+
+
+def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
+    """What lives here, what must not, the invariant; `edges/lake.py` draws the tree of the lake in its own."""
+    for file in files("core"):
+        charter = ast.get_docstring(ast.parse((PACKAGE / file).read_text())) or ""
+        prose = [line for line in charter.splitlines() if line.strip() and not line.startswith("    ")]
+        assert file == "core/__init__.py" or 1 <= len(prose) <= 6, file
+
+
+def test_the_walk_sees_what_it_must_see() -> None:
+    """Control: relative, late and TYPE_CHECKING imports are found, and the mapped ones are really there."""
+    assert "pipeline_defs.core.offsets.OffsetRange" in set(imports("core/planning.py"))
+    assert "pipeline_defs.core.errors.ScanFailed" in set(imports("edges/spark.py"))
+    assert foreign("edges/spark.py") == {"pyspark", "py4j"}
+    assert foreign("edges/parquet.py") == {"numpy", "pyarrow"}
+    assert "dagster" in foreign("sensors.py")
+    assert names_environment("settings.py")
