@@ -63,7 +63,9 @@ def check_completeness(topic: str, lake: Lake) -> Finding:
         "holes": sum(hole.end - hole.start for manifest in landed for hole in manifest.holes),
     }
     if facts["landed_offsets"] != facts["rows"] + facts["holes"]:
-        violations.append(f"{topic}: {facts['rows']} rows + {facts['holes']} holes != {facts['landed_offsets']} offsets")
+        violations.append(
+            f"{topic}: {facts['rows']} rows + {facts['holes']} holes != {facts['landed_offsets']} offsets"
+        )
     return Finding("completeness", f"{len(landed)} landed ranges", tuple(violations), facts)
 
 
@@ -87,7 +89,12 @@ def check_published(topic: str, lake: Lake) -> Finding:
 
 
 def check_replay(
-    topic: str, tools: Tools, *, sample: int | None, seed: str, run_id: str = "audit",
+    topic: str,
+    tools: Tools,
+    *,
+    sample: int | None,
+    seed: str,
+    run_id: str = "audit",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Finding:
     """Reads landed ranges again through Spark and compares them; `sample` ranges drawn by `seed`, or all of them."""

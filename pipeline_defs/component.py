@@ -6,7 +6,7 @@ A wrong key or value is refused when definitions load, with file, line and what 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import dagster as dg
 from pydantic import AfterValidator, Field
@@ -31,6 +31,28 @@ def _check_start(start: str) -> str:
     return start
 
 
+def _number(low: float, high: float, *words: str) -> AfterValidator:
+    """Accepts a number in [low, high] or one of the words; Dagster lets any text through, as it could be a template."""
+
+    def check(value: object) -> object:
+        if value in words or (isinstance(value, int | float) and low <= value <= high):
+            return value
+        raise ValueError(
+            f"expected a number from {low} to {high}{''.join(f' or {word}' for word in words)}, found {value!r}"
+        )
+
+    return AfterValidator(check)
+
+
+def _word(*words: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}, found {value!r}")
+        return value
+
+    return AfterValidator(check)
+
+
 class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
@@ -38,23 +60,23 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     bootstrap_servers: str | None = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
-    records_per_range: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["auto"] = Field(
+    records_per_range: Annotated[int | str, _number(1, 2**31 - 1, "auto")] = Field(
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
     )
-    target_file_bytes: int = Field(
-        default=128 * 1024 * 1024, ge=1, description="bytes on the broker that an `auto` range aims at"
+    target_file_bytes: Annotated[int, _number(1, 2**40)] = Field(
+        default=128 * 1024 * 1024, description="bytes on the broker that an `auto` range aims at"
     )
-    max_age_seconds: float = Field(
-        default=60, ge=0, description="a tail shorter than records_per_range is landed when its oldest record is older"
+    max_age_seconds: Annotated[float, _number(0, 10**9)] = Field(
+        default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
     )
     start: Annotated[str, AfterValidator(_check_start)] = Field(
         default="earliest",
         description="where a topic without a plan log begins: earliest, latest, an ISO 8601 timestamp, or none (refuse)",
     )
-    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
+    isolation_level: Annotated[str, _word("read_committed", "read_uncommitted")] = Field(
         default="read_committed", description="whether records of open and aborted transactions are left out"
     )
-    budget: int = Field(default=200, ge=1, le=10_000, description="ranges that one planning step may add")
+    budget: Annotated[int, _number(1, 10_000)] = Field(default=200, description="ranges that one planning step may add")
 
     def as_topic(self) -> Topic:
         """Returns the topic as the pipeline sees it."""
@@ -63,11 +85,11 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             moment = datetime.fromisoformat(self.start)
             start = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         policy = Policy(
-            records_per_range=self.records_per_range,
+            records_per_range=cast("int | Literal['auto']", self.records_per_range),
             target_file_bytes=self.target_file_bytes,
             max_age_seconds=self.max_age_seconds,
             start=start,
-            isolation_level=self.isolation_level,
+            isolation_level=cast("Literal['read_committed', 'read_uncommitted']", self.isolation_level),
             budget=self.budget,
         )
         return Topic(self.topic, policy, self.bootstrap_servers)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import dagster as dg
+from dagster.components.core.component_tree import ComponentTreeException
 from dagster_pyspark import LazyPySparkResource
+from pydantic import ValidationError
 
 from .component import KafkaTopic
+from .core.errors import BadSetting
 from .resources import Edges
 from .settings import PROJECT, read_settings
 from .topics import Topic
@@ -31,9 +34,13 @@ def build_defs(
 
 
 def load_topics(project: Path = PROJECT) -> dict[str, Topic]:
-    """Reads the topics of a project by name, without starting or asking anything."""
-    tree = dg.ComponentTree.for_project(project)
-    topics = [component.as_topic() for component in tree.get_all_components(of_type=KafkaTopic)]
+    """Reads the topics of a project by name, without starting or asking anything; raises `BadSetting`."""
+    try:
+        tree = dg.ComponentTree.for_project(project)
+        topics = [component.as_topic() for component in tree.get_all_components(of_type=KafkaTopic)]
+    except (ComponentTreeException, ValidationError) as error:
+        cause = error.__cause__ or error
+        raise BadSetting(f"a defs.yaml is wrong: {cause}; nothing was started; correct that line") from error
     return {topic.name: topic for topic in topics}
 
 

@@ -291,9 +291,7 @@ def _decide(
         for span in tools.kafka.read_spans(topic, offsets.partition, start, end, tools.isolation_level)
     )
     holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
-    violations = verify_staged(
-        topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids)
-    )
+    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
     if violations:
         return failed(offsets, *violations)
     tools.on_step("verify", key=offsets.key, rows=file.rows if file else 0)

@@ -83,9 +83,7 @@ def read_held(instance: dg.DagsterInstance, topic: Topic, order: Sequence[Offset
 def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Sequence[OffsetRange]) -> dict[OffsetRange, Tried]:
     """Counts the recent runs of each range that failed, and when the last one ended."""
     tried: dict[OffsetRange, Tried] = {}
-    filters = RunsFilter(
-        tags={TOPIC_TAG: topic.name}, statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
-    )
+    filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED])
     for record in instance.get_run_records(filters, limit=RECENT_RUNS):
         ended_ms = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
         for offsets in _ranges_of(record.dagster_run, order):

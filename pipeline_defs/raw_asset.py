@@ -149,7 +149,5 @@ def _digest(verdict: Verdict) -> str:
 
 def _column_schema() -> dg.TableSchema:
     return dg.TableSchema(
-        columns=[
-            dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()
-        ]
+        columns=[dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
     )

@@ -12,9 +12,7 @@ from .edges import parquet
 from .edges.lake import Lake, data_path
 
 
-def compare(
-    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool
-) -> Verdict:
+def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool) -> Verdict:
     """Holds what was read now against the manifest that stands; the landed file always stays.
 
     | read now | file published | outcome |

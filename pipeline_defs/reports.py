@@ -28,7 +28,9 @@ def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
     for partition in sorted(marks):
         head = coverage.log.tail.heads.get(partition)
         landed = frontier.get(partition, head.offset if head else marks[partition].earliest)
-        mine = [s for offsets, s in states.items() if (offsets.generation, offsets.partition) == (generation, partition)]
+        mine = [
+            s for offsets, s in states.items() if (offsets.generation, offsets.partition) == (generation, partition)
+        ]
         rows.append(
             {
                 "topic": topic.name,
@@ -105,7 +107,9 @@ def check_broker(topic: Topic, edges: Edges) -> Finding:
     marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
     violations = []
     if tail.topic_id not in {None, topic_id}:
-        violations.append(f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated")
+        violations.append(
+            f"{topic.name} was planned with topic id {tail.topic_id}, the broker has {topic_id}: recreated"
+        )
     facts = {"on_broker": 0, "landed": 0, "pending": 0, "not_planned": 0}
     for partition, mark in sorted(marks.items()):
         head = tail.heads.get(partition)

@@ -39,6 +39,7 @@ class Edges:
     settings: Settings
     watch_step: StepWatcher = log_nothing
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    kafka_timeout_seconds: float = 20.0
     _lake: Lake | None = field(default=None, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
@@ -64,7 +65,7 @@ class Edges:
         """Is a client of the topic's cluster."""
         servers = self.bootstrap_servers(topic)
         if servers not in self._kafka:
-            self._kafka[servers] = Kafka(servers)
+            self._kafka[servers] = Kafka(servers, timeout_seconds=self.kafka_timeout_seconds)
         return self._kafka[servers]
 
     def spark_conf(self) -> dict[str, str]:

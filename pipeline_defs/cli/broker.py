@@ -34,7 +34,9 @@ def start(port: int | None) -> None:
     settings = read_settings()
     with OUT.status("starting Kafka"):
         running = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars), port=port)
-    OUT.print(f"Kafka answers at {running.bootstrap_servers} (pid {running.pid}, log {running.log_path})", soft_wrap=True)
+    OUT.print(
+        f"Kafka answers at {running.bootstrap_servers} (pid {running.pid}, log {running.log_path})", soft_wrap=True
+    )
 
 
 @broker.command()

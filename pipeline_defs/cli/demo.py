@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ def demo(once: bool) -> None:
       offsetlake demo
       offsetlake demo --once
     """
+    for number in (signal.SIGINT, signal.SIGTERM):  # a background job of a shell begins with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     edges = open_edges()
     topic = find_topic(TOPIC)
     with _broker(edges):

@@ -14,6 +14,8 @@ from ..launching import open_instance
 from ..resources import Edges
 from .show import json_option, open_edges, print_json, print_table
 
+PATIENCE_SECONDS = 5.0  # a person waits; a broker that is well answers in milliseconds
+
 
 @click.command()
 @json_option
@@ -25,6 +27,7 @@ def doctor(as_json: bool) -> None:
       offsetlake doctor
     """
     edges = open_edges()
+    edges.kafka_timeout_seconds = PATIENCE_SECONDS
     questions: dict[str, Callable[[], str]] = {
         "java": lambda: str(find_java()),
         "jars": lambda: f"{len(resolve_jars('spark', edges.settings.jars))} in {edges.settings.jars}",
@@ -67,5 +70,7 @@ def _ask_topics(edges: Edges) -> str:
     found = []
     for name, topic in sorted(load_topics().items()):
         topic_id = edges.kafka(topic).read_topic_id(name)
-        found.append(name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)")
+        found.append(
+            name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"
+        )
     return ", ".join(found) or "none configured: add assets/<topic>/defs.yaml"

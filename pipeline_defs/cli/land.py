@@ -67,7 +67,9 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         )
         return
     rows = [(o.key, o.text(topic), len(o), size_text(size and size * len(o))) for o in ranges]
-    print_table(f"{'planned' if commit else 'would plan'} {len(ranges)} ranges", ["key", "range", "offsets", "~bytes"], rows)
+    print_table(
+        f"{'planned' if commit else 'would plan'} {len(ranges)} ranges", ["key", "range", "offsets", "~bytes"], rows
+    )
     for t in transactions:
         OUT.print(
             f"{topic}/{t.partition} is held back at offset {t.first_offset} by an open transaction of producer "

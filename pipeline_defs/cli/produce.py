@@ -19,9 +19,7 @@ from .show import ERRORS, OUT, open_edges
 @click.option("--key", "key_field", help="Field of each JSON line that becomes the record's key.")
 @click.option("--timestamp", "timestamp_field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
-def produce(
-    topic: str, path: Path, key_field: str | None, timestamp_field: str | None, partitions: int | None
-) -> None:
+def produce(topic: str, path: Path, key_field: str | None, timestamp_field: str | None, partitions: int | None) -> None:
     """Produce each line of a .jsonl or .jsonl.gz file to TOPIC, with acks=all and idempotence.
 
     \b

@@ -32,7 +32,17 @@ def status(topic: str | None, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    columns = ["topic", "partition", "planned", "landed", "end", "lag", "landed ranges", "pending ranges", "last landed"]
+    columns = [
+        "topic",
+        "partition",
+        "planned",
+        "landed",
+        "end",
+        "lag",
+        "landed ranges",
+        "pending ranges",
+        "last landed",
+    ]
     print_table(
         "status (lag in offsets)",
         columns,

@@ -29,12 +29,14 @@ class State(StrEnum):
 class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
-    `published` maps a range to the size in bytes of its file in the data tree.
+    `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range
+    can own.
     """
 
     log: PlanLog
     manifests: Mapping[OffsetRange, Manifest]
     published: Mapping[OffsetRange, int]
+    strays: tuple[str, ...] = ()
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Says whether the manifest exists and its file, where it has one, is published."""
@@ -89,6 +91,7 @@ def tiling_violations(coverage: Coverage) -> list[str]:
         if offsets not in planned
     ]
     states = coverage.states()
+    violations += [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
     last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
     for offsets in planned:
         where = offsets.text(topic)

@@ -197,8 +197,10 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
     before = PlanStep(-1, topic, 0, None, 0, {}, {}, (), {})
     for step in steps:
         yield from _sequence_violations(topic, before, step)
-        for partition, seen in step.watermarks.items():
-            at.setdefault((step.generation, partition), seen.earliest if before.seq < 0 else 0)
+        for partition in step.heads:
+            seen = step.watermarks.get(partition)
+            if before.seq >= 0 or seen is not None:
+                at.setdefault((step.generation, partition), seen.earliest if seen and before.seq < 0 else 0)
         yield from _link_violations(topic, step, at)
         yield from _head_violations(topic, before, step, at)
         before = replace(step, seq=before.seq + 1)
@@ -230,7 +232,7 @@ def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int])
 
 def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[tuple[int, int], int]) -> Iterator[str]:
     """Names the heads that are not where the links end, or are not there: planning would begin there again."""
-    known = {link.offsets.partition for link in step.links}
+    known = {link.offsets.partition for link in step.links} | step.watermarks.keys()
     if before.generation == step.generation:
         known |= before.heads.keys()
     for partition in sorted(known - step.heads.keys()):

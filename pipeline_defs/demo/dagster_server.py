@@ -59,7 +59,18 @@ class DagsterServer:
         self.port = _free_port()
         os.environ["DAGSTER_HOME"] = str(self._home)
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "dagster",
+            "dev",
+            "-w",
+            "workspace.yaml",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+        ]
         os.chdir(PROJECT)
         self._process = spawn_process(command, log=self._folder / "dagster.log")
         self._state.write_text(json.dumps({"pid": self._process.pid, "started": self._process.started}))

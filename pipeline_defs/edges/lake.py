@@ -10,11 +10,12 @@ Every object is immutable, so what was read once is kept.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..core.coverage import Coverage
 from ..core.errors import BrokenManifest
@@ -22,6 +23,9 @@ from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
 from .store import Answer, Store
+
+
+_DATA_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)\.parquet", re.ASCII)
 
 
 class Lake:
@@ -92,18 +96,24 @@ class Lake:
             manifest = Manifest.from_json(self.store.get(path) or b"", url)
             expected = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
             if path != expected:
-                raise BrokenManifest(f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there")
+                raise BrokenManifest(
+                    f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there"
+                )
             self._manifests[path] = manifest
         return self._manifests[path]
 
     # ---- data
 
-    def published(self, topic: str) -> dict[OffsetRange, int]:
-        """Lists the published files of a topic with their sizes in bytes."""
-        found = {}
+    def list_published(self, topic: str) -> tuple[dict[OffsetRange, int], tuple[str, ...]]:
+        """Lists the published files of a topic with their sizes in bytes, and what lies there that no range can own."""
+        found, strays = {}, []
         for path, size in self.store.list(f"data/{topic}").items():
-            found[_range_of(path)] = size
-        return found
+            offsets = _range_of(topic, path)
+            if offsets is None:
+                strays.append(path)
+            else:
+                found[offsets] = size
+        return found, tuple(strays)
 
     def is_published(self, topic: str, offsets: OffsetRange) -> bool:
         """Says whether the range's file stands under its final name."""
@@ -138,9 +148,9 @@ class Lake:
 
         In this order backwards: what is published had its manifest before, what has a manifest was planned before.
         """
-        published = self.published(topic)
+        published, strays = self.list_published(topic)
         manifests = self.read_manifests(topic)
-        return Coverage(self.read_plan_log(topic), manifests, published)
+        return Coverage(self.read_plan_log(topic), manifests, published, strays)
 
 
 def data_path(topic: str, offsets: OffsetRange) -> str:
@@ -157,8 +167,13 @@ def _folder(tree: str, topic: str, offsets: OffsetRange) -> str:
     return f"{tree}/{topic}/{offsets.folder}"
 
 
-def _range_of(path: str) -> OffsetRange:
-    """Reads the range back from the path of a published file."""
-    parts = PurePosixPath(path)
-    start, end = parts.stem.split("-")
-    return OffsetRange(int(parts.parts[-3][1:]), int(parts.parts[-2][1:]), int(start), int(end))
+def _range_of(topic: str, path: str) -> OffsetRange | None:
+    """Reads the range back from the path of a published file; none where the path is not exactly a range's own."""
+    match = _DATA_PATH.fullmatch(path.removeprefix(f"data/{topic}/"))
+    if match is None:
+        return None
+    try:
+        offsets = OffsetRange(*(int(number) for number in match.groups()))
+    except ValueError:
+        return None
+    return offsets if path == data_path(topic, offsets) else None

@@ -62,9 +62,7 @@ class Store:
     def list(self, prefix: str) -> dict[str, int]:
         """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
         with self._explained("list", prefix):
-            found = {
-                meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page
-            }
+            found = {meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page}
         return dict(sorted(found.items()))
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:

@@ -214,7 +214,9 @@ def test_an_idle_topic_makes_no_keys_and_no_alarm(world: World) -> None:
     for _ in range(3):
         world.plan()
     assert world.coverage.log.ranges == {}
-    assert all(check(world.name, world.edges.lake).passed for check in (check_tiling, check_completeness, check_published))
+    assert all(
+        check(world.name, world.edges.lake).passed for check in (check_tiling, check_completeness, check_published)
+    )
 
 
 def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> None:

@@ -23,7 +23,7 @@ from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
 
 _ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
-    "laws", max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
+    "laws", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
 )
 settings.register_profile(
     "hunt",

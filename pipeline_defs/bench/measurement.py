@@ -1,0 +1,156 @@
+"""The measurement: its own broker, lake and session in a temporary folder, all systems in turns, all gone at the end.
+
+Touches nothing of the user's but the jars. Invariant: a run that did not read every record is an error, not a time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from ..core.errors import OffsetlakeError
+from ..core.planning import Policy
+from ..edges.broker import start_broker, stop_broker
+from ..edges.jars import resolve_jars
+from ..resources import Edges
+from ..settings import Settings
+from ..topics import Topic
+from .data import produce
+from .memory import read_peak_bytes, reset_peak
+from .rounds import Load, Turn, order_of
+from .systems import SYSTEMS, WRITES_NOTHING, Place
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+
+BROKER_HEAP = "1g"
+BROKER_PROPERTIES = {"log.retention.ms": "-1"}
+PACKAGES = ("offsetlake", "pyspark", "pyarrow", "confluent-kafka", "dagster", "duckdb", "kafka-python")
+
+Tell = Callable[[str], None]
+
+
+class WrongCount(OffsetlakeError):
+    """Says that a system did not write what the topic holds: its time would mean nothing."""
+
+    kind = "bench_wrong_count"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Is the benchmark's own world while it runs; `session_seconds` is what starting Spark took."""
+
+    edges: Edges
+    pyspark: LazyPySparkResource
+    folder: Path
+    session_seconds: float
+    first_job_seconds: float
+    jvm_pid: int
+
+
+@contextmanager
+def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
+    """Starts broker and session in a temporary folder; stops and deletes both, Ctrl-C included."""
+    from dagster_pyspark import LazyPySparkResource
+
+    folder = Path(tempfile.mkdtemp(prefix="offsetlake-bench-"))
+    try:
+        (folder / "jars").symlink_to(settings.jars)
+        tell("starting Kafka")
+        jars = resolve_jars("broker", settings.jars)
+        broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES, heap=BROKER_HEAP)
+        edges = Edges(
+            replace(
+                settings,
+                home=folder,
+                lake=str(folder / "lake"),
+                dagster_home=folder / "dagster",
+                bootstrap_servers=broker.bootstrap_servers,
+            )
+        )
+        tell("starting Spark")
+        pyspark = LazyPySparkResource(spark_config=edges.spark_conf())
+        edges.tools(Topic("bench", Policy()), pyspark)  # checks Java and jars
+        started = time.perf_counter()
+        session = pyspark.spark_session
+        session_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        session.range(10).count()
+        first_job_seconds = time.perf_counter() - started
+        jvm = session.sparkContext._jvm  # noqa: SLF001 (pyspark has no other way to the JVM's process id)
+        try:
+            yield Bench(
+                edges,
+                pyspark,
+                folder,
+                session_seconds,
+                first_job_seconds,
+                int(jvm.java.lang.ProcessHandle.current().pid()),
+            )
+        finally:
+            session.stop()
+    finally:
+        stop_broker(folder / "broker")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(bench: Bench, load: Load, systems: Sequence[str], rounds: int, tell: Tell) -> Iterator[Turn]:
+    """Produces the load, warms every system up, then lets them take turns; yields each turn as it ends."""
+    kafka = bench.edges.kafka()
+    kafka.create_topic(load.topic, load.kafka_partitions)
+    size = f"{load.value_bytes:,} B"
+    tell(f"{size}: producing {load.records:,} records")
+    produce(bench.edges.bootstrap_servers(), load.topic, load)
+    for number in range(rounds + 1):
+        for system in order_of(systems, number):
+            tell(f"{size}: {'warm-up' if number == 0 else f'round {number} of {rounds}'}, {system}")
+            yield _take_turn(bench, load, system, number)
+
+
+def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
+    out = bench.folder / "out"
+    out.mkdir()
+    try:
+        place = Place(load, bench.edges, bench.pyspark, out)
+        timed = SYSTEMS[system](place)
+        for pid in (bench.jvm_pid, os.getpid()):
+            reset_peak(pid)
+        started = time.perf_counter()
+        timed()
+        seconds = time.perf_counter() - started
+        rows, size, files = _count(out / "data")
+        if rows != load.records and system != WRITES_NOTHING:
+            raise WrongCount(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
+        peaks = (read_peak_bytes(bench.jvm_pid), read_peak_bytes(os.getpid()))
+        return Turn(system, number, seconds, rows, size, files, *peaks, place.steps)
+    finally:
+        shutil.rmtree(out)
+
+
+def _count(folder: Path) -> tuple[int, int, int]:
+    paths = list(folder.rglob("*.parquet"))
+    return sum(pq.read_metadata(path).num_rows for path in paths), sum(p.stat().st_size for p in paths), len(paths)
+
+
+def environment(settings: Settings) -> dict[str, object]:
+    """Are the facts of this machine and its packages that times depend on."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "spark_master": settings.spark_master,
+        "spark_driver_memory": settings.spark_driver_memory,
+        "broker_heap": BROKER_HEAP,
+    }

@@ -1,0 +1,214 @@
+"""The systems that take turns, each as its users would write it, all reading the same topic to its end.
+
+Each is prepared untimed and returns what is timed. Invariant: every one of them that writes puts its Parquet files
+below `place.out`, where their rows are counted.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+
+from ..component import build_topic_defs
+from ..core.errors import RangesFailed
+from ..core.offsets import OffsetRange
+from ..core.planning import Policy
+from ..core.scans import Scan
+from ..core.verdicts import Outcome
+from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns
+from ..landing import Attempt, land
+from ..launching import land_through_dagster, open_instance
+from ..planner import commit_next_step
+from ..resources import Edges
+from ..topics import Topic
+from .handwritten import read_and_write
+from .rounds import OURS, Load
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+    from pyspark.sql import DataFrame, SparkSession
+
+ISOLATION_LEVEL = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Is where one run happens: the topic, the warm session, a fresh folder; `steps` takes seconds by name."""
+
+    load: Load
+    edges: Edges
+    pyspark: LazyPySparkResource
+    out: Path
+    steps: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def session(self) -> SparkSession:
+        """Is the one Spark session of the benchmark, started long before."""
+        return self.pyspark.spark_session
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Is the benchmark's own broker."""
+        return self.edges.bootstrap_servers()
+
+    @property
+    def topic(self) -> Topic:
+        """Is the topic as a defs.yaml would configure it."""
+        policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
+        return Topic(self.load.topic, policy)
+
+    def fresh_edges(self) -> Edges:
+        """Opens a lake of this run's own, on the same broker and jars."""
+        settings = replace(self.edges.settings, lake=str(self.out), dagster_home=self.out / "dagster")
+        return Edges(settings)
+
+
+Timed = Callable[[], None]
+
+
+def offsetlake(place: Place) -> Timed:
+    """Plans and lands every range, the protocol from end to end, without Dagster around it."""
+    topic, edges = place.topic, place.fresh_edges()
+    edges.check_lake()
+    watch = _Stopwatch(place.steps)
+    tools = edges.tools(topic, place.pyspark, watch.on_step)
+    tools.kafka.read_topic_id(topic.name)  # connects: a session that is started has a client that is connected
+
+    def timed() -> None:
+        _plan(topic, edges)
+        watch.lap("plan")
+        keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
+        attempt = Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
+        verdicts = list(land(topic.name, keys, attempt, tools))
+        red = [verdict for verdict in verdicts if verdict.outcome is not Outcome.LANDED]
+        if red:
+            raise RangesFailed("the benchmark's own landing failed", [text for v in red for text in v.violations])
+        edges.kafka(topic).close()
+
+    return timed
+
+
+def offsetlake_through_dagster(place: Place) -> Timed:
+    """Plans and lands every range by Dagster runs in this process: its events, checks and database included."""
+    topic, edges = place.topic, place.fresh_edges()
+    instance = open_instance(edges.settings.dagster_home)
+    edges.kafka(topic).read_topic_id(topic.name)
+
+    def timed() -> None:
+        _plan(topic, edges)
+        ranges = edges.lake.coverage(topic.name).pending()
+        topics = build_topic_defs(topic)
+        with instance:
+            launched = list(land_through_dagster(topic, ranges, edges, instance, redo=False, topics=topics))
+        failures = [each.reason for each in launched if not each.succeeded]
+        if failures:
+            raise RangesFailed("the benchmark's own Dagster run failed", failures)
+        edges.kafka(topic).close()
+
+    return timed
+
+
+def bare_spark(place: Place) -> Timed:
+    """Reads and writes with our options and our cuts, in one Spark job, and nothing else."""
+
+    def timed() -> None:
+        _tuned_read(place).write.options(**PARQUET_OPTIONS).parquet(str(place.out / "data"))
+
+    return timed
+
+
+def spark_no_sink(place: Place) -> Timed:
+    """Reads with our options and our cuts into Spark's `noop`: what Parquet and the protocol are added to."""
+
+    def timed() -> None:
+        _tuned_read(place).write.format("noop").mode("overwrite").save()
+
+    return timed
+
+
+def structured_streaming(place: Place) -> Timed:
+    """Streams what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
+
+    def timed() -> None:
+        stream = (
+            place.session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", place.bootstrap_servers)
+            .option("subscribe", place.load.topic)
+            .option("startingOffsets", "earliest")
+            .option("includeHeaders", "true")
+            .load()
+        )
+        query = (
+            stream.writeStream.format("parquet")
+            .option("path", str(place.out / "data"))
+            .option("checkpointLocation", str(place.out / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    return timed
+
+
+def hand_written_loop(place: Place) -> Timed:
+    """Consumes with confluent-kafka and writes with pyarrow, in this one process."""
+
+    def timed() -> None:
+        read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data")
+
+    return timed
+
+
+SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
+    OURS: offsetlake,
+    "bare_spark": bare_spark,
+    "spark_no_sink": spark_no_sink,
+    "structured_streaming": structured_streaming,
+    "hand_written_loop": hand_written_loop,
+    "offsetlake_through_dagster": offsetlake_through_dagster,
+}
+WRITES_NOTHING = "spark_no_sink"
+
+
+class _Stopwatch:
+    """Adds up the seconds between protocol steps, each under the name of the step that ends it."""
+
+    def __init__(self, steps: dict[str, float]) -> None:
+        self._steps = steps
+        self._last: float | None = None
+
+    def on_step(self, step: str, **_: object) -> None:
+        self.lap(step)
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        if self._last is not None:
+            self._steps[name] = self._steps.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+def _plan(topic: Topic, edges: Edges) -> None:
+    while commit_next_step(
+        topic.name,
+        topic.policy,
+        edges.lake,
+        edges.kafka(topic),
+        edges.now_ms(),
+        planner="bench",
+        through_end=True,
+    ):
+        pass
+
+
+def _tuned_read(place: Place) -> DataFrame:
+    load = place.load
+    marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
+    ranges = tuple(OffsetRange(0, p, mark.earliest, mark.end) for p, mark in sorted(marks.items()))
+    scan = Scan(ranges, load.records_per_range)
+    options = kafka_options(place.bootstrap_servers, load.topic, scan, ISOLATION_LEVEL)
+    return raw_columns(place.session.read.format("kafka").options(**options).load(), 0)

@@ -1,0 +1,129 @@
+"""The README is run from top to bottom in a clone: who types what it says sees what it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.edges.broker import stop_broker
+from pipeline_defs.settings import PROJECT, VARIABLES
+from tests.conftest import JARS
+from tests.support.killing import QUICK_JVM
+from tests.support.markdown import Block, is_shown, read_blocks, read_commands, read_table
+
+README = (PROJECT / "README.md").read_text()
+TREE = ("Makefile", "assets", "dagster.yaml", "pipeline_defs", "pyproject.toml", "workspace.yaml")
+MAKE = "make "  # what sets up or runs everything is CI's to run: here its targets must exist
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Is a fresh clone after `make setup`, and a shell in it with `.venv` activated."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def run(self, *command: str) -> str:
+        """Runs a command and returns what it printed; it must succeed."""
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Iterator[Clone]:
+    """Has its own lake, Dagster home and broker, all at their defaults below the clone; only the jars are shared."""
+    folder = tmp_path / "clone"
+    home = folder / ".offsetlake"
+    home.mkdir(parents=True)
+    (home / "jars").symlink_to(JARS)
+    for name in TREE:
+        (shutil.copytree if (PROJECT / name).is_dir() else shutil.copy2)(PROJECT / name, folder / name)
+    ours = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    yield Clone(
+        folder,
+        ours
+        | {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(folder),
+            "PYTHONUTF8": "1",
+            "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
+            "JDK_JAVA_OPTIONS": QUICK_JVM,
+        },
+    )
+    stop_broker(home / "broker")
+
+
+def test_every_block_of_the_readme_does_what_it_shows(clone: Clone) -> None:
+    """Console blocks are typed, files are written where they are named, SQL and Python are run; nothing is passed by."""
+    for block in read_blocks(README):
+        where = f"README.md:{block.line}"
+        if block.language == "console":
+            run_console(block, clone, where)
+        elif block.language == "yaml":
+            assert block.file is not None, f"{where} names no file"
+            (clone.folder / block.file).parent.mkdir(parents=True)
+            (clone.folder / block.file).write_text(block.text)
+        elif block.language == "sql":
+            query = "import duckdb, sys; print(duckdb.sql(sys.argv[1]).fetchall())"
+            rows = clone.run(sys.executable, "-c", query, block.text)
+            assert sum(int(count) for count in re.findall(r"\(\d+, (\d+), \d+\)", rows)) == 1000, f"{where}: {rows}"
+        elif block.language == "python":
+            shown = "".join(f"{said}\n" for said in re.findall(r"^print\(.*\)  # (.*)$", block.text, re.MULTILINE))
+            printed = clone.run(sys.executable, "-c", block.text)
+            assert shown and is_shown(shown, printed), f"{where} printed {printed}"
+        else:
+            pytest.fail(f"{where} is a block of {block.language or 'no language'}, which nothing runs")
+    assert {path.parent.name for path in (clone.folder / ".offsetlake/lake/data").rglob("*.parquet")} == {"p0000", "p0001"}
+
+
+def run_console(block: Block, clone: Clone, where: str) -> None:
+    for command in read_commands(block):
+        if command.line.startswith(MAKE):
+            assert not command.output, f"{where}: nobody compares the output of {command.line}"
+            continue
+        printed = clone.run("bash", "-eo", "pipefail", "-c", command.line)
+        assert is_shown(command.output, printed), f"{where}: `{command.line}` printed\n{printed}"
+
+
+def test_every_make_target_that_a_document_names_exists() -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    texts = [README, (PROJECT / "CONTRIBUTING.md").read_text()]
+    named = {name for text in texts for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)}
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_the_table_of_variables_is_the_one_that_the_settings_know() -> None:
+    """Every variable with its default and its meaning, in the settings' own words and order."""
+    expected = [(name, *(text.replace("`", "") for text in known)) for name, known in VARIABLES.items()]
+    assert read_table(README, "| variable | default |") == expected
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        ("a\n", "a  \n", True),
+        ("a ... c\n", "a b c\n", True),
+        ("a ... c\n", "a b\nc\n", False),
+        ("...\nb\n", "b\n", True),
+        ("...\nb\n", "x\ny\nb\n", True),
+        ("a\n...\n", "a\n", True),
+        ("a.c\n", "abc\n", False),
+        ("", "a\n", False),
+        ("a\n", "a\nb\n", False),
+    ],
+)
+def test_what_counts_as_shown(shown: str, printed: str, expected: bool) -> None:
+    """The control of the test above: what is not shown, or shown otherwise, is noticed."""
+    assert is_shown(shown, printed) is expected

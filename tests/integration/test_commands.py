@@ -1,0 +1,247 @@
+"""The command line as a person or a program uses it: real processes, a real broker, what is printed, the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_defs.settings import PROJECT, Settings
+
+Run = subprocess.CompletedProcess[str]
+Offsetlake = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def environment(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Is a machine's environment of its own: lake and Dagster home are fresh, the broker is the session's."""
+    folder = tmp_path_factory.mktemp("commands")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
+    return clean | {
+        "OFFSETLAKE_HOME": str(settings.home),
+        "OFFSETLAKE_LAKE": str(folder / "lake"),
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": str(settings.bootstrap_servers),
+        "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
+        "DAGSTER_HOME": str(folder / "dagster"),
+    }
+
+
+@pytest.fixture(scope="module")
+def offsetlake(environment: dict[str, str]) -> Offsetlake:
+    """Runs the command in a process of its own."""
+
+    def run(*arguments: str, **changed: str) -> Run:
+        command = [str(Path(sys.executable).with_name("offsetlake")), *arguments]
+        env = {name: value for name, value in (environment | changed).items() if value}
+        return subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def flights(offsetlake: Offsetlake, tmp_path_factory: pytest.TempPathFactory) -> Offsetlake:
+    """Has 500 flights produced, planned and landed by commands alone."""
+    file = tmp_path_factory.mktemp("flights") / "flights.jsonl"
+    file.write_text("".join(json.dumps({"tailnum": f"N{n % 7}", "n": n}) + "\n" for n in range(500)))
+    produced = offsetlake("produce", "flights", "--file", str(file), "--key", "tailnum", "--partitions", "2")
+    assert produced.returncode == 0, produced.stderr
+    assert "500 records acknowledged by flights" in produced.stdout
+    planned = offsetlake("plan", "flights", "--commit", "--through-end", "--json")
+    assert planned.returncode == 0, planned.stderr
+    landed = offsetlake("land", "flights", "--pending")
+    assert landed.returncode == 0, landed.stderr
+    return offsetlake
+
+
+def document(run: Run) -> Any:
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_status_says_planned_landed_and_lag(flights: Offsetlake) -> None:
+    rows = document(flights("status", "flights", "--json"))
+    assert [row["partition"] for row in rows] == [0, 1]
+    assert sum(row["landed_offset"] for row in rows) == 500
+    assert {(row["lag"], row["pending_ranges"]) for row in rows} == {(0, 0)}
+    assert all(row["last_landed_at_ms"] > 0 for row in rows)
+
+
+def test_sql_has_a_view_per_topic_and_ranges(flights: Offsetlake) -> None:
+    sql = "SELECT sum(r.rows) AS rows, count(*) AS joined FROM flights f JOIN ranges r ON f.partition = r.partition"
+    assert document(flights("sql", sql, "--json"))[0]["joined"] == 500
+    assert "500" in flights("sql", "SELECT count(*) FROM flights").stdout
+
+
+def test_trace_follows_a_row_to_its_code(flights: Offsetlake) -> None:
+    answer = document(flights("trace", "flights", "0", "3", "--json"))
+    assert answer["row"]["offset"] == 3
+    assert Path(answer["file"]).is_file()
+    assert answer["state"] == "landed" and answer["plan_step"] == 0
+    assert all(answer[name] for name in ("run", "attempt", "code_version", "sha256", "writer", "range"))
+
+
+def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environment: dict[str, str]) -> None:
+    findings = document(flights("audit", "flights", "--replay", "all", "--json"))
+    assert {f["check"] for f in findings} == {"tiling", "completeness", "published_digest", "broker", "replay"}
+    assert all(f["passed"] for f in findings)
+    file = next(Path(environment["OFFSETLAKE_LAKE"], "data").rglob("*.parquet"))
+    hidden = file.rename(file.with_suffix(".hidden"))
+    red = flights("audit", "flights", "--replay", "none")
+    hidden.rename(file)
+    assert red.returncode == 1
+    assert "its file is not published" in red.stdout
+
+
+def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake) -> None:
+    key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
+    again = flights("land", "flights", "--partition", key)
+    assert again.returncode == 0, again.stderr
+    assert "landed 1 ranges in run" in again.stdout
+    assert "nothing of flights is pending" in flights("land", "flights", "--pending").stdout
+
+
+def test_plan_previews_without_writing(flights: Offsetlake) -> None:
+    preview = document(flights("plan", "flights", "--json"))
+    assert (preview["committed"], preview["ranges"], preview["open_transactions"]) == (False, [], [])
+
+
+def test_rebuild_restores_a_lost_dagster_home(flights: Offsetlake, tmp_path: Path) -> None:
+    """AC29 from the command line: an empty Dagster gets keys and materialisations from the lake."""
+    rebuilt = flights("rebuild", "flights", DAGSTER_HOME=str(tmp_path / "new"))
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert "flights: 2 keys and 2 materialisations restored from the lake" in rebuilt.stdout
+
+
+def test_doctor_is_green_here(flights: Offsetlake) -> None:
+    answers = {answer["what"]: answer for answer in document(flights("doctor", "--json"))}
+    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics"}
+    assert all(answer["ok"] for answer in answers.values())
+
+
+@pytest.fixture
+def old_java(tmp_path: Path) -> Path:
+    """Is a Java that says it is version 11."""
+    java = tmp_path / "jdk11" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    return java.parent.parent
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_text("")
+    run = flights(
+        "doctor",
+        "--json",
+        JAVA_HOME=str(old_java),
+        OFFSETLAKE_LAKE=str(blocked / "lake"),
+        OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1",
+    )
+    assert run.returncode == 1
+    answers = {answer["what"]: answer for answer in json.loads(run.stdout)}
+    assert "11" in answers["java"]["found"] and "17" in answers["java"]["found"]
+    assert "127.0.0.1:1 does not answer" in answers["broker"]["found"]
+    assert "OFFSETLAKE_LAKE" in answers["lake"]["found"]
+    assert [name for name, answer in answers.items() if answer["ok"]] == ["jars", "dagster home"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("land", "flights", "--partition", "0-0-07"), 2, "is not a range: expected <kafka partition>-<start>-<end>"),
+        (("land", "flights", "--partition", "0-1-2"), 2, "not in the plan log of topic flights: 0-1-2"),
+        (("land", "flights"), 2, "nothing of topic flights is selected"),
+        (("land", "flights", "--pending", "--partition", "0-0-1"), 2, "either --pending or --partition KEY"),
+        (("status", "nope"), 2, "topic nope has no defs.yaml under assets/; known are flights"),
+        (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
+        (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
+        (("produce", "absent", "--file", "pyproject.toml"), 2, "topic absent does not exist on the broker"),
+    ],
+)
+def test_bad_requests_are_one_clear_error(
+    flights: Offsetlake, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    run = flights(*arguments)
+    assert run.returncode == code
+    assert words in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "nothing was" in run.stderr or "tables are" in run.stderr or "nothing of it" in run.stderr
+
+
+def test_a_broker_that_is_down_is_one_clear_error(flights: Offsetlake) -> None:
+    run = flights("plan", "flights", "--commit", OFFSETLAKE_BOOTSTRAP_SERVERS="127.0.0.1:1")
+    assert run.returncode == 1
+    assert "the Kafka broker at 127.0.0.1:1 does not answer" in run.stderr
+    assert "OFFSETLAKE_BOOTSTRAP_SERVERS" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_a_lake_that_cannot_be_written_is_one_clear_error(flights: Offsetlake, tmp_path: Path) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_text("")
+    run = flights("plan", "flights", "--commit", OFFSETLAKE_LAKE=str(blocked / "lake"))
+    assert run.returncode == 1
+    assert "lake_unavailable" in run.stderr and "check that OFFSETLAKE_LAKE names a place" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_wrong_java_makes_the_run_red_and_loses_nothing(flights: Offsetlake, old_java: Path) -> None:
+    key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
+    run = flights("land", "flights", "--partition", key, JAVA_HOME=str(old_java))
+    assert run.returncode == 1
+    assert "ranges_failed" in run.stderr and "17" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_an_unknown_variable_is_refused(flights: Offsetlake) -> None:
+    run = flights("doctor", OFFSETLAKE_LAKES="x")
+    assert run.returncode == 2
+    assert "environment variable OFFSETLAKE_LAKES is not one of" in run.stderr
+
+
+def test_produce_names_the_line_that_is_no_record(flights: Offsetlake, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"tailnum": "N1"}\n{"other": 1}\n')
+    run = flights("produce", "spare", "--file", str(file), "--key", "tailnum", "--partitions", "1")
+    assert run.returncode == 2
+    assert "bad.jsonl:2 is not a record to produce: no field 'tailnum'" in run.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("records_per_range: many", "expected a number from 1 to 2147483647 or auto, found 'many'"),
+        ("recordsPerRange: 5", "recordsPerRange"),
+        ("start: yesterday", "is not one of earliest, latest, none, or an ISO 8601 timestamp"),
+        ("max_age_seconds: -1", "expected a number from 0"),
+        ("isolation_level: dirty", "expected one of read_committed, read_uncommitted, found 'dirty'"),
+    ],
+)
+def test_a_wrong_defs_yaml_is_refused_with_file_and_line(
+    tmp_path: Path, environment: dict[str, str], line: str, words: str
+) -> None:
+    """What Dagster loads says which file, which line, and what was expected. The control is every other test here."""
+    for name in ("assets", "pipeline_defs"):
+        shutil.copytree(PROJECT / name, tmp_path / name)
+    for name in ("pyproject.toml", "workspace.yaml", "dagster.yaml"):
+        shutil.copy(PROJECT / name, tmp_path / name)
+    defs = tmp_path / "assets" / "flights" / "defs.yaml"
+    defs.write_text(f"type: pipeline_defs.component.KafkaTopic\nattributes:\n  topic: flights\n  {line}\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pipeline_defs.cli", "status"],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert "assets/flights/defs.yaml:4" in run.stderr.replace("\n", "") and words in run.stderr, run.stderr
+    assert "Traceback" not in run.stderr

@@ -1,0 +1,136 @@
+"""The demo as a person runs it, killed once with SIGKILL on the way: real flights, the real sensor and daemon, a backfill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from pipeline_defs.demo.flights import FLIGHTS
+from pipeline_defs.edges.broker import read_broker
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.processes import Process
+from pipeline_defs.settings import PROJECT
+from tests.conftest import JARS
+
+PATIENCE_SECONDS = 240
+LAUNCH = """
+mutation ($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
+  }
+}
+"""
+BACKFILL = "query ($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "jars").symlink_to(JARS)
+    return tmp_path
+
+
+def start_demo(home: Path) -> subprocess.Popen[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("offsetlake")), "demo"],
+        cwd=PROJECT,
+        env=env | {"OFFSETLAKE_HOME": str(home), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read_until(demo: subprocess.Popen[str], words: str) -> list[str]:
+    """Reads the demo's output up to the line with the words."""
+    assert demo.stdout is not None
+    lines = []
+    for line in demo.stdout:
+        lines.append(line.rstrip())
+        if words in line:
+            return lines
+    raise AssertionError("\n".join(lines))
+
+
+def wait_for(condition: Any) -> Iterator[None]:
+    """Yields until the condition holds; fails after the time-out."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        yield
+
+
+def ask(url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        found: dict[str, Any] = json.load(answer)["data"]
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path) -> None:
+    """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
+
+    Then a backfill of all ranges through the UI's own call is a visible no-op, and Ctrl-C stops every process.
+    """
+    demo = start_demo(home)
+    read_until(demo, "Dagster is at")
+    lake = Lake(str(home / "lake"))
+    for _ in wait_for(lambda: lake.read_manifests("flights")):
+        pass
+    with demo:
+        demo.send_signal(signal.SIGKILL)
+    assert demo.returncode == -signal.SIGKILL
+    left = json.loads((home / "demo" / "dagster.json").read_text())
+    assert Process(left["pid"], left["started"]).is_running(), "the fault: Dagster is left behind"
+
+    demo = start_demo(home)
+    lines = read_until(demo, "press Ctrl-C")
+    assert not Process(left["pid"], left["started"]).is_running()
+    text = "\n".join(lines)
+    assert f"{FLIGHTS:,}" in text
+    assert all(f"check {name}" in text for name in ("tiling", "completeness", "published_digest", "replay"))
+    assert "RED" not in text
+    rows = (
+        f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
+    )
+    assert duckdb.sql(rows).fetchall() == [(FLIGHTS, FLIGHTS)]
+
+    url = next(word for line in lines if "Dagster is at" in line for word in line.split() if word.startswith("http"))
+    keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges]
+    before = lake.read_manifests("flights")
+    params = {"assetSelection": [{"path": ["raw", "flights"]}], "partitionNames": keys}
+    launched = ask(url.rstrip(";"), LAUNCH, {"params": params})["launchPartitionBackfill"]
+    assert launched["__typename"] == "LaunchBackfillSuccess", launched
+
+    def ended() -> bool:
+        answer = ask(url.rstrip(";"), BACKFILL, {"id": launched["backfillId"]})["partitionBackfillOrError"]
+        assert answer["status"] not in {"FAILED", "COMPLETED_FAILED"}, answer
+        return bool(answer["status"] == "COMPLETED_SUCCESS")
+
+    for _ in wait_for(ended):
+        pass
+    assert lake.read_manifests("flights") == before
+
+    broker = read_broker(home / "broker")
+    dagster = json.loads((home / "demo" / "dagster.json").read_text())
+    assert broker is not None
+    with demo:
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(90) == 0
+    assert read_broker(home / "broker") is None
+    assert not Process(dagster["pid"], dagster["started"]).is_running()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(dagster["pid"], 0)
