@@ -94,7 +94,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         )
         return Topic(self.topic, policy, self.bootstrap_servers)
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 (the interface is Dagster's)
         """Builds the topic's definitions; the edges come as resources, so tests swap them."""
         return build_topic_defs(self.as_topic())
 

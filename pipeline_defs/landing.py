@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .redo import compare, verify_expired
+from .steps import StepWatcher, no_step
 
 if TYPE_CHECKING:
     from .edges.kafka import Kafka
@@ -44,10 +45,6 @@ class Attempt:
     redo: bool = False
 
 
-def _no_step(step: str, **fields: object) -> None:
-    """Watches nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tools:
     """Is everything outside that landing touches; `on_step` is told each protocol step as it is passed."""
@@ -57,7 +54,7 @@ class Tools:
     spark: Spark
     now_ms: Callable[[], int]
     isolation_level: str = "read_committed"
-    on_step: Callable[..., None] = field(default=_no_step)
+    on_step: StepWatcher = no_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
 
-    finished, waiting = _finish_known(topic, ranges, coverage, attempt, tools)
+    finished, waiting = _finish_known(ranges, coverage, attempt, tools)
     yield from finished
     unreadable, readable = _split_readable(topic, waiting, coverage, tools)
     yield from unreadable
@@ -126,7 +123,7 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
 
 
 def _finish_known(
-    topic: str, ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, tools: Tools
+    ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, tools: Tools
 ) -> tuple[list[Verdict], list[OffsetRange]]:
     """Rolls forward what has a manifest, leaves what is landed, and returns what must be read."""
     finished, waiting = [], []

@@ -18,7 +18,6 @@ from .resources import Edges
 from .settings import PROJECT
 from .topics import REDO_TAG, TOPIC_TAG, Topic
 
-
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
 
 

@@ -6,12 +6,11 @@ record is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .core.planlog import PlanStep
 from .core.planning import Policy, plan
 from .edges.kafka import Kafka
 from .edges.lake import Lake
+from .steps import StepWatcher, no_step
 
 
 def decide_step(
@@ -32,7 +31,7 @@ def commit_next_step(
     *,
     planner: str,
     through_end: bool = False,
-    on_step: Callable[..., None] = lambda step, **fields: None,
+    on_step: StepWatcher = no_step,
 ) -> PlanStep | None:
     """Commits the next plan step; however many planners race, each boundary is decided once."""
     while True:

@@ -19,17 +19,13 @@ from .edges.lake import Lake
 from .edges.spark import Spark, spark_config
 from .landing import Tools
 from .settings import Settings
+from .steps import StepWatcher, no_step
 from .topics import Topic
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
 
-StepWatcher = Callable[..., None]
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
-
-
-def log_nothing(step: str, **fields: object) -> None:
-    """Watches nothing."""
 
 
 @dataclass
@@ -37,7 +33,7 @@ class Edges:
     """Opens what the settings name. `watch_step` is told each protocol step; fault tests stop a process there."""
 
     settings: Settings
-    watch_step: StepWatcher = log_nothing
+    watch_step: StepWatcher = no_step
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     kafka_timeout_seconds: float = 20.0
     _lake: Lake | None = field(default=None, init=False)
@@ -74,7 +70,7 @@ class Edges:
         jars = [settings.jars / "spark" / name for name in sorted(read_pins("spark"))]
         return spark_config(settings.spark_master, jars, driver_memory=settings.spark_driver_memory)
 
-    def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = log_nothing) -> Tools:
+    def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
         """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""
         os.environ["JAVA_HOME"] = str(find_java().parent.parent)  # what pyspark's launcher looks at
         resolve_jars("spark", self.settings.jars)

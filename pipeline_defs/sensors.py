@@ -57,7 +57,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
         requests = [run_request(topic, request) for request in tick.requests]
         edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
         stalled = f"; stalled: {', '.join(o.text(topic.name) for o in tick.stalled[:5])}" if tick.stalled else ""
-        context.log.info(f"planned={tick.planned} registered={tick.registered} pending={tick.pending}{stalled}")
+        context.log.info("planned=%s registered=%s pending=%s%s", tick.planned, tick.registered, tick.pending, stalled)
         if not requests:
             return dg.SensorResult(skip_reason=f"{tick.pending} ranges pending, none to ask for now{stalled}")
         return dg.SensorResult(run_requests=requests)

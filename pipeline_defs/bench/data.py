@@ -14,7 +14,34 @@ from .rounds import Load
 SEED = 11
 POOL_BYTES = 8 * 1024 * 1024  # more than a Parquet page or a Kafka batch, so that repeats are out of reach
 PROGRESS_EVERY = 10_000
-_SYLLABLES = "ba co di fe gu ha jo ki la me no pu qua re si to ul ve wi xe ya zo tra ble ing er".split()
+_SYLLABLES = [
+    "ba",
+    "co",
+    "di",
+    "fe",
+    "gu",
+    "ha",
+    "jo",
+    "ki",
+    "la",
+    "me",
+    "no",
+    "pu",
+    "qua",
+    "re",
+    "si",
+    "to",
+    "ul",
+    "ve",
+    "wi",
+    "xe",
+    "ya",
+    "zo",
+    "tra",
+    "ble",
+    "ing",
+    "er",
+]
 _STATES = ("created", "paid", "packed", "shipped", "delivered", "returned")
 
 

@@ -27,7 +27,7 @@ from ..resources import Edges
 from ..settings import Settings
 from ..topics import Topic
 from .data import produce
-from .memory import read_peak_bytes, reset_peak
+from .usage import read_cpu_seconds, read_peak_bytes, reset_peak
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
 
@@ -124,16 +124,19 @@ def _take_turn(bench: Bench, load: Load, system: str, number: int) -> Turn:
     try:
         place = Place(load, bench.edges, bench.pyspark, out)
         timed = SYSTEMS[system](place)
-        for pid in (bench.jvm_pid, os.getpid()):
+        pids = (bench.jvm_pid, os.getpid())
+        for pid in pids:
             reset_peak(pid)
+        cpu_before = sum(map(read_cpu_seconds, pids))
         started = time.perf_counter()
         timed()
         seconds = time.perf_counter() - started
+        cpu_seconds = sum(map(read_cpu_seconds, pids)) - cpu_before
+        peaks = [read_peak_bytes(pid) for pid in pids]
         rows, size, files = _count(out / "data")
         if rows != load.records and system != WRITES_NOTHING:
             raise WrongCount(f"{system} wrote {rows:,} rows of {load.records:,} records of {load.topic}")
-        peaks = (read_peak_bytes(bench.jvm_pid), read_peak_bytes(os.getpid()))
-        return Turn(system, number, seconds, rows, size, files, *peaks, place.steps)
+        return Turn(system, number, seconds, rows, size, files, peaks[0], peaks[1], cpu_seconds, place.steps)
     finally:
         shutil.rmtree(out)
 

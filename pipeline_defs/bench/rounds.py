@@ -48,6 +48,7 @@ class Turn:
     files: int
     jvm_peak_bytes: int
     python_peak_bytes: int
+    cpu_seconds: float
     steps: Mapping[str, float]
 
 
@@ -96,6 +97,7 @@ def _system(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
         "warm_up_seconds": [round(turn.seconds, 3) for turn in turns if turn.round == 0],
         "median_seconds": seconds and round(seconds, 3),
         "records_per_second": seconds and round(load.records / seconds),
+        "cpu_seconds": round(median(turn.cpu_seconds for turn in counted), 3) if counted else None,
         "rows": turns[-1].rows,
         "bytes": turns[-1].bytes,
         "files": turns[-1].files,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-
 from ..component import build_topic_defs
 from ..core.errors import RangesFailed
 from ..core.offsets import OffsetRange

@@ -8,10 +8,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from ..core.manifest import Manifest
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
+from ..core.manifest import Manifest
 from ..demo.dagster_server import DagsterServer
 from ..demo.flights import FLIGHTS, KAFKA_PARTITIONS, TOPIC, read_flights
 from ..edges.broker import start_broker, stop_broker
@@ -59,7 +67,7 @@ def demo(once: bool) -> None:
             _watch_landing(edges, topic)
             with OUT.status("auditing through Dagster"):
                 run_id, audited = server.run_job(topic.audit_job)
-            is_good = _print_summary(edges, topic, started_ms, run_id)
+            is_good = _print_summary(edges, started_ms, run_id)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
             OUT.print(f"everything landed; Dagster stays at [bold]{server.url}[/]", soft_wrap=True)
@@ -131,7 +139,7 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
             time.sleep(0.5)
 
 
-def _print_summary(edges: Edges, topic: Topic, started_ms: int, run_id: str) -> bool:
+def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
     coverage = edges.lake.coverage(TOPIC)
     manifests = [coverage.manifests[o] for o in coverage.manifests if coverage.is_landed(o)]
     rows = sum(manifest.rows for manifest in manifests)
@@ -172,7 +180,7 @@ def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
 
 
 @contextmanager
-def _bar(text: str, total: int) -> Iterator[tuple[Progress, object]]:
+def _bar(text: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=OUT) as bar:
         yield bar, bar.add_task(text, total=total)

@@ -10,7 +10,8 @@ import click
 
 from ..core.errors import EmptySelection, RangesFailed
 from ..core.planlog import PlanStep
-from ..core.planning import TopicState, plan as decide
+from ..core.planning import TopicState
+from ..core.planning import plan as decide
 from ..launching import choose_ranges, land_through_dagster, open_instance
 from ..planner import commit_next_step
 from ..projection import register_keys, report_unseen

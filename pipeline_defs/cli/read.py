@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from dagster_pyspark import LazyPySparkResource
 from rich.markup import escape
@@ -98,13 +100,13 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     if as_json:
         print_json(answer)
         return
-    shown = {
+    shown: dict[str, Any] = {
         name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else value for name, value in answer.items()
     }
-    row = shown.pop("row", None)
+    row: dict[str, Any] = shown.pop("row", None) or {}
     for name, value in shown.items():
         OUT.print(f"{name:>14}  {escape(str(value))}", soft_wrap=True)
-    for name, value in (row or {}).items():
+    for name, value in row.items():
         OUT.print(f"{'row.' + name:>18}  {escape(str(value))}", soft_wrap=True)
 
 

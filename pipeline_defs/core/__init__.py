@@ -1,0 +1,1 @@
+"""Pure: no clock, disk, network, Dagster or Spark; the standard library only."""

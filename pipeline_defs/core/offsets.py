@@ -118,7 +118,7 @@ def subtract_intervals(whole: Sequence[tuple[int, int]], taken: Iterable[tuple[i
                 break
             if gone_start > at:
                 left.append((at, gone_start))
-            at = max(at, gone_end)
+            at = gone_end
         if at < end:
             left.append((at, end))
     return left

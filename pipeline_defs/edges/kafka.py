@@ -277,7 +277,8 @@ class Kafka:
             raise _unknown_topic(topic, self.bootstrap_servers)
         topic_id = found.get("topic_id")
         partitions = sorted(part["partition_index"] for part in found["partitions"])
-        return (str(topic_id) if topic_id is not None and getattr(topic_id, "int", 1) else None), partitions
+        is_known = topic_id is not None and topic_id.int != 0  # an old broker gives none, or all zeros
+        return (str(topic_id) if is_known else None), partitions
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""

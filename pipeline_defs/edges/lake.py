@@ -24,7 +24,6 @@ from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
 from .store import Answer, Store
 
-
 _DATA_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)\.parquet", re.ASCII)
 
 
@@ -76,11 +75,6 @@ class Lake:
             manifests[manifest.offsets] = manifest
         return manifests
 
-    def read_manifest(self, topic: str, offsets: OffsetRange) -> Manifest | None:
-        """Reads the newest manifest of one range; none where it is not landed."""
-        paths = [path for path in self.store.list(_folder("manifests", topic, offsets)) if f"/{offsets.stem}." in path]
-        return self._read_manifest(paths[-1]) if paths else None
-
     def commit_manifest(self, manifest: Manifest) -> Manifest:
         """Decides that the range is landed; returns the manifest that stands, ours or the one that was there first."""
         path = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
@@ -117,7 +111,7 @@ class Lake:
 
     def is_published(self, topic: str, offsets: OffsetRange) -> bool:
         """Says whether the range's file stands under its final name."""
-        return data_path(topic, offsets) in self.store.list(_folder("data", topic, offsets))
+        return self.store.exists(data_path(topic, offsets))
 
     def publish(self, manifest: Manifest) -> bool:
         """Publishes the staged file that the manifest names; false where that file is gone.

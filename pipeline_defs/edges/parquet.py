@@ -44,11 +44,13 @@ def read_parts(folder: Path) -> Iterator[PartFile]:
         offsets = _min_max(footer, "offset")
         timestamps = _min_max(footer, "timestamp")
         yield PartFile(
-            path,
-            footer.num_rows,
-            partitions,
-            *offsets,
-            *(micros // 1000 for micros in timestamps),
+            path=path,
+            rows=footer.num_rows,
+            partitions=partitions,
+            min_offset=offsets[0],
+            max_offset=offsets[1],
+            min_timestamp_ms=timestamps[0] // 1000,
+            max_timestamp_ms=timestamps[1] // 1000,
             schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
         )
 

@@ -102,6 +102,7 @@ class Spark:
 
     def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
         """Writes one Parquet file per range of the scan below `folder`; raises `ScanFailed`, then nothing counts."""
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         session = self._session()
@@ -112,7 +113,7 @@ class Spark:
         try:
             rows = raw_columns(session.read.format("kafka").options(**options).load(), generation)
             rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
-        except (PySparkException, *_py4j_errors()) as error:
+        except (PySparkException, Py4JError) as error:
             raise ScanFailed(
                 f"Spark could not land {len(scan.ranges)} ranges of {topic}: {_first_cause(error)}; nothing became "
                 "visible; the ranges stay planned and are tried again",
@@ -135,12 +136,6 @@ def raw_columns(source: DataFrame, generation: int) -> DataFrame:
         "value",
         "headers",
     )
-
-
-def _py4j_errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JError
-
-    return (Py4JError,)
 
 
 def _first_cause(error: Exception) -> str:

@@ -59,6 +59,15 @@ class Store:
             except (NotFoundError, FileNotFoundError):
                 return None
 
+    def exists(self, path: str) -> bool:
+        """Says whether there is such an object."""
+        with self._explained("read", path):
+            try:
+                obstore.head(self.objects, path)
+            except (NotFoundError, FileNotFoundError):
+                return False
+            return True
+
     def list(self, prefix: str) -> dict[str, int]:
         """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
         with self._explained("list", prefix):
@@ -72,9 +81,7 @@ class Store:
                 if self.local_root is None:
                     obstore.put(self.objects, path, data, mode="create")
                 else:
-                    obstore.put(self.objects, scratch, data)
-                    self._link(scratch, path)
-                    obstore.delete(self.objects, scratch)
+                    self._put_new_local(path, data, scratch)
                 return Answer.COMMITTED
             except AlreadyExistsError:
                 return Answer.COMMITTED if self.get(path) == data else Answer.CONFLICT
@@ -117,6 +124,14 @@ class Store:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
         with self._explained("write", scratch):
             obstore.put(self.objects, scratch, b"offsetlake")
+            obstore.delete(self.objects, scratch)
+
+    def _put_new_local(self, path: str, data: bytes, scratch: str) -> None:
+        """Writes under a scratch name first: what stands under the final name is whole and durable from its first moment."""
+        obstore.put(self.objects, scratch, data)
+        try:
+            self._link(scratch, path)
+        finally:
             obstore.delete(self.objects, scratch)
 
     def _link(self, source: str, target: str) -> None:

@@ -158,7 +158,8 @@ def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
     assert "40 offsets [0, 40) are gone" in launched.reason
     assert world.materialized() == {"1-0-100"}
     assert world.tick().requests == (), "the back-off holds it"
-    world.edges.now_ms = lambda now=world.edges.now_ms(): now + 11_000  # type: ignore[misc]
+    later = world.edges.now_ms() + 11_000
+    world.edges.now_ms = lambda: later
     (request,) = world.tick().requests
     assert ([o.key for o in request.ranges], request.attempt) == (["0-0-100"], 2)
 

@@ -14,7 +14,6 @@ from pipeline_defs.settings import PROJECT
 from tests.support.crash_child import describe
 from tests.support.world import World
 
-
 QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts faster so
 
 

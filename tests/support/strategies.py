@@ -21,7 +21,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanLog, PlanStep, Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
 
-_ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile(
     "laws", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=_ALLOWED
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,9 +22,10 @@ from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.landing import Attempt, Tools, land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
 from pipeline_defs.planner import commit_next_step
-from pipeline_defs.resources import Edges, log_nothing
+from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import Tick, run_tick
 from pipeline_defs.settings import Settings
+from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.topics import Topic
 
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
@@ -125,13 +126,13 @@ class World:
     def pending(self) -> list[OffsetRange]:
         return self.coverage.pending()
 
-    def tools(self, on_step: Callable[..., None] = log_nothing) -> Tools:
+    def tools(self, on_step: StepWatcher = no_step) -> Tools:
         from dagster_pyspark import LazyPySparkResource
 
         return self.edges.tools(self.topic, LazyPySparkResource(spark_config=self.edges.spark_conf()), on_step)
 
     def land(
-        self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: Callable[..., None] = log_nothing
+        self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
     ) -> list[Verdict]:
         """Runs the landing protocol in this process, without Dagster."""
         chosen = [offsets.key for offsets in self.pending] if keys is None else list(keys)
