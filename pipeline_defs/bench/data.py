@@ -68,6 +68,7 @@ def produce(
             "enable.idempotence": True,
             "linger.ms": 50,
             "compression.type": "lz4",
+            "log_level": 3,  # the broker is young: librdkafka would say so
             "queue.buffering.max.messages": 200_000,
         }
     )

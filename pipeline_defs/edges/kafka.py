@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from uuid import UUID
 
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
@@ -30,6 +31,7 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat wha
 T = TypeVar("T")
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 _FETCH_BYTES = 8 * 1024 * 1024
+_NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
 
@@ -277,8 +279,7 @@ class Kafka:
             raise _unknown_topic(topic, self.bootstrap_servers)
         topic_id = found.get("topic_id")
         partitions = sorted(part["partition_index"] for part in found["partitions"])
-        is_known = topic_id is not None and topic_id.int != 0  # an old broker gives none, or all zeros
-        return (str(topic_id) if is_known else None), partitions
+        return (None if topic_id in {None, _NO_TOPIC_ID} else str(topic_id)), partitions
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""

@@ -84,7 +84,10 @@ def test_every_block_of_the_readme_does_what_it_shows(clone: Clone) -> None:
             assert shown and is_shown(shown, printed), f"{where} printed {printed}"
         else:
             pytest.fail(f"{where} is a block of {block.language or 'no language'}, which nothing runs")
-    assert {path.parent.name for path in (clone.folder / ".offsetlake/lake/data").rglob("*.parquet")} == {"p0000", "p0001"}
+    assert {path.parent.name for path in (clone.folder / ".offsetlake/lake/data").rglob("*.parquet")} == {
+        "p0000",
+        "p0001",
+    }
 
 
 def run_console(block: Block, clone: Clone, where: str) -> None:

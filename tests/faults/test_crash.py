@@ -46,7 +46,7 @@ TICK_STEPS: dict[str, tuple[int, int]] = {
 
 @pytest.mark.parametrize("step", TICK_STEPS)
 def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: str) -> None:
-    """AC6, AC7: nothing is lost or doubled when the planner dies before, between or after its writes."""
+    """[R-1] AC6, AC7: nothing is lost or doubled when the planner dies before, between or after its writes."""
     fill(world)
     world.with_policy(max_age_seconds=0)
     with stopped_at(world, "tick", step):
@@ -75,7 +75,10 @@ LAND_STEPS: dict[str, State] = {
 
 @pytest.mark.parametrize("step", LAND_STEPS)
 def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step: str) -> None:
-    """AC6, AC10, AC18: after SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean."""
+    """AC6, AC10, AC18: after SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean.
+
+    [R-18] [R-26]
+    """
     fill(world)
     world.tick()
     with stopped_at(world, "land", step):
@@ -105,7 +108,7 @@ def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step:
 
 
 def test_a_landing_killed_again_and_again_ends_well(world: World) -> None:
-    """AC6, AC18: three crashes in a row at different steps, then one run that is let be."""
+    """[R-18] AC6, AC18: three crashes in a row at different steps, then one run that is let be."""
     fill(world)
     world.tick()
     for step in ("stage", "verify", "commit"):
@@ -117,7 +120,7 @@ def test_a_landing_killed_again_and_again_ends_well(world: World) -> None:
 
 
 def test_the_child_lands_everything_when_nobody_kills_it(world: World) -> None:
-    """The control: the same child, killed only after it has reported."""
+    """[R-18] The control: the same child, killed only after it has reported."""
     fill(world)
     world.tick()
     with stopped_at(world, "land", "report"):

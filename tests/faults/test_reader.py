@@ -49,7 +49,10 @@ class Reader:
 
 
 def test_a_glob_is_right_at_every_moment(world: World) -> None:
-    """AC12: during landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once."""
+    """AC12: during landing, a crash, roll-forward and redo, each read shows whole ranges and each offset once.
+
+    [R-17]
+    """
     world.create_topic()
     world.send_numbered(1_200)
     world.tick()

@@ -29,7 +29,10 @@ def reported_outcomes(world: World) -> dict[str, str]:
 
 @pytest.mark.parametrize("step", ["scan", "stage", "verify"])
 def test_a_zombie_before_its_commit_ends_as_superseded(world: World, step: str) -> None:
-    """AC9: A is paused before its commit, B lands the ranges, A resumes: the content is B's, A's files are invisible."""
+    """AC9: A is paused before its commit, B lands the ranges, A resumes: the content is B's, A's files are invisible.
+
+    [R-16] [R-25]
+    """
     world.create_topic()
     world.send_numbered(100)
     world.tick()
@@ -47,7 +50,10 @@ def test_a_zombie_before_its_commit_ends_as_superseded(world: World, step: str) 
 
 
 def test_a_zombie_after_its_commit_is_finished_by_another(world: World) -> None:
-    """AC9: A dies still between commit and publish; B rolls it forward; A resumes and finds its work done."""
+    """AC9: A dies still between commit and publish; B rolls it forward; A resumes and finds its work done.
+
+    [R-23] [R-25]
+    """
     world.create_topic()
     world.send_numbered(100)
     world.tick()
@@ -63,7 +69,10 @@ def test_a_zombie_after_its_commit_is_finished_by_another(world: World) -> None:
 
 
 def test_a_commit_whose_staged_file_is_gone_is_landed_again_with_the_same_digest(world: World) -> None:
-    """Killed between commit and publish, and staging wiped: the range is read again, and the digest must match."""
+    """Killed between commit and publish, and staging wiped: the range is read again, and the digest must match.
+
+    [R-24]
+    """
     world.create_topic()
     world.send_numbered(100)
     world.tick()
@@ -78,7 +87,7 @@ def test_a_commit_whose_staged_file_is_gone_is_landed_again_with_the_same_digest
 
 
 def test_without_a_zombie_the_run_lands_by_itself(world: World) -> None:
-    """The control: the same child, not overtaken, reports its ranges as landed."""
+    """[R-25] The control: the same child, not overtaken, reports its ranges as landed."""
     world.create_topic()
     world.send_numbered(100)
     world.tick()

@@ -34,7 +34,7 @@ def test_the_last_single_message_is_landed(world: World) -> None:
 
 
 def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) -> None:
-    """One range, one file: grid ranges and tails of every size, over partitions, in one call."""
+    """[R-12] One range, one file: grid ranges and tails of every size, over partitions, in one call."""
     world.create_topic(3)
     world.send_numbered(37, 0)
     world.plan()  # an off-grid beginning
@@ -51,7 +51,7 @@ def test_many_shapes_of_ranges_are_landed_with_exact_boundaries(world: World) ->
 
 
 def test_raw_columns_are_lossless(world: World) -> None:
-    """AC13: null keys, tombstones, headers with null values, odd bytes and timestamps come back as they were."""
+    """[R-13] AC13: null keys, tombstones, headers with null values, odd bytes and timestamps come back as they were."""
     world.create_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
     world.send(
         {"partition": n % 2, "key": None, "value": b"%d" % n, "headers": [], "timestamp_ms": 1_000 + n}
@@ -78,7 +78,7 @@ def test_raw_columns_are_lossless(world: World) -> None:
 
 
 def test_reading_a_range_again_gives_the_same_bytes(world: World) -> None:
-    """AC10: redo is a success that changes nothing; the digest is equal, byte for byte."""
+    """[R-19] [R-21] AC10: redo is a success that changes nothing; the digest is equal, byte for byte."""
     world.create_topic(2)
     world.send_numbered(250, 0)
     world.send_numbered(80, 1)
@@ -92,7 +92,7 @@ def test_reading_a_range_again_gives_the_same_bytes(world: World) -> None:
 
 
 def test_a_range_lands_the_same_whatever_it_is_landed_with(world: World) -> None:
-    """Scanned alone or among others, a range gives the same file: a single retry is as good as the first try."""
+    """[R-12] Scanned alone or among others, a range gives the same file: a single retry is as good as the first try."""
     world.create_topic(2)
     world.send_numbered(300, 0)
     world.send_numbered(300, 1)
@@ -102,7 +102,10 @@ def test_a_range_lands_the_same_whatever_it_is_landed_with(world: World) -> None
 
 
 def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
-    """A range whose beginning the broker has deleted fails and names the offsets; the rest of the run is landed."""
+    """A range whose beginning the broker has deleted fails and names the offsets; the rest of the run is landed.
+
+    [R-15]
+    """
     world.create_topic(2)
     world.send_numbered(300, 0)
     world.send_numbered(200, 1)
@@ -116,7 +119,7 @@ def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
 
 
 def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World) -> None:
-    """Redo of what Kafka no longer has keeps the landed file, and says so."""
+    """[R-22] Redo of what Kafka no longer has keeps the landed file, and says so."""
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()
@@ -128,7 +131,10 @@ def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World)
 
 
 def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None:
-    """AC14: aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows."""
+    """AC14: aborted records and markers are holes with causes; ranges of nothing but holes complete with 0 rows.
+
+    [R-28] [R-29]
+    """
     world.create_topic()
     producer = world.producer(transactional_id=f"{world.name}-tx")
     producer.init_transactions()
@@ -157,7 +163,7 @@ def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None
 
 
 def test_a_range_ending_on_a_commit_marker_completes(world: World) -> None:
-    """AC14: the marker takes an offset, so the range ends one after its last record."""
+    """[R-29] AC14: the marker takes an offset, so the range ends one after its last record."""
     world.create_topic()
     producer = world.producer(transactional_id=f"{world.name}-tx")
     producer.init_transactions()
@@ -172,7 +178,7 @@ def test_a_range_ending_on_a_commit_marker_completes(world: World) -> None:
 
 
 def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
-    """AC15: nothing is planned past the last stable offset; after the commit the rest lands."""
+    """[R-3] AC15: nothing is planned past the last stable offset; after the commit the rest lands."""
     world.create_topic()
     world.send_numbered(5)
     producer = world.producer(transactional_id=f"{world.name}-open")
@@ -193,7 +199,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
 
 
 def test_an_aborted_transaction_lands_nothing_and_blocks_nothing(world: World) -> None:
-    """AC15: after an abort the rest lands, without the aborted records."""
+    """[R-3] AC15: after an abort the rest lands, without the aborted records."""
     world.create_topic()
     producer = world.producer(transactional_id=f"{world.name}-abort")
     producer.init_transactions()
@@ -209,7 +215,7 @@ def test_an_aborted_transaction_lands_nothing_and_blocks_nothing(world: World) -
 
 
 def test_an_idle_topic_makes_no_keys_and_no_alarm(world: World) -> None:
-    """AC14, AC16: planning an empty topic again and again decides no range, and every check is green."""
+    """[R-7] AC14, AC16: planning an empty topic again and again decides no range, and every check is green."""
     world.create_topic(2)
     for _ in range(3):
         world.plan()
@@ -220,7 +226,7 @@ def test_an_idle_topic_makes_no_keys_and_no_alarm(world: World) -> None:
 
 
 def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> None:
-    """AC16: one record an hour is planned once it has waited for max_age, and not before."""
+    """[R-5] AC16: one record an hour is planned once it has waited for max_age, and not before."""
     world.create_topic()
     world.with_policy(max_age_seconds=60.0)
     world.send_numbered(1)
@@ -236,7 +242,7 @@ def test_a_slow_topic_is_planned_when_its_record_is_old_enough(world: World) -> 
 
 
 def test_new_kafka_partitions_start_at_their_first_offset(world: World) -> None:
-    """AC5: partitions that were filled before anyone noticed them are landed from offset 0."""
+    """[R-8] AC5: partitions that were filled before anyone noticed them are landed from offset 0."""
     world.create_topic(1)
     world.send_numbered(120)
     world.plan_and_land()
@@ -248,7 +254,7 @@ def test_new_kafka_partitions_start_at_their_first_offset(world: World) -> None:
 
 
 def test_a_recreated_topic_is_never_landed_under_an_old_range(world: World) -> None:
-    """A range planned from another topic id is refused, even where the offsets exist again."""
+    """[R-14] A range planned from another topic id is refused, even where the offsets exist again."""
     world.create_topic()
     world.send_numbered(100)
     world.plan()
@@ -266,7 +272,7 @@ def test_a_recreated_topic_is_never_landed_under_an_old_range(world: World) -> N
 
 
 def test_bad_selections_are_refused_before_anything_is_written(world: World) -> None:
-    """Malformed, unplanned and missing keys: one clear error each; the lake is as it was."""
+    """[R-11] Malformed, unplanned and missing keys: one clear error each; the lake is as it was."""
     world.create_topic()
     world.send_numbered(10)
     world.plan()
@@ -283,7 +289,7 @@ def test_bad_selections_are_refused_before_anything_is_written(world: World) -> 
 
 
 def test_the_consumer_group_mirrors_the_landed_frontier(world: World) -> None:
-    """Lag tools see what is landed; wiping the group changes nothing that is landed."""
+    """[R-36] Lag tools see what is landed; wiping the group changes nothing that is landed."""
     world.create_topic(2)
     world.send_numbered(150, 0)
     world.send_numbered(20, 1)
@@ -297,7 +303,10 @@ def test_the_consumer_group_mirrors_the_landed_frontier(world: World) -> None:
 
 @pytest.mark.parametrize("harm", ["delete", "shift"])
 def test_tiling_names_the_offsets_of_a_gap(world: World, harm: str) -> None:
-    """AC8: a deleted manifest, or one whose end is shifted by 1, makes the tiling check fail and print the offsets."""
+    """AC8: a deleted manifest, or one whose end is shifted by 1, makes the tiling check fail and print the offsets.
+
+    [R-37]
+    """
     world.create_topic()
     world.send_numbered(300)
     world.plan_and_land()
@@ -316,7 +325,7 @@ def test_tiling_names_the_offsets_of_a_gap(world: World, harm: str) -> None:
 
 
 def test_checks_find_a_published_file_that_was_changed(world: World) -> None:
-    """A byte flipped in a published file is found by digest, and by replay; before that both are green."""
+    """[R-39] A byte flipped in a published file is found by digest, and by replay; before that both are green."""
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()
@@ -333,7 +342,7 @@ def test_checks_find_a_published_file_that_was_changed(world: World) -> None:
 
 
 def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
-    """Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
+    """[R-10] Both plan from the same tail; the loser of the put-if-absent plans again, and the log tiles."""
     world.create_topic()
     world.send_numbered(250)
     raced = itertools.count()

@@ -12,7 +12,7 @@ from tests.support.world import World
 
 
 def test_two_jvms_write_the_same_bytes(world: World) -> None:
-    """AC10, AC28: a redo in another process gives the digest of the first, byte for byte."""
+    """[R-19] AC10, AC28: a redo in another process gives the digest of the first, byte for byte."""
     world.create_topic(2, message_timestamp_after_max_ms=str(2**63 - 1))
     for partition in (0, 1):
         world.send(
@@ -28,7 +28,7 @@ def test_two_jvms_write_the_same_bytes(world: World) -> None:
 
 
 def test_canonical_footers_change_no_meaning(world: World, tmp_path: Path) -> None:
-    """Sorting the encodings keeps length, rows, schema and statistics; a second time nothing changes."""
+    """[R-19] Sorting the encodings keeps length, rows, schema and statistics; a second time nothing changes."""
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()

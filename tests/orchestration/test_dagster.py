@@ -43,7 +43,10 @@ def materializations(world: World) -> dict[str, dg.AssetMaterialization]:
 
 
 def test_the_sensor_plans_registers_and_requests(world: World) -> None:
-    """The real sensor definition: boundaries in the lake, keys in Dagster, runs with range tags; then it is quiet."""
+    """The real sensor definition: boundaries in the lake, keys in Dagster, runs with range tags; then it is quiet.
+
+    [R-30]
+    """
     world.create_topic(2)
     world.send_numbered(250, 0)
     world.send_numbered(100, 1)
@@ -60,7 +63,7 @@ def test_the_sensor_plans_registers_and_requests(world: World) -> None:
 
 
 def test_equal_offsets_of_two_topics_are_two_runs(world: World) -> None:
-    """AC7: the run key carries the topic, so a range is never taken for another topic's."""
+    """[R-32] AC7: the run key carries the topic, so a range is never taken for another topic's."""
     other = World(world.settings, world.folder, f"{world.name}x", world.topic.policy)
     with other:
         other._instance = world.instance
@@ -73,7 +76,7 @@ def test_equal_offsets_of_two_topics_are_two_runs(world: World) -> None:
 
 
 def test_500_ranges_due_are_500_keys_all_asked_for(world: World) -> None:
-    """AC7: none is dropped by a limit, and asking again gives the same run keys, which Dagster dedupes."""
+    """[R-30] AC7: none is dropped by a limit, and asking again gives the same run keys, which Dagster dedupes."""
     world.create_topic()
     world.with_policy(records_per_range=1, budget=500)
     world.send_numbered(500)
@@ -86,7 +89,7 @@ def test_500_ranges_due_are_500_keys_all_asked_for(world: World) -> None:
 
 
 def test_one_key_shows_its_facts(world: World) -> None:
-    """A UI click on one key: rows, bytes, offsets, timestamps, holes, file, digest, rate, run and attempt."""
+    """[R-35] A UI click on one key: rows, bytes, offsets, timestamps, holes, file, digest, rate, run and attempt."""
     world.create_topic()
     world.send_numbered(100)
     world.tick()
@@ -109,7 +112,7 @@ def test_one_key_shows_its_facts(world: World) -> None:
     [("flights", "is not a range: expected <kafka partition>-<start>-<end>"), ("0-5-6", "not in the plan log")],
 )
 def test_a_key_that_somebody_typed_makes_a_red_run(world: World, key: str, words: str) -> None:
-    """Dagster lets people add any text as a key: the run says what is wrong, and nothing is written."""
+    """[R-11] Dagster lets people add any text as a key: the run says what is wrong, and nothing is written."""
     world.create_topic()
     world.send_numbered(10)
     world.tick()
@@ -121,7 +124,7 @@ def test_a_key_that_somebody_typed_makes_a_red_run(world: World, key: str, words
 
 
 def test_a_selection_from_last_to_first_makes_a_red_run(world: World) -> None:
-    """Dagster calls a range run from a later to an earlier key a success with no partitions; here it is red."""
+    """[R-11] Dagster calls a range run from a later to an earlier key a success with no partitions; here it is red."""
     world.create_topic()
     world.send_numbered(200)
     world.tick()
@@ -131,7 +134,7 @@ def test_a_selection_from_last_to_first_makes_a_red_run(world: World) -> None:
 
 
 def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -> None:
-    """One clear error; the ranges stay planned and land when the broker is back."""
+    """[R-20] One clear error; the ranges stay planned and land when the broker is back."""
     world.create_topic()
     world.send_numbered(100)
     world.tick()
@@ -147,7 +150,7 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
 
 
 def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
-    """A red run, then back-off: not at once, then with the next attempt number; the rest is not held up."""
+    """[R-15] A red run, then back-off: not at once, then with the next attempt number; the rest is not held up."""
     world.create_topic(2)
     world.send_numbered(100, 0)
     world.send_numbered(100, 1)
@@ -165,7 +168,10 @@ def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
 
 
 def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
-    """AC29: total loss; keys and materialisations come back, proof is green, the next tick goes on without a gap."""
+    """AC29: total loss; keys and materialisations come back, proof is green, the next tick goes on without a gap.
+
+    [R-34]
+    """
     world.create_topic()
     world.send_numbered(250)
     world.tick()
@@ -199,7 +205,7 @@ def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
 
 
 def test_a_tick_alone_heals_a_lost_database(world: World) -> None:
-    """AC29: even without the command, a tick registers what the log has and reports what the lake has landed."""
+    """[R-34] AC29: even without the command, a tick registers what the log has and reports what the lake has landed."""
     world.create_topic()
     world.send_numbered(250)
     world.plan()
@@ -211,7 +217,7 @@ def test_a_tick_alone_heals_a_lost_database(world: World) -> None:
 
 
 def test_a_redo_changes_no_data_version(world: World) -> None:
-    """Materialising landed ranges again is a success with equal data versions: nothing downstream goes stale."""
+    """[R-21] Materialising landed ranges again is a success with equal data versions: nothing downstream goes stale."""
     world.create_topic()
     world.send_numbered(200)
     world.tick()

@@ -81,7 +81,7 @@ def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link
 
 @given(lakes())
 def test_a_planned_range_is_landed_or_pending_and_lost_only_when_its_generation_is_closed(lake: Lake) -> None:
-    """Law 7: what a recreated topic took with it is said to be lost, and never asked for again."""
+    """[R-9] Law 7: what a recreated topic took with it is said to be lost, and never asked for again."""
     coverage = lake.coverage
     for link in lake.log.links:
         state = coverage.states()[link.offsets]
@@ -97,7 +97,7 @@ def test_a_planned_range_is_landed_or_pending_and_lost_only_when_its_generation_
 
 @given(lakes())
 def test_landed_means_manifest_and_file(lake: Lake) -> None:
-    """A manifest alone, or a file alone, is not landed; a range without records needs no file."""
+    """[R-16] A manifest alone, or a file alone, is not landed; a range without records needs no file."""
     for offsets, manifest in lake.manifests.items():
         assert lake.coverage.is_landed(offsets)
         assert Coverage(lake.log, lake.manifests, {}).is_landed(offsets) == (manifest.file is None)
@@ -106,7 +106,7 @@ def test_landed_means_manifest_and_file(lake: Lake) -> None:
 
 @given(logs(), st.data())
 def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
-    """All before it is landed, lost or skipped; at it a pending range begins, or the head is reached."""
+    """[R-36] All before it is landed, lost or skipped; at it a pending range begins, or the head is reached."""
     landed = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
     coverage = Coverage(log, {offsets: manifest_of(offsets, is_empty=True) for offsets in landed}, {})
     states, tail = coverage.states(), log.tail
@@ -126,14 +126,14 @@ def test_the_frontier_is_contiguous(log: PlanLog, data: st.DataObject) -> None:
 
 @given(lakes())
 def test_an_intact_lake_has_no_violation(lake: Lake) -> None:
-    """Control of AC8: half-landed backlogs, empty ranges, loss and closed generations are no alarm."""
+    """[R-37] Control of AC8: half-landed backlogs, empty ranges, loss and closed generations are no alarm."""
     assert tiling_violations(lake.coverage) == []
     assert completeness_violations(lake.coverage) == []
 
 
 @given(lakes(), st.data())
 def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
-    """AC8; a range without a file that is the last landed one is only planned again, so it is not drawn."""
+    """[R-37] AC8; a range without a file that is the last landed one is only planned again, so it is not drawn."""
     open_generation = lake.log.tail.generation
     last = {(o.generation, o.partition): o for o in lake.manifests}
     seen = [
@@ -148,6 +148,7 @@ def test_a_deleted_manifest_is_named_with_its_offsets(lake: Lake, data: st.DataO
 
 @given(lakes(), st.data())
 def test_a_deleted_file_is_named_with_its_offsets(lake: Lake, data: st.DataObject) -> None:
+    """[R-37] AC8: a manifest without its file is a gap."""
     assume(lake.published)
     gone = data.draw(st.sampled_from(sorted(lake.published)))
     found = violation_of(gone, replace(lake.coverage, published=without(lake.published, gone)))  # type: ignore[arg-type]
@@ -156,7 +157,7 @@ def test_a_deleted_file_is_named_with_its_offsets(lake: Lake, data: st.DataObjec
 
 @given(lakes(), st.data(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
 def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject, end: str, by: int) -> None:
-    """AC8: of a manifest, of a published file, or of both together."""
+    """[R-37] AC8: of a manifest, of a published file, or of both together."""
     assume(lake.published)
     right = data.draw(st.sampled_from(sorted(lake.published)))
     offset = getattr(right, end) + by
@@ -174,7 +175,7 @@ def test_a_shifted_end_is_named_with_its_offsets(lake: Lake, data: st.DataObject
 
 @given(lakes(), st.data())
 def test_a_gap_behind_landed_ranges_is_named(lake: Lake, data: st.DataObject) -> None:
-    """AC8: manifest and file deleted together leave a planned range with later ones landed."""
+    """[R-37] AC8: manifest and file deleted together leave a planned range with later ones landed."""
     last = {(o.generation, o.partition): o for o in lake.manifests}
     inner = [o for o in lake.manifests if o not in last.values() and o.generation == lake.log.tail.generation]
     assume(inner)
@@ -235,7 +236,7 @@ HOLES = (Interval(2, 4, Cause.COMPACTED), Interval(6, 9, Cause.ABORTED))
 def test_holes_and_rows_that_cannot_be_are_named(
     holes: tuple[Interval, ...], file: StagedFile, said: str | None
 ) -> None:
-    """The equation may hold by accident: holes that overlap, or lie outside, are named too."""
+    """[R-38] The equation may hold by accident: holes that overlap, or lie outside, are named too."""
     manifest = Manifest(TOPIC, FULL.offsets, file, holes, provenance(FULL.offsets))
     violations = completeness_violations(Coverage(PlanLog(TOPIC), {FULL.offsets: manifest}, {}))
     assert [said in violation and "orders/0 [0, 10)" in violation for violation in violations if said] == [True] * bool(

@@ -40,7 +40,7 @@ def situations(draw: st.DrawFn) -> tuple[Order, set[OffsetRange], set[OffsetRang
 def test_each_due_range_is_in_exactly_one_request_and_no_other_is_in_any(
     situation: tuple[Order, set[OffsetRange], set[OffsetRange], dict[OffsetRange, Tried], int],
 ) -> None:
-    """Law 8: pending, not held, its back-off over."""
+    """[R-31] Law 8: pending, not held, its back-off over."""
     order, pending, held, tried, most = situation
     requests = plan_requests(order, pending, held, tried, EPOCH_MS, ranges_per_run=most)
     asked = Counter(offsets for request in requests for offsets in request.ranges)
@@ -52,7 +52,10 @@ def test_each_due_range_is_in_exactly_one_request_and_no_other_is_in_any(
 def test_a_run_never_spans_a_key_that_is_not_its_own(
     situation: tuple[Order, set[OffsetRange], set[OffsetRange], dict[OffsetRange, Tried], int],
 ) -> None:
-    """AC7: Dagster's range run covers all keys between the first and the last, those typed by people included."""
+    """AC7: Dagster's range run covers all keys between the first and the last, those typed by people included.
+
+    [R-31]
+    """
     order, pending, held, tried, most = situation
     for request in plan_requests(order, pending, held, tried, EPOCH_MS, ranges_per_run=most):
         first, last = order.index(request.ranges[0]), order.index(request.ranges[-1])
@@ -82,7 +85,10 @@ def test_runs_have_the_same_key_only_when_they_are_the_same(
     one: tuple[Order, set[OffsetRange], set[OffsetRange], dict[OffsetRange, Tried], int],
     other: tuple[Order, set[OffsetRange], set[OffsetRange], dict[OffsetRange, Tried], int],
 ) -> None:
-    """AC7: Dagster drops a request whose key it has seen; so two topics, two ranges, two attempts never share one."""
+    """AC7: Dagster drops a request whose key it has seen; so two topics, two ranges, two attempts never share one.
+
+    [R-32]
+    """
     keys: dict[str, tuple[str, Request]] = {}
     for order, pending, held, tried, most in (one, other):
         for request in plan_requests(order, pending, held, tried, EPOCH_MS, ranges_per_run=most):
@@ -97,7 +103,7 @@ def test_runs_have_the_same_key_only_when_they_are_the_same(
 def test_ranges_that_always_fail_are_asked_for_again_and_again_under_new_keys(
     poisoned: set[OffsetRange], most: int
 ) -> None:
-    """Law 8: reported as stalled, and still never skipped; a repeated run key would be skipped by Dagster."""
+    """[R-33] Law 8: reported as stalled, and still never skipped; a repeated run key would be skipped by Dagster."""
     tried: dict[OffsetRange, Tried] = {}
     seen: set[str] = set()
     now_ms, pending = EPOCH_MS, set(ORDER)
@@ -123,6 +129,7 @@ def seconds_until_due(attempts: int) -> int:
 
 
 def test_the_back_off_doubles_and_is_bounded() -> None:
+    """[R-33] 10 seconds at first, never more than 10 minutes."""
     waits = [seconds_until_due(attempts) for attempts in range(12)]
     assert waits == [0, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]
     assert (waits[1], waits[-1]) == (BACKOFF_FIRST_SECONDS, BACKOFF_LAST_SECONDS)
@@ -137,4 +144,5 @@ def test_no_range_waits_longer_than_two_back_offs_whatever_the_clocks_say(attemp
 
 
 def test_a_range_is_stalled_after_five_attempts() -> None:
+    """[R-33] Stalled is a word for people: the range is still asked for."""
     assert [Tried(n, EPOCH_MS).is_stalled for n in range(7)] == [False] * 5 + [True] * 2

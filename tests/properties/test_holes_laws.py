@@ -26,7 +26,7 @@ def offsets_of(explained: tuple[Interval, ...], cause: Cause) -> set[int]:
 def test_each_missing_offset_has_exactly_one_cause_or_is_unexplained(
     missing: list[tuple[int, int]], found: list[BatchSpan], compacted: bool
 ) -> None:
-    """The equation's `holes` are exact: explained + unexplained = missing, and nothing is counted twice."""
+    """[R-28] The equation's `holes` are exact: explained + unexplained = missing, and nothing is counted twice."""
     explained, unexplained = explain_holes(missing, found, compacted=compacted)
     counted = sum(hole.end - hole.start for hole in explained) + sum(end - start for start, end in unexplained)
     assert counted == len(offsets_in(missing))
@@ -39,7 +39,7 @@ def test_each_missing_offset_has_exactly_one_cause_or_is_unexplained(
 def test_the_cause_is_what_the_log_shows_there(
     missing: list[tuple[int, int]], found: list[BatchSpan], compacted: bool
 ) -> None:
-    """A control batch first, then an aborted transaction, then compaction; a data batch explains nothing."""
+    """[R-28] A control batch first, then an aborted transaction, then compaction; a data batch explains nothing."""
     explained, unexplained = explain_holes(missing, found, compacted=compacted)
     shown = {kind: offsets_in((s.start, s.end) for s in found if s.kind is kind) for kind in SpanKind}
     gone = offsets_in(missing)

@@ -58,7 +58,7 @@ def spots(draw: st.DrawFn) -> tuple[PlanLog, int, int]:
 
 @given(spots())
 def test_a_dropped_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog, int, int]) -> None:
-    """AC8: also the very first link of a partition, and the last."""
+    """[R-2] AC8: also the very first link of a partition, and the last."""
     log, at, number = spot
     links = log.steps[at].links
     gone = links[number].offsets
@@ -68,6 +68,7 @@ def test_a_dropped_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog
 
 @given(spots())
 def test_a_doubled_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog, int, int]) -> None:
+    """[R-2] Its offsets would be landed twice."""
     log, at, number = spot
     links = log.steps[at].links
     twice = links[number].offsets
@@ -77,7 +78,7 @@ def test_a_doubled_link_is_refused_and_its_offsets_are_named(spot: tuple[PlanLog
 
 @given(spots(), st.sampled_from(["start", "end"]), st.sampled_from([-1, 1]))
 def test_a_link_shifted_by_one_at_one_end_is_refused(spot: tuple[PlanLog, int, int], end: str, by: int) -> None:
-    """AC8: the message has the offset where it should be and where it is."""
+    """[R-2] AC8: the message has the offset where it should be and where it is."""
     log, at, number = spot
     links = log.steps[at].links
     right = links[number].offsets
@@ -140,7 +141,7 @@ def test_a_dropped_step_is_refused_even_when_the_others_are_numbered_anew(spot: 
 
 @given(logs(), st.data())
 def test_a_dropped_or_shifted_head_is_refused(log: PlanLog, data: st.DataObject) -> None:
-    """The heads of the last step are all that planning reads: a wrong one would plan offsets twice, or never."""
+    """[R-2] The heads of the last step are all that planning reads: a wrong one would plan offsets twice, or never."""
     at = data.draw(st.integers(0, len(log.steps) - 1))
     step = log.steps[at]
     partition = data.draw(st.sampled_from(sorted(step.heads)))
@@ -180,7 +181,7 @@ def test_heads_are_checked_in_the_generation_that_is_open() -> None:
 
 
 def test_a_partition_begins_where_the_log_found_it_and_a_later_one_at_0() -> None:
-    """Law 6: the beginning cannot be shifted either."""
+    """[R-8] Law 6: the beginning cannot be shifted either."""
     found_at_5 = replace(step_of(0, (5, 10), head=10), watermarks={0: Watermarks(5, 10)})
     PlanLog(TOPIC, (found_at_5,))
     assert "gap [4, 5) before orders/0 [5, 10)" in refusal(replace(found_at_5, watermarks={0: Watermarks(4, 10)}))
@@ -204,7 +205,7 @@ def test_all_violations_are_named_at_once() -> None:
 
 @given(logs())
 def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: PlanLog) -> None:
-    """Control: the refusals above are for the corruption, not for the log."""
+    """[R-2] Control: the refusals above are for the corruption, not for the log."""
     for length in range(len(log.steps) + 1):
         part = PlanLog(TOPIC, log.steps[:length])
         assert part.tail == (log.steps[length - 1].tail if length else Tail())

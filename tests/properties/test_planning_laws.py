@@ -40,7 +40,7 @@ def open_log(world: World, policy: Policy) -> Tail:
 
 @given(scripts())
 def test_links_tile_through_growth_retention_new_partitions_recreation_and_truncation(script: Script) -> None:
-    """Law 1, AC4, AC5: per generation and Kafka partition each link starts where the last one ended."""
+    """[R-2] Law 1, AC4, AC5: per generation and Kafka partition each link starts where the last one ended."""
     ticks = script.play()
     ends: dict[tuple[int, int], int] = {}
     for tick in ticks:
@@ -69,7 +69,7 @@ def test_steps_are_numbered_and_only_written_when_they_decide_something(script: 
 
 @given(scripts())
 def test_a_range_is_inside_the_watermarks_it_was_planned_from(script: Script) -> None:
-    """Law 2, AC15: no range goes past the end that a reader may see, nor below the earliest offset."""
+    """[R-3] Law 2, AC15: no range goes past the end that a reader may see, nor below the earliest offset."""
     for tick in script.play():
         for offsets in planned(tick):
             marks = tick.state.partitions[offsets.partition].watermarks
@@ -84,7 +84,7 @@ def test_a_range_is_inside_the_watermarks_it_was_planned_from(script: Script) ->
 
 @given(scripts())
 def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: Script) -> None:
-    """Law 3, AC1: `[head, earliest)` with a cause; every partition that lost nothing gets no such link."""
+    """[R-4] Law 3, AC1: `[head, earliest)` with a cause; every partition that lost nothing gets no such link."""
     for tick in script.play():
         if tick.before.seq == 0:
             assert planned(tick, LinkKind.LOST) == []
@@ -102,7 +102,7 @@ def test_a_lost_link_is_exactly_what_was_deleted_before_it_was_planned(script: S
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
 def test_loss_in_one_partition_does_not_touch_another(lost: int, left: int, other: int) -> None:
-    """Law 3, AC1: what the other partition is given is what it would be given without the loss."""
+    """[R-4] Law 3, AC1: what the other partition is given is what it would be given without the loss."""
     tail = Tail(1, 0, "id-0", {0: Head(0, 0), 1: Head(0, 0)})
     states = [
         TopicState(
@@ -140,7 +140,10 @@ def test_records_behind_a_loss_keep_their_age() -> None:
 
 @given(scripts())
 def test_ranges_end_on_the_grid_but_for_a_tail_that_is_due(script: Script) -> None:
-    """Law 4: a shorter range ends at the end offset, and its partition's first record has waited for `max_age`."""
+    """Law 4: a shorter range ends at the end offset, and its partition's first record has waited for `max_age`.
+
+    [R-5]
+    """
     grid, max_age_ms = script.policy.records_per_range, script.policy.max_age_seconds * 1000
     assert isinstance(grid, int)
     for tick in script.play():
@@ -167,7 +170,7 @@ def test_every_full_range_is_planned_at_once(script: Script) -> None:
 
 @given(scripts(events=[GROW, WAIT], budget=200))
 def test_a_tail_is_cut_at_most_once_per_max_age(script: Script) -> None:
-    """Law 4: whatever the timestamps say, short files are no more than one per `max_age` and partition."""
+    """[R-5] Law 4: whatever the timestamps say, short files are no more than one per `max_age` and partition."""
     grid = script.policy.records_per_range
     assert isinstance(grid, int)
     cut_at: dict[int, int] = {}
@@ -181,7 +184,7 @@ def test_a_tail_is_cut_at_most_once_per_max_age(script: Script) -> None:
 
 @given(scripts(budget=200))
 def test_no_record_waits_longer_than_max_age(script: Script) -> None:
-    """Law 4, AC16: what a tick leaves unplanned arrived less than `max_age` ago, or says that it is that young.
+    """[R-5] Law 4, AC16: what a tick leaves unplanned arrived less than `max_age` ago, or says that it is that young.
 
     A timestamp that is later than the arrival can put a record off until `max_age` after that timestamp.
     """
@@ -245,7 +248,7 @@ def test_a_planner_with_a_wrong_clock_does_not_stall_the_others() -> None:
 
 
 def test_a_person_can_cut_the_tail_at_once() -> None:
-    """Control beside it: without that word the same tail waits."""
+    """[R-5] Control beside it: without that word the same tail waits."""
     world, policy = World(), Policy(records_per_range=10, max_age_seconds=NEVER)
     tail = open_log(world, policy)
     world.grow(0, 25)
@@ -260,7 +263,7 @@ def test_a_person_can_cut_the_tail_at_once() -> None:
 
 @given(st.floats(1e-3, 1e9), st.integers(1, 2**40))
 def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per_record: float, target: int) -> None:
-    """Law 4, AC23: a range is between half of the target and the target, where the bounds allow it."""
+    """[R-6] Law 4, AC23: a range is between half of the target and the target, where the bounds allow it."""
     grid = records_per_range(Policy(target_file_bytes=target), bytes_per_record)
     assert grid.bit_count() == 1
     assert 1 <= grid <= AUTO_RECORDS_MAX
@@ -274,6 +277,7 @@ def test_the_auto_grid_is_the_power_of_two_at_or_just_below_the_target(bytes_per
 def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_taken_as_it_is(
     unknown: float | None,
 ) -> None:
+    """[R-6] Law 4: before the first record nobody knows a size."""
     assert records_per_range(Policy(), unknown) == AUTO_RECORDS_DEFAULT
     assert records_per_range(Policy(records_per_range=37), 10.0) == 37
 
@@ -283,7 +287,7 @@ def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_take
 
 @given(scripts())
 def test_planning_again_with_the_same_inputs_decides_nothing(script: Script) -> None:
-    """Law 5: unless the budget was used up, and then only more ranges."""
+    """[R-7] Law 5: unless the budget was used up, and then only more ranges."""
     for tick in script.play():
         again = plan(tick.after, tick.state, script.policy, tick.now_ms)
         if len(planned(tick)) < script.policy.budget:
@@ -294,7 +298,7 @@ def test_planning_again_with_the_same_inputs_decides_nothing(script: Script) -> 
 
 @given(scripts())
 def test_the_same_inputs_give_the_same_step(script: Script) -> None:
-    """Law 5: `plan` is a function; two planners that race write the same boundaries."""
+    """[R-7] Law 5: `plan` is a function; two planners that race write the same boundaries."""
     for tick in script.play():
         step = plan(tick.before, tick.state, script.policy, tick.now_ms, planner="test")
         assert (step and step.to_json()) == (tick.step and tick.step.to_json())
@@ -302,7 +306,7 @@ def test_the_same_inputs_give_the_same_step(script: Script) -> None:
 
 @given(scripts())
 def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
-    """Law 5: a partition gets a second range more than another only when that one has no more to cut."""
+    """[R-7] Law 5: a partition gets a second range more than another only when that one has no more to cut."""
     unbounded = replace(script.policy, budget=10**6)
     for tick in script.play():
         assert len(planned(tick)) <= script.policy.budget
@@ -316,6 +320,7 @@ def test_the_budget_bounds_a_step_and_is_shared_fairly(script: Script) -> None:
 
 
 def test_loss_is_recorded_whatever_the_budget() -> None:
+    """[R-4] Law 3: a budget bounds the ranges of a step, not what must be said."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(10, 30)) for p in range(5)})
     step = plan(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
@@ -390,7 +395,7 @@ def test_an_idle_topic_plans_nothing() -> None:
 def test_start_applies_to_the_first_link_and_says_what_it_skips(
     start: str | int, start_offset: int | None, skipped: list[tuple[int, int]], ranges: list[tuple[int, int]]
 ) -> None:
-    """Law 6: as Kafka's `auto.offset.reset`, but written down."""
+    """[R-8] Law 6: as Kafka's `auto.offset.reset`, but written down."""
     state = TopicState(TOPIC, "id-0", {3: PartitionState(Watermarks(5, 12), None, start_offset)})
     step = plan(Tail(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
     assert step is not None
@@ -402,7 +407,7 @@ def test_start_applies_to_the_first_link_and_says_what_it_skips(
 
 
 def test_start_applies_once() -> None:
-    """Law 6, AC5: a partition that appears later starts at its first offset, whatever `start` says."""
+    """[R-8] Law 6, AC5: a partition that appears later starts at its first offset, whatever `start` says."""
     world, policy = World(), Policy(records_per_range=10, start="latest", max_age_seconds=0)
     world.grow(0, 10)
     first = plan(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
@@ -417,7 +422,7 @@ def test_start_applies_once() -> None:
 
 
 def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> None:
-    """Law 6: a lake that was lost is not begun again by mistake."""
+    """[R-8] Law 6: a lake that was lost is not begun again by mistake."""
     world, policy = World(), Policy(start="none", max_age_seconds=0)
     world.grow(0, 3)
     with pytest.raises(Refused, match=f"topic {TOPIC} has no plan log and its policy says start: none"):
@@ -443,7 +448,7 @@ def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None
 
 @pytest.mark.parametrize("count", [0, 4, 10, 25], ids=["none", "fewer", "as many", "more"])
 def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int) -> None:
-    """Law 7, AC4: whether it has fewer, as many or more records; no old range is written again."""
+    """[R-9] Law 7, AC4: whether it has fewer, as many or more records; no old range is written again."""
     world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
     world.grow(0, 10)
     tail = open_log(world, policy)
@@ -497,7 +502,7 @@ def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:
 
 @given(scripts())
 def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(script: Script) -> None:
-    """Law 7: generations grow by one, and a partition that disappears from sight keeps its head."""
+    """[R-9] Law 7: generations grow by one, and a partition that disappears from sight keeps its head."""
     for tick in script.play():
         heads = tick.before.heads
         ids = {tick.before.topic_id, tick.state.topic_id}

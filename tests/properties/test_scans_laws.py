@@ -44,6 +44,7 @@ def any_ranges(draw: st.DrawFn) -> list[OffsetRange]:
 
 @given(any_ranges())
 def test_every_range_is_in_exactly_one_scan(ranges: list[OffsetRange]) -> None:
+    """[R-12] None is read twice, none is left out."""
     scans = group_scans(ranges)
     assert Counter(offsets for scan in scans for offsets in scan.ranges) == Counter(ranges)
     assert all(scan.ranges for scan in scans)
@@ -51,7 +52,7 @@ def test_every_range_is_in_exactly_one_scan(ranges: list[OffsetRange]) -> None:
 
 @given(any_ranges())
 def test_sparks_tasks_are_exactly_the_ranges(ranges: list[OffsetRange]) -> None:
-    """One range, one task, one file: not an offset more or less."""
+    """[R-12] One range, one task, one file: not an offset more or less."""
     for scan in group_scans(ranges):
         expected = [(offsets.partition, offsets.start, offsets.end) for offsets in scan.ranges]
         assert sorted(spark_tasks(scan)) == sorted(expected)
@@ -76,7 +77,7 @@ def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[Offse
 def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(
     grid: int, backlogs: list[tuple[int, int, int]]
 ) -> None:
-    """Full ranges and one tail per Kafka partition are two Spark jobs, whatever their number and sizes."""
+    """[R-12] Full ranges and one tail per Kafka partition are two Spark jobs, whatever their number and sizes."""
     ranges = []
     for partition, (first, full, tail) in enumerate(backlogs):
         starts = range(first * grid, (first + full) * grid, grid)

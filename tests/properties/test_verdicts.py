@@ -42,13 +42,13 @@ def check_named(landing: Landing, violations: list[str]) -> str:
 
 @given(landings(), st.sampled_from([IDS, (None, "id-0", "id-0"), (None, None, None)]))
 def test_a_correct_range_has_no_violation(landing: Landing, ids: tuple[str | None, str | None, str | None]) -> None:
-    """Control: legal holes, empty ranges and brokers without topic ids are fine (AC14)."""
+    """[R-14] Control: legal holes, empty ranges and brokers without topic ids are fine (AC14)."""
     assert verify(landing, topic_ids=ids) == []
 
 
 @given(landings(least_rows=1), st.data())
 def test_a_doubled_offset_is_a_violation(landing: Landing, data: st.DataObject) -> None:
-    """AC10: also when another row is missing, so that the count is right."""
+    """[R-14] AC10: also when another row is missing, so that the count is right."""
     column = list(landing.present)
     twice = data.draw(st.sampled_from(column))
     doubled = sorted([*column, twice])
@@ -63,6 +63,7 @@ def test_a_doubled_offset_is_a_violation(landing: Landing, data: st.DataObject) 
 
 @given(landings(least_rows=2), st.data())
 def test_rows_out_of_order_are_a_violation(landing: Landing, data: st.DataObject) -> None:
+    """[R-14] Offsets rise from row to row."""
     column = list(landing.present)
     at = data.draw(st.integers(0, len(column) - 2))
     column[at], column[at + 1] = column[at + 1], column[at]
@@ -71,7 +72,7 @@ def test_rows_out_of_order_are_a_violation(landing: Landing, data: st.DataObject
 
 @given(landings(least_rows=1), st.data())
 def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> None:
-    """AC2: a range landed short does not add up, or its missing offset is unexplained."""
+    """[R-14] AC2: a range landed short does not add up, or its missing offset is unexplained."""
     gone = data.draw(st.sampled_from(landing.present))
     column = [offset for offset in landing.present if offset != gone]
     assert f"expected {len(landing.offsets)} offsets in all" in check_named(landing, verify(landing, column=column))
@@ -83,7 +84,7 @@ def test_a_missing_row_is_a_violation(landing: Landing, data: st.DataObject) -> 
 
 @given(landings(least_rows=1), st.booleans())
 def test_a_row_outside_the_range_is_a_violation(landing: Landing, before: bool) -> None:
-    """Also when it takes the place of a row inside, so that the count is right."""
+    """[R-14] Also when it takes the place of a row inside, so that the count is right."""
     stray = landing.offsets.start - 1 if before else landing.offsets.end
     assume(stray >= 0)
     column = sorted([*landing.present, stray])
@@ -103,6 +104,7 @@ def test_a_footer_that_counts_other_rows_is_a_violation(landing: Landing, by: in
 
 @given(landings(), st.data())
 def test_a_hole_too_few_or_too_many_is_a_violation(landing: Landing, data: st.DataObject) -> None:
+    """[R-27] The equation is exact in both directions."""
     assume(landing.holes)
     hole = data.draw(st.sampled_from(landing.holes))
     fewer = tuple(other for other in landing.holes if other != hole)
@@ -121,11 +123,12 @@ def test_a_hole_too_few_or_too_many_is_a_violation(landing: Landing, data: st.Da
 )
 @given(landing=landings())
 def test_another_topic_id_is_a_violation(landing: Landing, ids: tuple[str | None, str | None, str | None]) -> None:
-    """AC4: a recreated topic's records are never landed under an old range."""
+    """[R-14] AC4: a recreated topic's records are never landed under an old range."""
     assert "the topic was recreated" in check_named(landing, verify(landing, topic_ids=ids))
 
 
 def test_all_violations_are_collected() -> None:
+    """[R-14] A person sees all that is wrong at once."""
     landing = Landing(OffsetRange(0, 3, 10, 15), (10, 11, 12, 13, 14), ())
     violations = verify(landing, column=[9, 11, 11, 13], unexplained=((12, 13),), topic_ids=("a", "b", "b"))
     assert len(violations) == 4
