@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import duckdb
 import pyarrow as pa
+from obstore.fsspec import FsspecStore
 
 from ..core.coverage import Coverage
-from ..core.errors import LakeUnavailable, Refused
+from ..core.errors import Refused
 from .lake import Lake, data_path
 
 _RANGE_SCHEMA = pa.schema(
@@ -49,17 +51,17 @@ class Duck:
     """Answers SQL over one lake; a fresh in-memory database, nothing is stored."""
 
     def __init__(self, lake: Lake, topics: Iterable[str]) -> None:
-        if lake.store.local_root is None:
-            raise LakeUnavailable(f"SQL over {lake.store.root} is not supported yet: only lakes on a local path are")
-        self._lake = lake
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'")
+        if lake.store.local_root is None:
+            self._connection.register_filesystem(FsspecStore(urlsplit(lake.store.root).scheme))
         rows: list[dict[str, Any]] = []
         for topic in topics:
             coverage = lake.coverage(topic)
             rows += _range_rows(topic, coverage, lake)
-            glob = f"{lake.store.url('data')}/{topic}/**/*.parquet".replace("'", "''")
-            source = f"SELECT * FROM read_parquet('{glob}')" if coverage.published else _EMPTY_TOPIC  # noqa: S608
+            source = (
+                f"SELECT * FROM read_parquet({_files(topic, coverage, lake)})" if coverage.published else _EMPTY_TOPIC
+            )
             name = topic.replace('"', '""')
             self._connection.execute(f'CREATE VIEW "{name}" AS {source}')
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
@@ -72,6 +74,18 @@ class Duck:
         except duckdb.Error as error:
             tables = ", ".join(f'"{row[0]}"' for row in self._connection.execute("SHOW TABLES").fetchall())
             raise Refused(f"DuckDB refuses the statement: {error}; tables are {tables}") from error
+
+
+def _files(topic: str, coverage: Coverage, lake: Lake) -> str:
+    """Is what to read of a topic, in SQL: the plain glob, or on an object store, which fsspec does not glob, each file."""
+    if lake.store.local_root is not None:
+        return _literal(f"{lake.store.url('data')}/{topic}/**/*.parquet")
+    urls = (lake.store.url(data_path(topic, offsets)) for offsets in sorted(coverage.published))
+    return f"[{', '.join(_literal(url) for url in urls)}]"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def named_in(source: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @cache
-def tests_naming() -> Mapping[str, frozenset[str]]:
+def ids_by_test() -> Mapping[str, frozenset[str]]:
     """Is each test of the suite with the requirements it names; this folder, which reads them, is left out."""
     here = Path(__file__).parent
     found: dict[str, frozenset[str]] = {}
@@ -57,13 +57,13 @@ def test_requirements_are_numbered_from_1_without_a_gap() -> None:
 def test_a_requirement_is_held_by_tests_that_name_it(number: str, tests: tuple[str, ...]) -> None:
     """Each test that the document names is there, and names the requirement in its docstring or body."""
     assert tests, f"[{number}] names no test"
-    assert [name for name in tests if number not in tests_naming().get(name, ())] == []
+    assert [name for name in tests if number not in ids_by_test().get(name, ())] == []
 
 
 def test_every_requirement_that_a_test_names_is_in_the_document_with_that_test() -> None:
     document = dict(REQUIREMENTS)
     strays = {
-        name: number for name, ids in tests_naming().items() for number in ids if name not in document.get(number, ())
+        name: number for name, ids in ids_by_test().items() for number in ids if name not in document.get(number, ())
     }
     assert strays == {}
 

@@ -214,6 +214,7 @@ def test_what_the_planner_writes_is_a_log_and_so_is_each_beginning_of_it(log: Pl
     assert all(offsets in step.ranges for offsets, step in log.ranges.items())
 
 
+@pytest.mark.timeout(5)
 def test_a_log_of_40_000_ranges_is_checked_in_one_pass() -> None:
     """AC25: the cost of a tick is the new steps', so the check must be linear."""
     steps = []

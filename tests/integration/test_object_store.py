@@ -1,0 +1,98 @@
+"""A lake on an object store: the same protocol over S3's own put-if-absent, against a real S3-compatible server."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.store import Answer, Store
+from pipeline_defs.resources import Edges
+from tests.support.world import World
+
+START_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Is the address of an S3-compatible server with a bucket `lake`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    log = (tmp_path_factory.mktemp("s3") / "log").open("wb")
+    command = [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)]
+    with log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(urllib.request.Request(f"{url}/lake", method="PUT"), timeout=5):  # noqa: S310
+                    break
+            except urllib.error.URLError:
+                assert time.monotonic() < deadline and server.poll() is None
+        yield url
+        server.terminate()
+
+
+@pytest.fixture
+def environment(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tells obstore where S3 is, as its users do: by the environment."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3,
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("environment")
+def test_put_if_absent_has_one_winner() -> None:
+    """Of two writers of one name the second is told so; writing the same again is no conflict."""
+    store = Store("s3://lake/puts")
+    assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
+    assert store.put_new("plan/0.json", b"second", "unused") is Answer.CONFLICT
+    assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
+    assert store.get("plan/0.json") == b"first"
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_topic_lands_in_a_bucket(world: World) -> None:
+    """Planned, landed, redone, overtaken, audited and queried, with nothing left in staging."""
+    world.create_topic(2)
+    world.send_numbered(250, 0)
+    world.send_numbered(60, 1)
+    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
+    world.edges = Edges(world.settings)
+    world.plan()
+    overtaken = []
+
+    def overtake(step: str, **fields: object) -> None:
+        if step == "verify" and not overtaken:
+            overtaken.append(fields)
+            world.land()  # another attempt lands everything while this one stands before its first commit
+
+    outcomes = [verdict.outcome for verdict in world.land(on_step=overtake)]
+    assert set(outcomes) <= {Outcome.SUPERSEDED, Outcome.LANDED}
+    assert Outcome.SUPERSEDED in outcomes
+    keys = [offsets.key for offsets in world.coverage.log.ranges]
+    assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
+    for check in (check_tiling, check_completeness, check_published):
+        assert check(world.name, world.edges.lake).violations == ()
+    _, rows = Duck(world.edges.lake, [world.name]).query(
+        f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL'
+    )
+    assert rows == sorted(row[:4] for row in world.sent.values())
+    assert not world.edges.lake.store.list("staging")
