@@ -118,6 +118,28 @@ def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
     assert {offsets.key for offsets in world.pending} == {"0-0-100", "0-100-200"}
 
 
+def test_a_scan_that_fails_is_read_again_in_halves(world: World) -> None:
+    """Records vanish after the broker was asked and before Spark reads: only the ranges they are of fail, with the truth."""
+    world.create_topic(2)
+    world.send_numbered(400, 0)
+    world.send_numbered(200, 1)
+    world.plan()
+    scans: list[object] = []
+
+    def vanish(step: str, **fields: object) -> None:
+        if step == "scan":
+            scans.append(fields)
+            if len(scans) == 1:
+                delete_records(world, partition=0, before=130)
+
+    verdicts = {verdict.offsets.key: verdict for verdict in world.land(on_step=vanish)}
+    assert len(scans) > 1, "the fault: the first scan did fail"
+    failures = {key: verdict.violations[0] for key, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED}
+    assert set(failures) == {"0-0-100", "0-100-200"}
+    assert "30 offsets [100, 130) are gone" in failures["0-100-200"]
+    assert {row[:2] for row in world.rows()} == {place for place in world.sent if place[0] == 1 or place[1] >= 200}
+
+
 def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World) -> None:
     """[R-22] Redo of what Kafka no longer has keeps the landed file, and says so."""
     world.create_topic()

@@ -60,7 +60,7 @@ def environment(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("environment")
 def test_put_if_absent_has_one_winner() -> None:
-    """Of two writers of one name the second is told so; writing the same again is no conflict."""
+    """[R-40] Of two writers of one name the second is told so; writing the same again is no conflict."""
     store = Store("s3://lake/puts")
     assert store.put_new("plan/0.json", b"first", "unused") is Answer.COMMITTED
     assert store.put_new("plan/0.json", b"second", "unused") is Answer.CONFLICT
@@ -70,7 +70,7 @@ def test_put_if_absent_has_one_winner() -> None:
 
 @pytest.mark.usefixtures("environment")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
-    """Planned, landed, redone, overtaken, audited and queried, with nothing left in staging."""
+    """[R-40] Planned, landed, redone, overtaken, audited and queried, with nothing left in staging."""
     world.create_topic(2)
     world.send_numbered(250, 0)
     world.send_numbered(60, 1)
