@@ -53,8 +53,9 @@ def read_and_write(bootstrap_servers: str, topic: str, folder: Path) -> int:
             for message in consumer.consume(BATCH_RECORDS, timeout=1.0):
                 if message.error() is not None:
                     raise RuntimeError(str(message.error()))
-                buffers[message.partition()].messages.append(message)
-                buffers[message.partition()].bytes += len(message)
+                buffer = buffers[message.partition() or 0]
+                buffer.messages.append(message)
+                buffer.bytes += len(message)
             for partition, buffer in buffers.items():
                 if not buffer.messages:
                     continue

@@ -27,9 +27,9 @@ from ..resources import Edges
 from ..settings import Settings
 from ..topics import Topic
 from .data import produce
-from .usage import read_cpu_seconds, read_peak_bytes, reset_peak
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
+from .usage import read_cpu_seconds, read_peak_bytes, reset_peak
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..component import build_topic_defs
 from ..core.errors import RangesFailed
@@ -26,13 +26,13 @@ from ..planner import commit_next_step
 from ..resources import Edges
 from ..topics import Topic
 from .handwritten import read_and_write
-from .rounds import OURS, Load
+from .rounds import OURS, THROUGH_DAGSTER, Load
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
     from pyspark.sql import DataFrame, SparkSession
 
-ISOLATION_LEVEL = "read_committed"
+ISOLATION_LEVEL: Literal["read_committed"] = "read_committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Place:
     @property
     def session(self) -> SparkSession:
         """Is the one Spark session of the benchmark, started long before."""
-        return self.pyspark.spark_session
+        session: SparkSession = self.pyspark.spark_session
+        return session
 
     @property
     def bootstrap_servers(self) -> str:
@@ -169,7 +170,7 @@ SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     "spark_no_sink": spark_no_sink,
     "structured_streaming": structured_streaming,
     "hand_written_loop": hand_written_loop,
-    "offsetlake_through_dagster": offsetlake_through_dagster,
+    THROUGH_DAGSTER: offsetlake_through_dagster,
 }
 WRITES_NOTHING = "spark_no_sink"
 

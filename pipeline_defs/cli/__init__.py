@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 
 from ..core.errors import OffsetlakeError, Refused
+from .bench import bench
 from .broker import broker
 from .demo import demo
 from .doctor import doctor
@@ -35,7 +36,7 @@ def cli() -> None:
     """
 
 
-for command in (broker, produce, plan, land, rebuild, status, sql, trace, audit, doctor, demo):
+for command in (broker, produce, plan, land, rebuild, status, sql, trace, audit, doctor, demo, bench):
     cli.add_command(command)
 
 

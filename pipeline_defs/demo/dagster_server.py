@@ -39,7 +39,8 @@ class DagsterUnavailable(Unavailable):
 class DagsterServer:
     """Runs `dagster dev` on loopback while the context is open; `folder` keeps its log and its process id."""
 
-    def __init__(self, folder: Path, dagster_home: Path) -> None:
+    def __init__(self, folder: Path, dagster_home: Path, workspace: Path = PROJECT / "workspace.yaml") -> None:
+        self._workspace = workspace
         self._folder = folder
         self._home = dagster_home
         self._state = folder / "dagster.json"
@@ -65,7 +66,7 @@ class DagsterServer:
             "dagster",
             "dev",
             "-w",
-            "workspace.yaml",
+            str(self._workspace),
             "-h",
             "127.0.0.1",
             "-p",

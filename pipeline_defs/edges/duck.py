@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import duckdb
 import pyarrow as pa
-from obstore.fsspec import FsspecStore
 
 from ..core.coverage import Coverage
 from ..core.errors import Refused
@@ -54,7 +52,7 @@ class Duck:
         self._connection = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'")
         if lake.store.local_root is None:
-            self._connection.register_filesystem(FsspecStore(urlsplit(lake.store.root).scheme))
+            self._connection.register_filesystem(lake.store.filesystem())
         rows: list[dict[str, Any]] = []
         for topic in topics:
             coverage = lake.coverage(topic)

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown
@@ -50,6 +52,12 @@ class Store:
     def url(self, path: str) -> str:
         """Is the address of an object that Spark, DuckDB or a person can open."""
         return f"{self.local_root or self.root}/{path}"
+
+    def filesystem(self) -> FsspecStore:
+        """Is an object store as an fsspec file system, for readers that want one."""
+        scheme: Any = urlsplit(self.root).scheme  # one that obstore knows, or opening the store had failed
+        filesystem: FsspecStore = FsspecStore(scheme)
+        return filesystem
 
     def get(self, path: str) -> bytes | None:
         """Reads an object; none where there is no such object."""

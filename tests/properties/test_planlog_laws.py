@@ -92,7 +92,6 @@ def test_a_link_shifted_by_one_at_one_end_is_refused(spot: tuple[PlanLog, int, i
 
 @given(logs())
 def test_reordered_links_of_a_partition_are_refused(log: PlanLog) -> None:
-    """Next to each other, or with links of other partitions between them."""
     neighbours = [
         (at, one, other)
         for at, step in enumerate(log.steps)

@@ -157,6 +157,10 @@ def test_the_walk_sees_what_it_must_see() -> None:
     assert "pipeline_defs.core.errors.ScanFailed" in set(imports("edges/spark.py"))
     assert foreign("edges/spark.py") == {"pyspark", "py4j"}
     assert foreign("edges/parquet.py") == {"numpy", "pyarrow"}
-    assert [systems(f"edges/{name}.py") for name in ("parquet", "duck", "java")] == [{"Parquet"}, {"DuckDB"}, set()]
+    assert [systems(f"edges/{name}.py") for name in ("parquet", "store", "java")] == [
+        {"Parquet"},
+        {"object store"},
+        set(),
+    ]
     assert "dagster" in foreign("sensors.py")
     assert names_environment("settings.py")

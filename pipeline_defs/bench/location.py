@@ -1,0 +1,79 @@
+"""A Dagster code location for the benchmark: one topic, its own lake and broker, and a mark at every step.
+
+Marks are lines of JSON with a time, appended by every process of that Dagster. Nothing here comes from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from ..component import build_topic_defs
+from ..core.planning import Policy
+from ..resources import Edges
+from ..settings import Settings
+from ..topics import Topic
+
+_CODE = """from pathlib import Path
+
+from pipeline_defs.bench.location import build_location
+
+defs = build_location(Path(__file__).parent)
+"""
+
+
+class MarkingPySpark(LazyPySparkResource):
+    """Starts the session as ever, and marks how long that took."""
+
+    folder: str
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            mark(Path(self.folder), "session_asked")
+            super()._init_session()
+            mark(Path(self.folder), "session_started")
+
+
+def write_location(folder: Path, settings: Settings, topic: Topic) -> Path:
+    """Writes a workspace with this location below a folder of its own, and returns the workspace's path."""
+    folder.mkdir()
+    document = {"settings": asdict(settings), "topic": topic.name, "policy": asdict(topic.policy)}
+    (folder / "location.json").write_text(json.dumps(document, default=str))
+    (folder / "location.py").write_text(_CODE)
+    workspace = folder / "workspace.yaml"
+    workspace.write_text("load_from:\n  - python_file: {relative_path: location.py, location_name: offsetlake}\n")
+    return workspace
+
+
+def build_location(folder: Path) -> dg.Definitions:
+    """Builds the definitions that `write_location` described."""
+    document = json.loads((folder / "location.json").read_text())
+    given: dict[str, Any] = document["settings"]
+    given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
+    settings = Settings(**given)
+    edges = Edges(settings, watch_step=lambda step, **fields: mark(folder, step, **fields))
+    pyspark = MarkingPySpark(spark_config=edges.spark_conf(), folder=str(folder))
+    return dg.Definitions.merge(
+        build_topic_defs(Topic(document["topic"], Policy(**document["policy"]))),
+        dg.Definitions(resources={"edges": edges, "pyspark": pyspark}, executor=dg.in_process_executor),
+    )
+
+
+def mark(folder: Path, step: str, **fields: object) -> None:
+    """Appends one mark; a line is one write, so processes do not tear each other's."""
+    with (folder / "marks.jsonl").open("a") as file:
+        file.write(json.dumps({"at": time.time(), "step": step, **fields}, default=str) + "\n")
+
+
+def read_marks(folder: Path) -> list[Mapping[str, Any]]:
+    """Reads the marks so far, in order of time."""
+    path = folder / "marks.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted((json.loads(line) for line in lines), key=lambda line: float(line["at"]))

@@ -1,0 +1,71 @@
+"""`offsetlake bench`: this project beside bare Spark, Structured Streaming and a hand-written loop, in one run."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import warnings
+
+import click
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ..settings import read_settings
+from .show import ERRORS, OUT, json_option, print_json, print_table
+
+DEFAULT_SIZES = "100,1000,10000"
+
+
+@click.command()
+@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
+@click.option(
+    "--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds."
+)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Rounds after the warm-up.")
+@click.option("--systems", help="Systems to run, with commas between; all by default.")
+@click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
+@json_option
+def bench(sizes: str, records: int | None, rounds: int, systems: str | None, visible: int, as_json: bool) -> None:
+    """Measure landing against what else people use, on a broker and lake of its own; takes about 15 minutes.
+
+    \b
+    Examples:
+      offsetlake bench
+      offsetlake bench --json > bench.json
+      offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
+    """
+    from ..bench.report import choose_loads, choose_systems, run_bench
+
+    logging.getLogger("dagster").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
+    loads, chosen = choose_loads(sizes, records), choose_systems(systems)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=ERRORS) as bar:
+        task = bar.add_task("starting", total=None)
+        report = run_bench(
+            read_settings(), loads, chosen, rounds, visible, lambda text: bar.update(task, description=escape(text))
+        )
+    if as_json:
+        print_json(report)
+        return
+    lines = report["ratios"]
+    print_table(
+        "ours to theirs: above 1 is faster, bytes below 1 is smaller",
+        [name.removeprefix("to_") for name in lines[0]],
+        [list(line.values()) for line in lines],
+    )
+    for load in report["loads"]:
+        rows = [
+            (name, facts["median_seconds"], facts["records_per_second"], facts["bytes"], facts["files"])
+            for name, facts in load["systems"].items()
+        ]
+        title = (
+            f"{load['records']:,} records of {load['value_bytes']:,} B in {load['kafka_partitions']} Kafka partitions"
+        )
+        print_table(title, ["system", "seconds", "records/s", "bytes", "files"], rows)
+    if report["time_to_visible"]:
+        OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")
+    for text in report["missed_targets"]:
+        OUT.print(f"missed: {text}")

@@ -1,0 +1,159 @@
+"""DESIGN section 4, laws 6 and 7 of `plan`: where a topic begins, and begins again (AC4, AC5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import LinkKind, PlanLog, Tail, Watermarks
+from pipeline_defs.core.planning import (
+    PartitionState,
+    Policy,
+    TopicState,
+    plan,
+)
+from tests.support.strategies import (
+    EPOCH_MS,
+    TOPIC,
+    Script,
+    World,
+    open_log,
+    scripts,
+)
+
+# ---- 6: the beginning
+
+
+@pytest.mark.parametrize(
+    ("start", "start_offset", "skipped", "ranges"),
+    [
+        pytest.param("earliest", None, [], [(5, 10), (10, 12)], id="earliest"),
+        pytest.param("latest", 12, [(5, 12)], [], id="latest"),
+        pytest.param(EPOCH_MS, 9, [(5, 9)], [(9, 10), (10, 12)], id="timestamp"),
+        pytest.param(EPOCH_MS, 2, [], [(5, 10), (10, 12)], id="timestamp before retention"),
+        pytest.param(EPOCH_MS, 99, [(5, 12)], [], id="timestamp after the end"),
+    ],
+)
+def test_start_applies_to_the_first_link_and_says_what_it_skips(
+    start: str | int, start_offset: int | None, skipped: list[tuple[int, int]], ranges: list[tuple[int, int]]
+) -> None:
+    """[R-8] Law 6: as Kafka's `auto.offset.reset`, but written down."""
+    state = TopicState(TOPIC, "id-0", {3: PartitionState(Watermarks(5, 12), None, start_offset)})
+    step = plan(Tail(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
+    assert step is not None
+    found = [(link.offsets.start, link.offsets.end) for link in step.links if link.kind is LinkKind.SKIPPED]
+    assert found == skipped
+    assert [(o.start, o.end) for o in step.ranges] == ranges
+    assert step.heads[3].offset == 12
+    PlanLog(TOPIC, (step,))
+
+
+def test_start_applies_once() -> None:
+    """[R-8] Law 6, AC5: a partition that appears later starts at its first offset, whatever `start` says."""
+    world, policy = World(), Policy(records_per_range=10, start="latest", max_age_seconds=0)
+    world.grow(0, 10)
+    first = plan(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
+    assert first is not None
+    world.add_partition(8, expired=3)
+    world.grow(0, 4)
+    second = plan(first.tail, world.observe(first.tail, {0: 14, 1: 8}), policy, world.now_ms)
+    assert second is not None
+    assert set(second.ranges) == {OffsetRange(0, 1, 3, 8), OffsetRange(0, 0, 10, 14)}
+    assert [link.offsets for link in second.links if link.kind is LinkKind.LOST] == [OffsetRange(0, 1, 0, 3)]
+    PlanLog(TOPIC, (first, second))
+
+
+def test_start_none_refuses_a_topic_without_a_plan_log_and_nothing_else() -> None:
+    """[R-8] Law 6: a lake that was lost is not begun again by mistake."""
+    world, policy = World(), Policy(start="none", max_age_seconds=0)
+    world.grow(0, 3)
+    with pytest.raises(Refused, match=f"topic {TOPIC} has no plan log and its policy says start: none"):
+        plan(Tail(), world.observe(Tail()), policy, world.now_ms)
+    tail = open_log(world, replace(policy, start="earliest"))
+    world.grow(0, 1)
+    assert plan(tail, world.observe(tail), policy, world.now_ms) is not None
+
+
+def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None:
+    """AC3: records that come and expire before the next tick are lost in the log, not unheard of."""
+    world, policy = World(), Policy(max_age_seconds=0)
+    tail = open_log(world, policy)
+    world.grow(0, 5)
+    world.expire(0, 100)
+    step = plan(tail, world.observe(tail), policy, world.now_ms)
+    assert step is not None
+    assert [(link.kind, link.offsets) for link in step.links] == [(LinkKind.LOST, OffsetRange(0, 0, 0, 5))]
+
+
+# ---- 7: generations
+
+
+@pytest.mark.parametrize("count", [0, 4, 10, 25], ids=["none", "fewer", "as many", "more"])
+def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int) -> None:
+    """[R-9] Law 7, AC4: whether it has fewer, as many or more records; no old range is written again."""
+    world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
+    world.grow(0, 10)
+    tail = open_log(world, policy)
+    world.recreate(2, count)
+    step = plan(tail, world.observe(tail), policy, world.now_ms)
+    assert step is not None
+    assert (step.generation, step.topic_id) == (1, "id-1")
+    assert {o.generation for o in step.ranges} <= {1}
+    ranges = [(o.start, o.end) for o in step.ranges if o.partition == 1]
+    assert ranges == [(at, min(at + 10, count)) for at in range(0, count, 10)]
+    assert set(step.heads) == {0, 1}
+
+
+def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> None:
+    """Law 7: and only by that, which `doctor` says."""
+    world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
+    world.grow(0, 10)
+    tail = open_log(world, policy)
+    world.recreate(1, 10)
+    assert plan(tail, world.observe(tail), policy, world.now_ms) is None
+    world.recreate(1, 9)
+    step = plan(tail, world.observe(tail), policy, world.now_ms)
+    assert step is not None
+    assert step.ranges == (OffsetRange(1, 0, 0, 9),)
+
+
+def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
+    """Law 7, AC4: else an upgraded broker's topic could be recreated unnoticed for ever."""
+    world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)
+    world.grow(0, 10)
+    tail = open_log(world, policy)
+    world.has_ids = True
+    adopted = plan(tail, world.observe(tail), policy, world.now_ms)
+    assert adopted is not None
+    assert (adopted.generation, adopted.topic_id, adopted.links) == (0, "id-0", ())
+    assert plan(adopted.tail, world.observe(adopted.tail), policy, world.now_ms) is None
+    world.recreate(1, 10)
+    step = plan(adopted.tail, world.observe(adopted.tail), policy, world.now_ms)
+    assert step is not None
+    assert step.generation == 1
+
+
+def test_a_broker_that_stops_giving_ids_does_not_open_a_generation() -> None:
+    """Control of law 7: an id that is not told is not another id."""
+    world, policy = World(), Policy(max_age_seconds=0)
+    world.grow(0, 3)
+    tail = open_log(world, policy)
+    world.has_ids = False
+    assert plan(tail, world.observe(tail), policy, world.now_ms) is None
+
+
+@given(scripts())
+def test_a_generation_opens_exactly_for_another_id_or_an_end_below_the_head(script: Script) -> None:
+    """[R-9] Law 7: generations grow by one, and a partition that disappears from sight keeps its head."""
+    for tick in script.play():
+        heads = tick.before.heads
+        ids = {tick.before.topic_id, tick.state.topic_id}
+        another = tick.before.seq > 0 and len(ids - {None}) == 2
+        below = any(p in heads and s.watermarks.end < heads[p].offset for p, s in tick.state.partitions.items())
+        assert tick.after.generation == tick.before.generation + (another or below)
+        if not (another or below):
+            assert heads.keys() <= tick.after.heads.keys()
