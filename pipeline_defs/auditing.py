@@ -50,7 +50,7 @@ def check_tiling(topic: str, lake: Lake) -> Finding:
 
 
 def check_completeness(topic: str, lake: Lake) -> Finding:
-    """Checks rows + holes + lost = end - start for each landed range, against the rows that the files really have."""
+    """Checks rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof."""
     try:
         coverage = lake.coverage(topic)
     except Violation as error:

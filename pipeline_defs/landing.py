@@ -282,11 +282,7 @@ def _decide(
     file = parquet.staged_file(part, _staged_path(part, offsets, attempt, lake)) if part else None
     runs = parquet.read_runs(part.path) if part else ()
     missing = missing_offsets(offsets, runs)
-    spans = (
-        span
-        for start, end in missing
-        for span in tools.kafka.read_spans(topic, offsets.partition, start, end, tools.isolation_level)
-    )
+    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
     holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
     violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
     if violations:

@@ -32,6 +32,8 @@ ACTIVE = [
     DagsterRunStatus.CANCELING,
 ]
 
+FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+
 
 def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage) -> int:
     """Registers the keys that the log has and Dagster lacks, in log order; returns how many."""
@@ -64,14 +66,17 @@ def report_unseen(
     return min(len(unseen), limit)
 
 
-def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange]:
-    """Reads Dagster's keys in insertion order; what people typed there that is no range is left out."""
+Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none where somebody typed what is no range
+
+
+def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange | None]:
+    """Reads Dagster's keys in insertion order; none stands for a key that is no range."""
     name = topic.partitions.name
     assert name is not None
-    return [offsets for key in instance.get_dynamic_partitions(name) if (offsets := _parsed(key)) is not None]
+    return [_parsed(key) for key in instance.get_dynamic_partitions(name)]
 
 
-def read_held(instance: dg.DagsterInstance, topic: Topic, order: Sequence[OffsetRange]) -> frozenset[OffsetRange]:
+def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> frozenset[OffsetRange]:
     """Reads which ranges active runs hold, however they were launched."""
     held: set[OffsetRange] = set()
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
@@ -80,15 +85,16 @@ def read_held(instance: dg.DagsterInstance, topic: Topic, order: Sequence[Offset
     return frozenset(held)
 
 
-def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Sequence[OffsetRange]) -> dict[OffsetRange, Tried]:
-    """Counts the recent runs of each range that failed, and when the last one ended."""
+def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, Tried]:
+    """Counts the recent runs of each range that failed, and when the last one ended, failed or not."""
     tried: dict[OffsetRange, Tried] = {}
-    filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=[DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED])
+    filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=[*FAILED, DagsterRunStatus.SUCCESS])
     for record in instance.get_run_records(filters, limit=RECENT_RUNS):
         ended_ms = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
         for offsets in _ranges_of(record.dagster_run, order):
             before = tried.get(offsets, Tried(0, 0))
-            tried[offsets] = Tried(before.attempts + 1, max(before.last_ended_ms, ended_ms))
+            has_failed = record.dagster_run.status in FAILED
+            tried[offsets] = Tried(before.attempts + has_failed, max(before.last_ended_ms, ended_ms))
     return tried
 
 
@@ -126,7 +132,7 @@ def _is_of(run: DagsterRun, topic: Topic) -> bool:
     return run.tags.get(TOPIC_TAG) == topic.name or topic.asset_key in selection or run.job_name == topic.land_job
 
 
-def _ranges_of(run: DagsterRun, order: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
+def _ranges_of(run: DagsterRun, order: Order) -> Iterator[OffsetRange]:
     """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
     first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
     if first is None or last is None:
@@ -137,7 +143,8 @@ def _ranges_of(run: DagsterRun, order: Sequence[OffsetRange]) -> Iterator[Offset
         return
     start, end = _parsed(first), _parsed(last)
     if start in order and end in order:
-        yield from order[order.index(start) : order.index(end) + 1]
+        covered = order[order.index(start) : order.index(end) + 1]
+        yield from (offsets for offsets in covered if offsets is not None)
 
 
 def _parsed(key: str) -> OffsetRange | None:

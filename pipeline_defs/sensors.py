@@ -54,7 +54,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
     )
     def plan_and_land(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
         tick = run_tick(topic, context.instance, edges)
-        requests = [run_request(topic, request) for request in tick.requests]
+        requests = [run_request(topic, request, edges) for request in tick.requests]
         edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
         stalled = f"; stalled: {', '.join(o.text(topic.name) for o in tick.stalled[:5])}" if tick.stalled else ""
         context.log.info("planned=%s registered=%s pending=%s%s", tick.planned, tick.registered, tick.pending, stalled)
@@ -91,10 +91,11 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     return Tick(tuple(requests), len(step.ranges) if step else 0, registered, len(pending), stalled)
 
 
-def run_request(topic: Topic, request: Request) -> dg.RunRequest:
+def run_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:
     """Is the run of a request: one key as such, more as Dagster's range tags, which is what it really honours."""
     tags = {TOPIC_TAG: topic.name}
-    run_key = request.run_key(topic.name)
+    planned = edges.lake.read_plan_log(topic.name).ranges
+    run_key = request.run_key(topic.name, max(planned[offsets].planned_at_ms for offsets in request.ranges))
     if len(request.ranges) == 1:
         return dg.RunRequest(run_key=run_key, partition_key=request.ranges[0].key, tags=tags)
     tags |= {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}

@@ -19,7 +19,7 @@ STALLED_AFTER_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Is how often runs that covered a range have failed, and when the last one ended (ms since 1970)."""
+    """Is how often runs that covered a range have failed, and when the last one ended, well or not (ms since 1970)."""
 
     attempts: int
     last_ended_ms: int
@@ -47,10 +47,17 @@ class Request:
 
     ranges: tuple[OffsetRange, ...]
     attempt: int
+    last_ended_ms: int = 0
 
-    def run_key(self, topic: str) -> str:
-        """Is unique to topic, ranges and attempt: equal offsets of two topics never collide."""
-        return f"{topic}:{self.ranges[0].key}..{self.ranges[-1].key}:{len(self.ranges)}:attempt{self.attempt}"
+    def run_key(self, topic: str, planned_at_ms: int = 0) -> str:
+        """Is unique to topic, ranges and attempt, and the same for each tick that asks for the same.
+
+        Dagster drops a run key it has seen, for ever. So the key also says when the ranges were planned and when a run
+        last ended with them: a lake begun anew, or a range that is pending again, is not taken for the old one.
+        """
+        since_ms = max(planned_at_ms, self.last_ended_ms)
+        stretch = f"{self.ranges[0].key}..{self.ranges[-1].key}"
+        return f"{topic}:{stretch}:{len(self.ranges)}:attempt{self.attempt}:{since_ms}"
 
 
 def plan_requests(
@@ -76,7 +83,8 @@ def plan_requests(
     def close() -> None:
         if stretch:
             attempt = 1 + max(history(offsets).attempts for offsets in stretch)
-            requests.append(Request(tuple(stretch), attempt))
+            last_ended_ms = max(history(offsets).last_ended_ms for offsets in stretch)
+            requests.append(Request(tuple(stretch), attempt, last_ended_ms))
             stretch.clear()
 
     for offsets in order:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -26,11 +26,12 @@ from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
 
+stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
 
 T = TypeVar("T")
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-_FETCH_BYTES = 8 * 1024 * 1024
+_FETCH_BYTES = 1024 * 1024
 _NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
@@ -141,10 +142,18 @@ class Kafka:
 
     # ---- evidence
 
-    def read_spans(self, topic: str, partition: int, start: int, end: int, isolation_level: str) -> Iterator[BatchSpan]:
-        """Reads what the log holds in `[start, end)`, batch by batch, without decoding a record."""
-        for batch in self._read_batches(topic, partition, start, end, isolation_level):
-            yield BatchSpan(batch.start, batch.end, batch.kind)
+    def read_spans(
+        self, topic: str, partition: int, wanted: Sequence[tuple[int, int]], isolation_level: str
+    ) -> Iterator[BatchSpan]:
+        """Reads what the log holds in the sorted intervals `wanted`, batch by batch, without decoding a record.
+
+        Intervals that lie close together share a fetch; what lies far between them is not fetched.
+        """
+        reached = 0
+        for start, end in wanted:
+            for batch in self._read_batches(topic, partition, max(start, reached), end, isolation_level):
+                reached = max(reached, batch.end)
+                yield BatchSpan(batch.start, batch.end, batch.kind)
 
     def is_compacted(self, topic: str) -> bool:
         """Says whether the topic's cleanup policy includes compaction."""
@@ -176,7 +185,9 @@ class Kafka:
                 else:
                     is_aborted = batch.is_transactional and batch.producer_id in aborting
                     kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
-                if batch.base_offset < end and batch.next_offset > start:
+                if (
+                    batch.next_offset > start
+                ):  # also those behind the end: they were fetched, and may serve the next hole
                     yield _Batch(batch.base_offset, batch.next_offset, kind, batch.first_timestamp)
             if reached <= at:
                 return  # nothing is left of the log behind this offset

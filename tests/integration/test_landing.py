@@ -12,6 +12,7 @@ from pipeline_defs.auditing import check_completeness, check_published, check_re
 from pipeline_defs.core.errors import BadKey, EmptySelection
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges import spark as spark_edge
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.landing import group_of
 from tests.support.world import World
@@ -119,7 +120,10 @@ def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
 
 
 def test_a_scan_that_fails_is_read_again_in_halves(world: World) -> None:
-    """Records vanish after the broker was asked and before Spark reads: only the ranges they are of fail, with the truth."""
+    """Records vanish after the broker was asked and before Spark reads: only the ranges they are of fail, with the truth.
+
+    [R-15]
+    """
     world.create_topic(2)
     world.send_numbered(400, 0)
     world.send_numbered(200, 1)
@@ -347,7 +351,7 @@ def test_tiling_names_the_offsets_of_a_gap(world: World, harm: str) -> None:
 
 
 def test_checks_find_a_published_file_that_was_changed(world: World) -> None:
-    """[R-39] A byte flipped in a published file is found by digest, and by replay; before that both are green."""
+    """[R-39] A byte flipped in a published file is found by its digest; before that digest and replay are green."""
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()
@@ -378,6 +382,75 @@ def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
     world.edges.watch_step = lambda step, **fields: None
     assert next(raced) > 1
     assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-100", "0-100-200", "0-200-250"]
+    world.land()
+    world.assert_all_landed_once()
+
+
+def test_a_file_that_is_no_range_s_is_found(world: World) -> None:
+    """A plain glob would show a stray file, so tiling is red until it is gone; before that it is green."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan_and_land()
+    assert check_tiling(world.name, world.edges.lake).passed
+    (landed,) = (world.lake_folder / "data").rglob("*.parquet")
+    landed.with_name("part-00000.parquet").write_bytes(landed.read_bytes())
+    (violation,) = check_tiling(world.name, world.edges.lake).violations
+    assert "part-00000.parquet: no range's file" in violation
+
+
+def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_difference(world: World) -> None:
+    """Landed while aborted records counted, read again when they do not: the landed file stays, the verdict says why."""
+    world.create_topic()
+    world.with_policy(isolation_level="read_uncommitted")
+    producer = world.producer(transactional_id=f"{world.name}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer_send_unrecorded(world, producer, 3)
+    producer.abort_transaction()
+    producer.close()
+    world.send_numbered(5)
+    world.plan_and_land()
+    before = world.rows()
+    assert len(before) == 8
+    world.with_policy(isolation_level="read_committed")
+    (verdict,) = world.land(["0-0-9"], redo=True)
+    assert verdict.outcome is Outcome.CHANGED
+    assert "3 offsets gone (first [0, 1, 2])" in verdict.violations[0]
+    assert world.rows() == before
+    finding = check_replay(world.name, world.tools(), sample=None, seed="0")
+    assert not finding.passed and "3 offsets gone" in finding.violations[0]
+
+
+def test_equal_rows_in_other_bytes_are_a_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer, here another codec, gives other bytes of the same rows: nothing changes, and a note says so."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan_and_land()
+    (landed,) = (world.lake_folder / "data").rglob("*.parquet")
+    before = landed.read_bytes()
+    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "compression", "snappy")  # type: ignore[arg-type]
+    (verdict,) = world.land(["0-0-100"], redo=True)
+    assert verdict.outcome is Outcome.UNCHANGED
+    assert verdict.violations == ("equal rows, other bytes: another writer wrote them",)
+    assert landed.read_bytes() == before
+
+
+def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
+    world.create_topic()
+    world.send_numbered(200)
+    world.plan()
+    honest = spark_edge.kafka_options
+
+    def uncut(*arguments: Any) -> dict[str, str]:
+        return honest(*arguments) | {"maxRecordsPerPartition": "200"}
+
+    monkeypatch.setattr(spark_edge, "kafka_options", uncut)
+    verdicts = world.land()
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.FAILED}
+    assert "not one planned range's" in verdicts[0].violations[0]
+    assert world.rows() == []
+    monkeypatch.undo()
     world.land()
     world.assert_all_landed_once()
 

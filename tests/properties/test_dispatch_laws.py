@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.dispatch import (
@@ -136,6 +136,7 @@ def test_the_back_off_doubles_and_is_bounded() -> None:
 
 
 @given(st.integers(0, 10**4), st.integers(-(10**9), 10**9))
+@example(1, 10**9)
 def test_no_range_waits_longer_than_two_back_offs_whatever_the_clocks_say(attempts: int, ahead_ms: int) -> None:
     """Law 8: a run that ended in the future, by another machine's clock, does not bar its ranges for ever."""
     tried = Tried(attempts, EPOCH_MS + ahead_ms)

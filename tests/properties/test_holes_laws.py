@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.holes import BatchSpan, Cause, Interval, SpanKind, explain_holes, missing_offsets
@@ -36,6 +36,7 @@ def test_each_missing_offset_has_exactly_one_cause_or_is_unexplained(
 
 
 @given(intervals(), spans, st.booleans())
+@example([(0, 3)], [BatchSpan(0, 2, SpanKind.ABORTED), BatchSpan(1, 3, SpanKind.CONTROL)], False)
 def test_the_cause_is_what_the_log_shows_there(
     missing: list[tuple[int, int]], found: list[BatchSpan], compacted: bool
 ) -> None:
