@@ -203,6 +203,11 @@ print("stopped by", signal.Signals(number).name)
 """
 
 
+def hear_interrupts() -> None:
+    """Gives SIGINT its usual meaning: whoever runs the tests in the background of a script has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize(
     ("number", "whole_group"),
     [
@@ -223,6 +228,7 @@ def test_make_waits_until_an_interrupted_demo_has_cleaned_up(
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=hear_interrupts,  # noqa: PLW1509 (no other thread runs here)
     ) as make:
         assert make.stdout is not None
         assert make.stdout.readline() == "up demo\n"
