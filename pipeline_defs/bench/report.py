@@ -19,7 +19,7 @@ from .visible import measure_visible
 
 KAFKA_PARTITIONS = 4
 RANGES = 16  # on the grid: each Kafka partition is cut in four
-RECORDS: Mapping[int, int] = {100: 2_000_000, 1_000: 640_000, 10_000: 96_000}  # several seconds on two cores
+RECORDS: Mapping[int, int] = {100: 3_000_000, 1_000: 800_000, 10_000: 120_000}  # several seconds on two cores
 TURN_BYTES = 640_000_000  # for other sizes
 
 

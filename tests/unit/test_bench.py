@@ -1,0 +1,107 @@
+"""The benchmark's arithmetic: whose turn it is, what medians and ratios say, what the load is made of."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from pipeline_defs.bench.data import values
+from pipeline_defs.bench.report import choose_loads, choose_systems
+from pipeline_defs.bench.rounds import Load, Turn, median_seconds, missed_targets, order_of, ratios, summary
+from pipeline_defs.bench.usage import read_cpu_seconds, read_peak_bytes
+from pipeline_defs.bench.visible import split_seconds
+from pipeline_defs.core.errors import BadSetting
+
+LOAD = Load(1_000, 16_000, 1_000)
+
+
+def turn(system: str, number: int, seconds: float, size: int = 0) -> Turn:
+    return Turn(system, number, seconds, 16_000, size, 4, 1, 1, 1.0, {"stage": seconds / 2})
+
+
+def test_every_system_has_every_place_in_the_order_once() -> None:
+    names = ["a", "b", "c"]
+    orders = [order_of(names, number) for number in range(3)]
+    assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    assert order_of(names, 3) == orders[0]
+
+
+def test_the_warm_up_counts_nowhere_and_one_slow_round_does_not_decide() -> None:
+    turns = [turn("offsetlake", 0, 99), *(turn("offsetlake", n, s) for n, s in enumerate([2.0, 50.0, 3.0], 1))]
+    assert median_seconds(turns, "offsetlake") == 3.0
+    facts = summary(LOAD, turns)["systems"]
+    assert isinstance(facts, dict)
+    assert facts["offsetlake"]["seconds"] == [2.0, 50.0, 3.0]
+    assert facts["offsetlake"]["warm_up_seconds"] == [99]
+    assert facts["offsetlake"]["records_per_second"] == 5333
+
+
+def test_a_ratio_above_one_means_that_ours_is_faster_and_bytes_below_one_that_ours_are_fewer() -> None:
+    turns = [
+        turn("offsetlake", 1, 2.0, 100),
+        turn("bare_spark", 1, 1.9),
+        turn("structured_streaming", 1, 4.0, 200),
+    ]
+    line = ratios(LOAD, turns)
+    assert line["to_structured_streaming"] == 2.0
+    assert line["to_bare_spark"] == 0.95
+    assert line["bytes_to_structured_streaming"] == 0.5
+    assert line["to_hand_written_loop"] is None, "what did not run has no ratio"
+    assert missed_targets([line]) == []
+
+
+def test_a_missed_target_is_named_with_what_was_found_and_what_was_expected() -> None:
+    line = {"value_bytes": 1_000, "to_bare_spark": 0.8, "bytes_to_structured_streaming": 0.7}
+    assert missed_targets([line]) == [
+        "to_bare_spark at 1000 B: 0.8, to be at least 0.9",
+        "bytes_to_structured_streaming at 1000 B: 0.7, to be at most 0.6",
+    ]
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 10_000])
+def test_values_are_of_their_size_all_different_and_the_same_each_time(size: int) -> None:
+    load = Load(size, 500, 100)
+    produced = list(values(load))
+    assert {len(value) for value in produced} == {size}
+    assert len(set(produced)) == 500
+    assert list(itertools.islice(values(load), 5)) == produced[:5]
+
+
+def test_ranges_are_all_of_one_length() -> None:
+    for load in choose_loads("100,512", 1_001):
+        assert load.records >= 1_001
+        assert load.records % (load.kafka_partitions * load.records_per_range) == 0
+
+
+@pytest.mark.parametrize("sizes", ["", "abc", "10", "100,,1000"])
+def test_a_size_that_is_none_is_refused(sizes: str) -> None:
+    with pytest.raises(BadSetting, match="nothing was started"):
+        choose_loads(sizes, None)
+
+
+def test_an_unknown_system_is_refused_and_the_known_ones_named() -> None:
+    assert choose_systems("bare_spark, offsetlake") == ["bare_spark", "offsetlake"]
+    with pytest.raises(BadSetting, match="bare_spark"):
+        choose_systems("flink")
+
+
+def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
+    steps = ["find", "session_asked", "session_started", "stage", "publish"]
+    marks = [
+        {"at": 101.0, "step": "tick_requested", "runs": 0},
+        {"at": 103.0, "step": "tick_requested", "runs": 1},
+        *({"at": 104.0 + number, "step": step} for number, step in enumerate(steps)),
+    ]
+    seconds = split_seconds(marks, produced_at=100.0, seen_at=108.5)
+    total = seconds.pop("total")
+    assert total == pytest.approx(sum(seconds.values())) == 8.5
+    assert seconds["tick_and_plan"] == 3.0
+    assert seconds["session_start"] == 1.0
+    assert seconds["seen_by_glob"] == 0.5
+
+
+def test_this_process_has_memory_and_has_used_time() -> None:
+    assert read_peak_bytes(os.getpid()) > 1_000_000
+    assert read_cpu_seconds(os.getpid()) > 0
