@@ -19,6 +19,7 @@ from ..resources import Edges
 from ..settings import read_settings
 from ..topics import Topic
 
+PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
 OUT = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 ERRORS = Console(stderr=True, highlight=False)
@@ -28,7 +29,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 def open_edges() -> Edges:
     """Opens what this machine's environment names."""
-    return Edges(read_settings())
+    return Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
 
 
 def find_topic(name: str) -> Topic:

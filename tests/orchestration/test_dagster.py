@@ -140,6 +140,7 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
     world.tick()
     there = world.edges.settings
     world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1")
+    world.edges.kafka_timeout_seconds = 2
     result = run_job(world, partition_key="0-0-100")
     assert not result.success
     assert "Kafka broker at 127.0.0.1:1 does not answer" in failure_text(result)
