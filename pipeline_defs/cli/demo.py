@@ -70,9 +70,9 @@ def demo(once: bool) -> None:
             is_good = _print_summary(edges, started_ms, run_id)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
-            OUT.print(f"everything landed; Dagster stays at [bold]{server.url}[/]", soft_wrap=True)
+            OUT.print("every record is landed, every check is green")
             if not once:
-                OUT.print("press Ctrl-C to stop all of it")
+                OUT.print(f"Dagster stays at [bold]{server.url}[/]; press Ctrl-C to stop all of it", soft_wrap=True)
                 _wait_for_interrupt(server)
 
 
