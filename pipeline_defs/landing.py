@@ -88,10 +88,10 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     finally:
         if not is_local:
             shutil.rmtree(folder, ignore_errors=True)
-    _sweep_own_staging(topic, ranges, attempt, tools)
 
-    frontier = tools.lake.coverage(topic).frontier(coverage.log.tail.generation)
-    tools.kafka.move_group(topic, frontier, group_of(topic))
+    now = tools.lake.coverage(topic)
+    _sweep_own_staging(ranges, now, attempt, tools.lake)
+    tools.kafka.move_group(topic, now.frontier(coverage.log.tail.generation), group_of(topic))
     tools.on_step("report", topic=topic)
 
 
@@ -335,9 +335,8 @@ def _staged_path(part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt,
     return f"staging/{attempt.id}/{offsets.key}.parquet"
 
 
-def _sweep_own_staging(topic: str, ranges: Sequence[OffsetRange], attempt: Attempt, tools: Tools) -> None:
+def _sweep_own_staging(ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, lake: Lake) -> None:
     """Deletes what this attempt staged, unless a manifest still needs a file of it to be published."""
-    coverage = tools.lake.coverage(topic)
     owed = [
         offsets
         for offsets in ranges
@@ -346,4 +345,4 @@ def _sweep_own_staging(topic: str, ranges: Sequence[OffsetRange], attempt: Attem
         and not coverage.is_landed(offsets)
     ]
     if not owed:
-        tools.lake.store.delete_folder(f"staging/{attempt.id}")
+        lake.store.delete_folder(f"staging/{attempt.id}")

@@ -111,7 +111,7 @@ def test_one_range_failing_leaves_the_others_landed(world: World) -> None:
     world.send_numbered(300, 0)
     world.send_numbered(200, 1)
     world.plan()
-    delete_records(world, partition=0, before=150)
+    world.delete_records(partition=0, before=150)
     verdicts = {verdict.offsets.key: verdict for verdict in world.land()}
     assert {key for key, v in verdicts.items() if v.outcome is Outcome.LANDED} == {"0-200-300", "1-0-100", "1-100-200"}
     assert "50 offsets [100, 150) are gone" in verdicts["0-100-200"].violations[0]
@@ -134,7 +134,7 @@ def test_a_scan_that_fails_is_read_again_in_halves(world: World) -> None:
         if step == "scan":
             scans.append(fields)
             if len(scans) == 1:
-                delete_records(world, partition=0, before=130)
+                world.delete_records(partition=0, before=130)
 
     verdicts = {verdict.offsets.key: verdict for verdict in world.land(on_step=vanish)}
     assert len(scans) > 1, "the fault: the first scan did fail"
@@ -149,7 +149,7 @@ def test_a_landed_range_that_expired_is_checked_against_its_digest(world: World)
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()
-    delete_records(world, partition=0, before=60)
+    world.delete_records(partition=0, before=60)
     (verdict,) = world.land(["0-0-100"], redo=True)
     assert verdict.outcome is Outcome.EXPIRED
     assert "60 offsets [0, 60) are gone" in verdict.violations[0]
@@ -469,13 +469,6 @@ def producer_send_unrecorded(world: World, producer: Any, count: int) -> None:
     for n in range(count):
         producer.send(world.name, partition=0, value=b"x%d" % n)
     producer.flush()
-
-
-def delete_records(world: World, partition: int, before: int) -> None:
-    from kafka import KafkaAdminClient, TopicPartition
-
-    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
-        admin.delete_records({TopicPartition(world.name, partition): before})
 
 
 def add_partitions(world: World, count: int) -> None:

@@ -156,7 +156,7 @@ def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
     world.send_numbered(100, 0)
     world.send_numbered(100, 1)
     world.tick()
-    delete_records(world, 0, 40)
+    world.delete_records(0, 40)
     (launched,) = world.try_launch()
     assert not launched.succeeded
     assert "40 offsets [0, 40) are gone" in launched.reason
@@ -228,10 +228,3 @@ def test_a_redo_changes_no_data_version(world: World) -> None:
     after = materializations(world)
     assert {key: event.tags for key, event in after.items()} == before
     assert {event.metadata["outcome"].value for event in after.values()} == {"unchanged"}
-
-
-def delete_records(world: World, partition: int, before: int) -> None:
-    from kafka import KafkaAdminClient, TopicPartition
-
-    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
-        admin.delete_records({TopicPartition(world.name, partition): before})

@@ -100,6 +100,13 @@ class World:
         """Produces `count` small records to one Kafka partition."""
         return self.send({"partition": partition, "key": b"k%d" % n, "value": b"v%d" % n} for n in range(count))
 
+    def delete_records(self, partition: int, before: int) -> None:
+        """Has the broker delete the records of a Kafka partition before an offset, as an operator or retention would."""
+        from kafka import KafkaAdminClient, TopicPartition
+
+        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
+            admin.delete_records({TopicPartition(self.name, partition): before})
+
     # ---- planning and landing
 
     def plan(self, *, through_end: bool = True) -> list[PlanStep]:
