@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from .core.coverage import completeness_violations, tiling_violations
+from .core.coverage import Coverage, completeness_violations, tiling_violations
 from .core.errors import Violation
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome
@@ -41,20 +41,18 @@ class Finding:
 
 def check_tiling(topic: str, lake: Lake) -> Finding:
     """Checks that links and landed ranges tile over all history: no gap, no overlap; names the offsets."""
-    try:
-        coverage = lake.coverage(topic)
-    except Violation as error:
-        return Finding("tiling", "the plan log and the manifests", error.violations or (str(error),))
+    coverage = _read_coverage(topic, lake, "tiling")
+    if isinstance(coverage, Finding):
+        return coverage
     facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
     return Finding("tiling", f"{facts['links']} links", tuple(tiling_violations(coverage)), facts)
 
 
 def check_completeness(topic: str, lake: Lake) -> Finding:
     """Checks rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof."""
-    try:
-        coverage = lake.coverage(topic)
-    except Violation as error:
-        return Finding("completeness", "the plan log and the manifests", error.violations or (str(error),))
+    coverage = _read_coverage(topic, lake, "completeness")
+    if isinstance(coverage, Finding):
+        return coverage
     violations = completeness_violations(coverage)
     landed = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
     facts = {
@@ -71,10 +69,9 @@ def check_completeness(topic: str, lake: Lake) -> Finding:
 
 def check_published(topic: str, lake: Lake) -> Finding:
     """Checks that each published file has the digest that its manifest names."""
-    try:
-        coverage = lake.coverage(topic)
-    except Violation as error:
-        return Finding("published_digest", "the plan log and the manifests", error.violations or (str(error),))
+    coverage = _read_coverage(topic, lake, "published_digest")
+    if isinstance(coverage, Finding):
+        return coverage
     manifests = [manifest for _, manifest in sorted(coverage.manifests.items()) if manifest.file is not None]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         digests = list(pool.map(lambda manifest: published_digest(lake, manifest), manifests))
@@ -113,6 +110,14 @@ def check_replay(
             violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
     facts = {"replayed": len(outcomes), "landed": len(landed), **_count(list(outcomes.values()))}
     return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
+
+
+def _read_coverage(topic: str, lake: Lake, check: str) -> Coverage | Finding:
+    """Reads what a check looks at, or is the check's finding where even that breaks a law."""
+    try:
+        return lake.coverage(topic)
+    except Violation as error:
+        return Finding(check, "the plan log and the manifests", error.violations or (str(error),))
 
 
 def _count(outcomes: Sequence[Outcome]) -> dict[str, int]:
