@@ -15,6 +15,7 @@ RATIOS: Mapping[str, str] = {
     "to_bare_spark": "bare_spark",
     "to_spark_no_sink": "spark_no_sink",
     "to_spark_no_sink_defaults": "spark_no_sink_defaults",
+    "to_spark_no_sink_our_read": "spark_no_sink_our_read",
     "to_structured_streaming": "structured_streaming",
     "to_hand_written_loop": "hand_written_loop",
 }

@@ -19,7 +19,7 @@ from ..core.offsets import OffsetRange
 from ..core.planning import Policy
 from ..core.scans import Scan
 from ..core.verdicts import Outcome
-from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns
+from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns, scan_session
 from ..landing import Attempt, land
 from ..launching import land_through_dagster, open_instance
 from ..planner import commit_next_step
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ISOLATION_LEVEL: Literal["read_committed"] = "read_committed"
+USUAL_TUNING: Mapping[str, str] = {
+    "kafka.max.poll.records": "20000",
+    "kafka.fetch.max.bytes": str(16 * 1024 * 1024),
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +122,16 @@ def bare_spark(place: Place) -> Timed:
     """Reads and writes with our options and our cuts, in one Spark job, and nothing else."""
 
     def timed() -> None:
-        _tuned_read(place).write.options(**PARQUET_OPTIONS).parquet(str(place.out / "data"))
+        _our_read(place).write.options(**PARQUET_OPTIONS).parquet(str(place.out / "data"))
 
     return timed
 
 
 def spark_no_sink(place: Place) -> Timed:
-    """Reads with our options and our cuts into Spark's `noop`: what Parquet and the protocol are added to."""
+    """Reads as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
 
     def timed() -> None:
-        _tuned_read(place).write.format("noop").mode("overwrite").save()
+        _into_nothing(_plain_read(place, USUAL_TUNING))
 
     return timed
 
@@ -135,16 +140,16 @@ def spark_no_sink_defaults(place: Place) -> Timed:
     """Reads with every option at its default into Spark's `noop`."""
 
     def timed() -> None:
-        (
-            place.session.read.format("kafka")
-            .option("kafka.bootstrap.servers", place.bootstrap_servers)
-            .option("subscribe", place.load.topic)
-            .option("includeHeaders", "true")
-            .load()
-            .write.format("noop")
-            .mode("overwrite")
-            .save()
-        )
+        _into_nothing(_plain_read(place, {}))
+
+    return timed
+
+
+def spark_no_sink_our_read(place: Place) -> Timed:
+    """Reads exactly as we do into Spark's `noop`: what Parquet and the protocol are added to."""
+
+    def timed() -> None:
+        _into_nothing(_our_read(place))
 
     return timed
 
@@ -187,11 +192,12 @@ SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     "bare_spark": bare_spark,
     "spark_no_sink": spark_no_sink,
     "spark_no_sink_defaults": spark_no_sink_defaults,
+    "spark_no_sink_our_read": spark_no_sink_our_read,
     "structured_streaming": structured_streaming,
     "hand_written_loop": hand_written_loop,
     THROUGH_DAGSTER: offsetlake_through_dagster,
 }
-WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults"}
+WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults", "spark_no_sink_our_read"}
 
 
 class _Stopwatch:
@@ -224,10 +230,25 @@ def _plan(topic: Topic, edges: Edges) -> None:
         pass
 
 
-def _tuned_read(place: Place) -> DataFrame:
+def _plain_read(place: Place, options: Mapping[str, str]) -> DataFrame:
+    return (
+        place.session.read.format("kafka")
+        .option("kafka.bootstrap.servers", place.bootstrap_servers)
+        .option("subscribe", place.load.topic)
+        .option("includeHeaders", "true")
+        .options(**options)
+        .load()
+    )
+
+
+def _into_nothing(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _our_read(place: Place) -> DataFrame:
     load = place.load
     marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
     ranges = tuple(OffsetRange(0, p, mark.earliest, mark.end) for p, mark in sorted(marks.items()))
     scan = Scan(ranges, load.records_per_range)
     options = kafka_options(place.bootstrap_servers, load.topic, scan, ISOLATION_LEVEL)
-    return raw_columns(place.session.read.format("kafka").options(**options).load(), 0)
+    return raw_columns(scan_session(place.session).read.format("kafka").options(**options).load(), 0)
