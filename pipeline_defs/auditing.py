@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from .attempt import Attempt, Tools
 from .core.coverage import Coverage, completeness_violations, tiling_violations
 from .core.errors import Violation
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome
 from .edges.lake import Lake
-from .landing import Attempt, Tools, land
+from .landing import land
 from .redo import published_digest
 from .settings import code_version
 

@@ -7,64 +7,21 @@ it nothing is visible, after it anyone can finish. docs/protocol.md numbers the 
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from .attempt import Attempt, Tools
 from .core.coverage import Coverage
 from .core.errors import BadKey, EmptySelection, OffsetlakeError, ScanFailed
-from .core.holes import explain_holes, missing_offsets
-from .core.manifest import Manifest, Provenance
 from .core.offsets import OffsetRange, parse_key
 from .core.planlog import Watermarks
 from .core.scans import Scan, group_scans
-from .core.verdicts import Outcome, Verdict, failed, verify_staged
-from .edges import parquet
-from .edges.footer import canonicalize
-from .edges.lake import Lake
+from .core.verdicts import Outcome, Verdict, failed
 from .redo import compare, verify_expired
-from .steps import StepWatcher, no_step
-
-if TYPE_CHECKING:
-    from .edges.kafka import Kafka
-    from .edges.spark import Spark
+from .staging import Staged, match_parts, open_staging, sweep_own_staging, verify_range
 
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Is one try at landing ranges: its unique id and its lineage. `redo` reads landed ranges again and compares."""
-
-    id: str
-    run_id: str
-    code_version: str
-    redo: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """Is everything outside that landing touches; `on_step` is told each protocol step as it is passed."""
-
-    lake: Lake
-    kafka: Kafka
-    spark: Spark
-    now_ms: Callable[[], int]
-    isolation_level: str = "read_committed"
-    on_step: StepWatcher = no_step
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """Is what verification needs of a scan that was read: where, from which topic, and how long it took."""
-
-    folder: Path
-    topic_ids: tuple[str | None, str | None]
-    is_compacted: bool
-    seconds_per_offset: float
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
@@ -81,7 +38,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     unreadable, readable = _split_readable(topic, waiting, coverage, tools)
     yield from unreadable
 
-    folder, is_local = _staging_folder(attempt, tools.lake)
+    folder, is_local = open_staging(attempt, tools.lake)
     try:
         for scan in group_scans(readable):
             yield from _land_scan(topic, scan, folder, coverage, attempt, tools)
@@ -90,7 +47,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
             shutil.rmtree(folder, ignore_errors=True)
 
     now = tools.lake.coverage(topic)
-    _sweep_own_staging(ranges, now, attempt, tools.lake)
+    sweep_own_staging(ranges, now, attempt, tools.lake)
     tools.kafka.move_group(topic, now.frontier(coverage.log.tail.generation), group_of(topic))
     tools.on_step("report", topic=topic)
 
@@ -202,17 +159,17 @@ def _land_scan(
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topic, seconds=seconds)
-    staged = _Staged(
-        folder,
+    parts, strays = match_parts(topic, scan, folder)
+    staged = Staged(
+        parts,
         (before, tools.kafka.read_topic_id(topic)),
         tools.kafka.is_compacted(topic),
         seconds / sum(len(offsets) for offsets in scan.ranges),
     )
-    parts, strays = _match_parts(topic, scan, folder)
 
     def decide(offsets: OffsetRange) -> Verdict:
         try:
-            return _decide(topic, offsets, parts[offsets], staged, coverage, attempt, tools)
+            return _commit_and_publish(topic, offsets, staged, coverage, attempt, tools)
         except OffsetlakeError as error:
             return failed(offsets, str(error))
 
@@ -238,111 +195,27 @@ def _land_halves(
             yield from _land_scan(topic, smaller, staging / f"half{number}", coverage, attempt, tools)
 
 
-def _match_parts(
-    topic: str, scan: Scan, folder: Path
-) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
-    """Matches files to ranges by their footers; a file that is of no one range is named as a stray."""
-    parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(scan.ranges)
-    strays = []
-    for part in parquet.read_parts(folder):
-        owners = [
-            offsets
-            for offsets in scan.ranges
-            if part.partitions == (offsets.partition, offsets.partition)
-            and part.min_offset in offsets
-            and part.max_offset in offsets
-        ]
-        if len(owners) == 1 and parts[owners[0]] is None:
-            parts[owners[0]] = part
-        else:
-            strays.append(
-                f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
-                f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
-            )
-    return parts, strays
-
-
 # ---- verify, commit, publish
 
 
-def _decide(
-    topic: str,
-    offsets: OffsetRange,
-    part: parquet.PartFile | None,
-    staged: _Staged,
-    coverage: Coverage,
-    attempt: Attempt,
-    tools: Tools,
+def _commit_and_publish(
+    topic: str, offsets: OffsetRange, staged: Staged, coverage: Coverage, attempt: Attempt, tools: Tools
 ) -> Verdict:
     """Verifies one staged range, commits its manifest and publishes its file, or says why not."""
-    step = coverage.log.ranges[offsets]
-    lake = tools.lake
-    if part is not None:
-        canonicalize(part.path)
-    file = parquet.staged_file(part, _staged_path(part, offsets, attempt, lake)) if part else None
-    runs = parquet.read_runs(part.path) if part else ()
-    missing = missing_offsets(offsets, runs)
-    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
-    holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
-    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
-    if violations:
+    lake, part = tools.lake, staged.parts[offsets]
+    ours, violations = verify_range(topic, offsets, staged, coverage.log.ranges[offsets], attempt, tools)
+    if ours is None:
         return failed(offsets, *violations)
-    tools.on_step("verify", key=offsets.key, rows=file.rows if file else 0)
+    tools.on_step("verify", key=offsets.key, rows=ours.rows)
 
-    ours = Manifest(
-        topic,
-        offsets,
-        file,
-        holes,
-        Provenance(
-            attempt=attempt.id,
-            run_id=attempt.run_id,
-            code_version=attempt.code_version,
-            writer=tools.spark.writer,
-            plan_seq=step.seq,
-            topic_id=step.topic_id,
-            landed_at_ms=tools.now_ms(),
-            seconds=round(staged.seconds_per_offset * len(offsets), 3),
-        ),
-        isolation_level=tools.isolation_level,
-        schema=part.schema if part else {},
-    )
     known = coverage.manifests.get(offsets)
-    if part is not None and file is not None and lake.store.local_root is None and not coverage.is_landed(offsets):
-        lake.store.upload(part.path, file.path)
+    if part is not None and ours.file is not None and lake.store.local_root is None and not coverage.is_landed(offsets):
+        lake.store.upload(part.path, ours.file.path)
     standing = known or lake.commit_manifest(ours)
     if standing.provenance.attempt != attempt.id:
         return compare(standing, ours, part, lake, is_redo=known is not None)
     tools.on_step("commit", key=offsets.key, digest=ours.digest)
     if not lake.publish(ours):
-        return failed(offsets, f"staged file {file.path if file else ''} is gone before it was published")
+        return failed(offsets, f"staged file {ours.file.path if ours.file else ''} is gone before it was published")
     tools.on_step("publish", key=offsets.key)
     return Verdict(offsets, Outcome.LANDED, ours)
-
-
-# ---- staging
-
-
-def _staging_folder(attempt: Attempt, lake: Lake) -> tuple[Path, bool]:
-    if lake.store.local_root is not None:
-        return lake.store.local_root / "staging" / attempt.id, True
-    return Path(tempfile.mkdtemp(prefix="offsetlake-")), False
-
-
-def _staged_path(part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt, lake: Lake) -> str:
-    if lake.store.local_root is not None:
-        return str(part.path.relative_to(lake.store.local_root))
-    return f"staging/{attempt.id}/{offsets.key}.parquet"
-
-
-def _sweep_own_staging(ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, lake: Lake) -> None:
-    """Deletes what this attempt staged, unless a manifest still needs a file of it to be published."""
-    owed = [
-        offsets
-        for offsets in ranges
-        if (manifest := coverage.manifests.get(offsets)) is not None
-        and manifest.provenance.attempt == attempt.id
-        and not coverage.is_landed(offsets)
-    ]
-    if not owed:
-        lake.store.delete_folder(f"staging/{attempt.id}")

@@ -12,11 +12,12 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from .attempt import Attempt
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
 from .edges.lake import data_path
 from .edges.spark import RAW_COLUMNS
-from .landing import Attempt, land
+from .landing import land
 from .projection import worker_tag
 from .resources import Edges
 from .settings import code_version

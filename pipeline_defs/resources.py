@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .attempt import Tools
 from .core.errors import BadSetting
 from .edges.jars import read_pins, resolve_jars
 from .edges.java import find_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.spark import Spark, spark_config
-from .landing import Tools
 from .settings import Settings
 from .steps import StepWatcher, no_step
 from .topics import Topic

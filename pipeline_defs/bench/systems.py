@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..attempt import Attempt
 from ..component import build_topic_defs
 from ..core.errors import RangesFailed
 from ..core.offsets import OffsetRange
@@ -20,7 +21,7 @@ from ..core.planning import Policy
 from ..core.scans import Scan
 from ..core.verdicts import Outcome
 from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns, scan_session
-from ..landing import Attempt, land
+from ..landing import land
 from ..launching import land_through_dagster, open_instance
 from ..planner import commit_next_step
 from ..resources import Edges

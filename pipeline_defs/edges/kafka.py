@@ -1,4 +1,4 @@
-"""What the broker says: topic ids, watermarks, timestamps, batches of the log, open transactions, group offsets.
+"""What the broker says: topic ids, watermarks, timestamps, open transactions, group offsets.
 
 Planning, evidence and administration only: bulk records are Spark's. Invariant: results are keyed by Kafka partition,
 never joined by position; nothing here decides anything.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -16,24 +16,21 @@ from uuid import UUID
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, UnknownTopicOrPartitionError, for_code
-from kafka.protocol.consumer import FetchRequest
-from kafka.record import MemoryRecords
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from ..core.errors import BrokerUnavailable, UnknownTopic
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
+from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
 
 stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
 
 T = TypeVar("T")
-_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-_FETCH_BYTES = 1024 * 1024
+ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 _NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
-_BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +42,6 @@ class OpenTransaction:
     producer_id: int
     transactional_id: str | None
     started_at_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    start: int
-    end: int
-    kind: SpanKind
-    first_timestamp_ms: int
 
 
 class Kafka:
@@ -88,7 +77,7 @@ class Kafka:
         _, partitions = self._describe(topic)
         firsts = {TopicPartition(topic, p): OffsetSpec.EARLIEST for p in partitions}
         lasts = {TopicPartition(topic, p): OffsetSpec.LATEST for p in partitions}
-        level = _ISOLATION[isolation_level]
+        level = ISOLATION[isolation_level]
         earliest = self._ask(topic, lambda admin: admin.list_partition_offsets(firsts))
         end = self._ask(topic, lambda admin: admin.list_partition_offsets(lasts, isolation_level=level))
         return {
@@ -166,65 +155,13 @@ class Kafka:
         return {name: str(entry["value"]) for name, entry in found["topic"][topic].items()}
 
     def _read_batches(
-        self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = _FETCH_BYTES
-    ) -> Iterator[_Batch]:
-        at = start
-        while at < end:
-            data = self._fetch(topic, partition, at, isolation_level, max_bytes)
-            records = MemoryRecords(bytes(data.records or b""))
-            aborted = sorted((txn.first_offset, txn.producer_id) for txn in data.aborted_transactions or ())
-            aborting: set[int] = set()
-            reached = at
-            while (batch := records.next_batch()) is not None:
-                reached = max(reached, batch.next_offset)
-                while aborted and aborted[0][0] <= batch.last_offset:
-                    aborting.add(aborted.pop(0)[1])
-                if batch.is_control_batch:
-                    aborting.discard(batch.producer_id)
-                    kind = SpanKind.CONTROL
-                else:
-                    is_aborted = batch.is_transactional and batch.producer_id in aborting
-                    kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
-                if (
-                    batch.next_offset > start
-                ):  # also those behind the end: they were fetched, and may serve the next hole
-                    yield _Batch(batch.base_offset, batch.next_offset, kind, batch.first_timestamp)
-            if reached <= at:
-                return  # nothing is left of the log behind this offset
-            at = reached
+        self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = FETCH_BYTES
+    ) -> Iterator[Batch]:
+        def fetch(offset: int) -> Fetched:
+            request = fetch_request(topic, partition, offset, ISOLATION[isolation_level], max_bytes)
+            return self._ask(topic, lambda admin: send_fetch(admin, TopicPartition(topic, partition), request))
 
-    def _fetch(self, topic: str, partition: int, offset: int, isolation_level: str, max_bytes: int) -> Any:
-        part = FetchRequest.FetchTopic.FetchPartition(
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=max_bytes,
-        )
-        request = FetchRequest(
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=max_bytes,
-            isolation_level=_ISOLATION[isolation_level],
-            session_id=0,
-            session_epoch=-1,
-            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[part])],
-            forgotten_topics_data=[],
-            rack_id="",
-            min_version=4,
-            max_version=_BY_NAME,
-        )
-
-        def fetch(admin: KafkaAdminClient) -> Any:
-            response = _run(admin, lambda: _send_to_leader(admin, TopicPartition(topic, partition), request))
-            data = response.responses[0].partitions[0]
-            error = for_code(data.error_code)
-            if error not in {NoError, OffsetOutOfRangeError}:  # out of range: the log holds nothing there
-                raise error(f"fetch of {topic}/{partition} at {offset}")
-            return data
-
-        return self._ask(topic, fetch)
+        return read_batches(fetch, start, end)
 
     # ---- open transactions
 
@@ -333,17 +270,6 @@ def _unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:
         "correct its name in assets/*/defs.yaml",
         topic=topic,
     )
-
-
-def _run(admin: KafkaAdminClient, call: Callable[[], Awaitable[T]]) -> T:
-    # kafka-python's admin client has no public fetch; its connection manager is pinned with it (docs/design/0003)
-    result: T = admin._manager.run(call)
-    return result
-
-
-async def _send_to_leader(admin: KafkaAdminClient, partition: TopicPartition, request: FetchRequest) -> Any:
-    leader = next(iter(await admin._async_get_leader_for_partitions({partition})))
-    return await admin._manager.send(request, node_id=leader)
 
 
 def _replicas(brokers: list[Mapping[str, Any]], topic: str) -> Iterator[Mapping[str, Any]]:

@@ -13,13 +13,14 @@ import dagster as dg
 import duckdb
 from kafka import KafkaProducer
 
+from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanStep
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
-from pipeline_defs.landing import Attempt, Tools, land
+from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
 from pipeline_defs.planner import commit_next_step
 from pipeline_defs.resources import Edges

@@ -38,7 +38,7 @@ ENVIRONMENT = {
     "demo/dagster_server.py": "sets what Dagster's processes inherit",
 }
 
-WITHOUT_DAGSTER = ["landing.py", "redo.py", "planner.py", "auditing.py"]
+WITHOUT_DAGSTER = ["attempt.py", "landing.py", "staging.py", "redo.py", "planner.py", "auditing.py"]
 
 
 @cache

@@ -1,0 +1,119 @@
+"""What a scan staged: which file is which range's, and whether a range may be committed.
+
+Invariant: nothing here is visible to a reader, and nothing becomes so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .attempt import Attempt, Tools
+from .core.coverage import Coverage
+from .core.holes import explain_holes, missing_offsets
+from .core.manifest import Manifest, Provenance
+from .core.offsets import OffsetRange
+from .core.planlog import PlanStep
+from .core.scans import Scan
+from .core.verdicts import verify_staged
+from .edges import parquet
+from .edges.footer import canonicalize
+from .edges.lake import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Is what verification needs of a scan that was read: its files, from which topic, and how long it took."""
+
+    parts: Mapping[OffsetRange, parquet.PartFile | None]
+    topic_ids: tuple[str | None, str | None]
+    is_compacted: bool
+    seconds_per_offset: float
+
+
+def match_parts(
+    topic: str, scan: Scan, folder: Path
+) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
+    """Matches files to ranges by their footers; a file that is of no one range is named as a stray."""
+    parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(scan.ranges)
+    strays = []
+    for part in parquet.read_parts(folder):
+        owners = [
+            offsets
+            for offsets in scan.ranges
+            if part.partitions == (offsets.partition, offsets.partition)
+            and part.min_offset in offsets
+            and part.max_offset in offsets
+        ]
+        if len(owners) == 1 and parts[owners[0]] is None:
+            parts[owners[0]] = part
+        else:
+            strays.append(
+                f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
+                f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
+            )
+    return parts, strays
+
+
+def verify_range(
+    topic: str, offsets: OffsetRange, staged: Staged, step: PlanStep, attempt: Attempt, tools: Tools
+) -> tuple[Manifest | None, list[str]]:
+    """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
+    part = staged.parts[offsets]
+    if part is not None:
+        canonicalize(part.path)
+    file = parquet.staged_file(part, _staged_path(part, offsets, attempt, tools.lake)) if part else None
+    runs = parquet.read_runs(part.path) if part else ()
+    missing = missing_offsets(offsets, runs)
+    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
+    holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
+    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
+    if violations:
+        return None, violations
+    manifest = Manifest(
+        topic,
+        offsets,
+        file,
+        holes,
+        Provenance(
+            attempt=attempt.id,
+            run_id=attempt.run_id,
+            code_version=attempt.code_version,
+            writer=tools.spark.writer,
+            plan_seq=step.seq,
+            topic_id=step.topic_id,
+            landed_at_ms=tools.now_ms(),
+            seconds=round(staged.seconds_per_offset * len(offsets), 3),
+        ),
+        isolation_level=tools.isolation_level,
+        schema=part.schema if part else {},
+    )
+    return manifest, []
+
+
+def open_staging(attempt: Attempt, lake: Lake) -> tuple[Path, bool]:
+    """Is the folder that an attempt stages in, and whether it lies in the lake, which sweeps it."""
+    if lake.store.local_root is not None:
+        return lake.store.local_root / "staging" / attempt.id, True
+    return Path(tempfile.mkdtemp(prefix="offsetlake-")), False
+
+
+def _staged_path(part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt, lake: Lake) -> str:
+    if lake.store.local_root is not None:
+        return str(part.path.relative_to(lake.store.local_root))
+    return f"staging/{attempt.id}/{offsets.key}.parquet"
+
+
+def sweep_own_staging(ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, lake: Lake) -> None:
+    """Deletes what this attempt staged, unless a manifest still needs a file of it to be published."""
+    owed = [
+        offsets
+        for offsets in ranges
+        if (manifest := coverage.manifests.get(offsets)) is not None
+        and manifest.provenance.attempt == attempt.id
+        and not coverage.is_landed(offsets)
+    ]
+    if not owed:
+        lake.store.delete_folder(f"staging/{attempt.id}")
