@@ -18,8 +18,8 @@ from .core.offsets import OffsetRange, parse_key
 from .core.planlog import Watermarks
 from .core.scans import Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
-from .redo import compare, verify_expired
-from .staging import Staged, match_parts, open_staging, sweep_own_staging, verify_range
+from .redo import compare, roll_forward, verify_expired
+from .staging import Staged, match_parts, open_staging, sweep_own_staging, verify_range, written_back
 
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 
@@ -89,7 +89,7 @@ def _finish_known(
         if manifest is None:
             waiting.append(offsets)
         elif not coverage.is_landed(offsets):
-            if tools.lake.publish(manifest):
+            if roll_forward(manifest, tools.lake):
                 tools.on_step("rolled_forward", key=offsets.key)
                 finished.append(Verdict(offsets, Outcome.ROLLED_FORWARD, manifest))
             else:
@@ -153,7 +153,8 @@ def _land_scan(
     started = tools.now_ms()
     before = tools.kafka.read_topic_id(topic)
     try:
-        tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
+        with written_back(folder):
+            tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
     except ScanFailed as error:
         yield from _land_halves(topic, scan, staging, coverage, attempt, tools, error)
         return
@@ -211,6 +212,8 @@ def _commit_and_publish(
     known = coverage.manifests.get(offsets)
     if part is not None and ours.file is not None and lake.store.local_root is None and not coverage.is_landed(offsets):
         lake.store.upload(part.path, ours.file.path)
+    if ours.file is not None:
+        lake.store.make_durable(ours.file.path)
     standing = known or lake.commit_manifest(ours)
     if standing.provenance.attempt != attempt.id:
         return compare(standing, ours, part, lake, is_redo=known is not None)

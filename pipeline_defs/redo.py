@@ -24,7 +24,7 @@ def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, l
     """
     offsets = ours.offsets
     same = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
-    is_published = standing.file is None or lake.is_published(ours.topic, offsets) or lake.publish(standing)
+    is_published = standing.file is None or lake.is_published(ours.topic, offsets) or roll_forward(standing, lake)
     if standing.digest == ours.digest:
         if not is_published and ours.file is not None:
             lake.store.publish(ours.file.path, data_path(ours.topic, offsets))
@@ -40,6 +40,18 @@ def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, l
     if difference is None:
         return Verdict(offsets, same, standing, ("equal rows, other bytes: another writer wrote them",))
     return Verdict(offsets, Outcome.CHANGED, standing, (f"range {offsets.text(ours.topic)}: {difference}",))
+
+
+def roll_forward(manifest: Manifest, lake: Lake) -> bool:
+    """Publishes the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
+    if manifest.file is not None:
+        try:
+            with lake.local_copy(manifest.file.path) as staged:
+                if parquet.digest(staged) != manifest.digest:
+                    return False
+        except FileNotFoundError:
+            return False
+    return lake.publish(manifest)
 
 
 def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:

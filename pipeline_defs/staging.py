@@ -5,8 +5,11 @@ Invariant: nothing here is visible to a reader, and nothing becomes so.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +25,8 @@ from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
 
+WATCH_SECONDS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -31,6 +36,31 @@ class Staged:
     topic_ids: tuple[str | None, str | None]
     is_compacted: bool
     seconds_per_offset: float
+
+
+@contextmanager
+def written_back(folder: Path) -> Iterator[None]:
+    """Has files written to the disk as soon as their tasks are done, while Spark goes on with the others.
+
+    A head start and no more: nothing rests on it, and what is committed is made durable before.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        begun: set[Path] = set()
+        while not ended.wait(WATCH_SECONDS):
+            for path in sorted(set(folder.glob("*.parquet")) - begun):
+                begun.add(path)
+                with suppress(FileNotFoundError), path.open("rb") as file:
+                    os.fsync(file.fileno())
+
+    watcher = threading.Thread(target=watch, name="offsetlake-write-back")
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def match_parts(

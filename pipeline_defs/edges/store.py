@@ -115,6 +115,13 @@ class Store:
         with self._explained("write", path):
             obstore.put(self.objects, path, local)
 
+    def make_durable(self, path: str) -> None:
+        """Brings what Spark staged, and the names that lead to it, to the disk; an object store's writes already are."""
+        if self.local_root is not None:
+            with self._explained("write", path):
+                _fsync(self.local_root / path)
+                self._sync_folders((self.local_root / path).parent)
+
     def delete_folder(self, prefix: str) -> None:
         """Deletes what an attempt staged; never called for anything a manifest refers to before it is published."""
         with self._explained("delete", prefix):
@@ -149,12 +156,17 @@ class Store:
         folder = (self.local_root / target).parent
         is_new = not folder.is_dir()
         obstore.copy(self.objects, source, target, overwrite=False)
-        _fsync(folder)
         if is_new:
-            for parent in folder.parents:
-                _fsync(parent)
-                if parent == self.local_root:
-                    break
+            self._sync_folders(folder)
+        else:
+            _fsync(folder)
+
+    def _sync_folders(self, folder: Path) -> None:
+        """Makes the names in a folder durable, and its own, up to the lake's root."""
+        for each in (folder, *folder.parents):
+            _fsync(each)
+            if each == self.local_root:
+                break
 
     def _settle(self, path: str, data: bytes, error: BaseError) -> Answer:
         found = self.get(path)

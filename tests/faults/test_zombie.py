@@ -86,6 +86,25 @@ def test_a_commit_whose_staged_file_is_gone_is_landed_again_with_the_same_digest
     world.assert_all_landed_once()
 
 
+def test_a_torn_staged_file_is_not_rolled_forward(world: World) -> None:
+    """Killed between commit and publish, and the staged file is not what was committed: a glob never shows it.
+
+    [R-24]
+    """
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    with stopped_at(world, "land", "commit"):
+        (manifest,) = world.coverage.manifests.values()
+    assert manifest.file is not None
+    staged = world.lake_folder / manifest.file.path
+    staged.write_bytes(staged.read_bytes()[:-100] + bytes(100))
+    (verdict,) = world.land()
+    assert verdict.outcome is Outcome.ROLLED_FORWARD
+    assert verdict.manifest == manifest
+    world.assert_all_landed_once()
+
+
 def test_without_a_zombie_the_run_lands_by_itself(world: World) -> None:
     """[R-25] The control: the same child, not overtaken, reports its ranges as landed."""
     world.create_topic()

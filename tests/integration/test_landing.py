@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,8 +12,11 @@ import pytest
 from pipeline_defs.auditing import check_completeness, check_published, check_replay, check_tiling
 from pipeline_defs.core.errors import BadKey, EmptySelection
 from pipeline_defs.core.holes import Cause
+from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges import spark as spark_edge
+from pipeline_defs.edges import store
+from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.landing import group_of
 from tests.support.world import World
@@ -384,6 +388,34 @@ def test_two_planners_at_once_fix_each_boundary_once(world: World) -> None:
     assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-100", "0-100-200", "0-200-250"]
     world.land()
     world.assert_all_landed_once()
+
+
+def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-23] Power may go at any moment: the staged file and the folders that lead to it are synced before the commit."""
+    synced: list[Path] = []
+    before: dict[str, set[Path]] = {}
+    sync, commit = store._fsync, Lake.commit_manifest
+
+    def watch_sync(path: Path) -> None:
+        sync(path)
+        synced.append(path)
+
+    def watch_commit(lake: Lake, manifest: Manifest) -> Manifest:
+        before[manifest.offsets.key] = set(synced)
+        return commit(lake, manifest)
+
+    monkeypatch.setattr(store, "_fsync", watch_sync)
+    monkeypatch.setattr(Lake, "commit_manifest", watch_commit)
+    world.create_topic(2)
+    world.send_numbered(150, 0)
+    world.send_numbered(50, 1)
+    world.plan()
+    for verdict in world.land():
+        assert verdict.manifest is not None
+        assert verdict.manifest.file is not None
+        staged = world.lake_folder / verdict.manifest.file.path
+        folders = [folder for folder in staged.parents if folder.is_relative_to(world.lake_folder)]
+        assert {staged, *folders} <= before[verdict.offsets.key]
 
 
 def test_a_file_that_is_no_range_s_is_found(world: World) -> None:
