@@ -26,11 +26,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Is everything outside that landing touches; `on_step` is told each protocol step as it is passed."""
+    """Is everything outside that landing touches, and what the topic's defs.yaml says of reading and losing.
+
+    `on_step` is told each protocol step as it is passed.
+    """
 
     lake: Lake
     kafka: Kafka
     spark: Spark
     now_ms: Callable[[], int]
     isolation_level: str = "read_committed"
+    on_loss: str = "fail"
     on_step: StepWatcher = no_step

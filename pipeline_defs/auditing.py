@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage, completeness_violations, tiling_violations
 from .core.errors import Violation
+from .core.holes import Cause
+from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome
 from .edges.lake import Lake
@@ -59,11 +61,13 @@ def check_completeness(topic: str, lake: Lake) -> Finding:
     facts = {
         "landed_offsets": sum(len(manifest.offsets) for manifest in landed),
         "rows": sum(manifest.rows for manifest in landed),
-        "holes": sum(hole.end - hole.start for manifest in landed for hole in manifest.holes),
+        "holes": _offsets(landed, lost=False),
+        "lost": _offsets(landed, lost=True),
     }
-    if facts["landed_offsets"] != facts["rows"] + facts["holes"]:
+    if facts["landed_offsets"] != facts["rows"] + facts["holes"] + facts["lost"]:
         violations.append(
-            f"{topic}: {facts['rows']} rows + {facts['holes']} holes != {facts['landed_offsets']} offsets"
+            f"{topic}: {facts['rows']} rows + {facts['holes']} holes + {facts['lost']} lost != "
+            f"{facts['landed_offsets']} offsets"
         )
     return Finding("completeness", f"{len(landed)} landed ranges", tuple(violations), facts)
 
@@ -111,6 +115,11 @@ def check_replay(
             violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
     facts = {"replayed": len(outcomes), "landed": len(landed), **_count(list(outcomes.values()))}
     return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
+
+
+def _offsets(manifests: Sequence[Manifest], *, lost: bool) -> int:
+    holes = (hole for manifest in manifests for hole in manifest.holes)
+    return sum(hole.end - hole.start for hole in holes if (hole.cause is Cause.LOST) == lost)
 
 
 def _read_coverage(topic: str, lake: Lake, check: str) -> Coverage | Finding:

@@ -6,12 +6,15 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from .auditing import Finding, check_completeness, check_published, check_replay, check_tiling
+from .core.losses import Loss
 from .edges.lake import Lake
+from .ledger import check_losses, loss_text, read_ledger
 from .resources import Edges
 from .topics import Topic
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
+NOTHING_LOST = "nothing_lost"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
     "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
@@ -27,6 +30,28 @@ def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
 def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
     """Is the key of one of the topic's checks."""
     return dg.AssetCheckKey(topic.asset_key, name)
+
+
+def build_loss_check(topic: Topic) -> dg.AssetChecksDefinition:
+    """Builds the check of the loss ledger: an error while a loss waits to be accepted, a warning for ever after."""
+
+    @dg.asset_check(
+        asset=topic.losses_key,
+        name=NOTHING_LOST,
+        description="No offset was deleted by the broker before it was landed; names those that were, and who accepted it.",
+    )
+    def nothing_lost(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return loss_result(topic, read_ledger(topic, edges))
+
+    return nothing_lost
+
+
+def loss_result(topic: Topic, losses: list[Loss]) -> dg.AssetCheckResult:
+    """Shows the ledger as a check: each loss with its offsets, cause and standing."""
+    facts = check_losses(topic, losses).facts
+    severity = dg.AssetCheckSeverity.ERROR if facts["not_accepted_offsets"] else dg.AssetCheckSeverity.WARN
+    found = Finding("nothing_lost", f"{len(losses)} losses", tuple(loss_text(topic, loss) for loss in losses), facts)
+    return as_result(found, severity)
 
 
 def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
@@ -57,11 +82,12 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
     return replay
 
 
-def as_result(finding: Finding) -> dg.AssetCheckResult:
+def as_result(finding: Finding, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> dg.AssetCheckResult:
     """Shows a finding: what was looked at, how much, and each violation with its offsets."""
     shown = finding.violations[:100]
     return dg.AssetCheckResult(
         passed=finding.passed,
+        severity=severity,
         metadata={
             "looked_at": finding.looked_at,
             **finding.facts,

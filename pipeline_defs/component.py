@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from .checks import QUICK, build_checks, check_key
+from .checks import NOTHING_LOST, QUICK, build_checks, build_loss_check, check_key
 from .core.offsets import check_topic
 from .core.planning import Policy
 from .raw_asset import build_raw_asset
@@ -76,6 +76,10 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     isolation_level: Annotated[str, _word("read_committed", "read_uncommitted")] = Field(
         default="read_committed", description="whether records of open and aborted transactions are left out"
     )
+    on_loss: Annotated[str, _word("fail", "record")] = Field(
+        default="fail",
+        description="a planned range whose beginning the broker deleted: fail until a person accepts the loss, or record it",
+    )
     budget: Annotated[int, _number(1, 10_000)] = Field(default=200, description="ranges that one planning step may add")
 
     def as_topic(self) -> Topic:
@@ -92,7 +96,8 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             isolation_level=cast("Literal['read_committed', 'read_uncommitted']", self.isolation_level),
             budget=self.budget,
         )
-        return Topic(self.topic, policy, self.bootstrap_servers)
+        on_loss = cast("Literal['fail', 'record']", self.on_loss)
+        return Topic(self.topic, policy, self.bootstrap_servers, on_loss)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 (the interface is Dagster's)
         """Builds the topic's definitions; the edges come as resources, so tests swap them."""
@@ -102,11 +107,12 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
 def build_topic_defs(topic: Topic) -> dg.Definitions:
     """Builds everything that Dagster shows and runs of one topic."""
     raw = dg.AssetSelection.assets(topic.asset_key)
-    quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK))
+    no_loss = dg.AssetSelection.checks(dg.AssetCheckKey(topic.losses_key, NOTHING_LOST))
+    quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
     audit = dg.define_asset_job(
         topic.audit_job,
-        selection=dg.AssetSelection.checks_for_assets(topic.asset_key),
-        description=f"Every check of `{topic.name}`: tiling, completeness, published digests, replay.",
+        selection=dg.AssetSelection.checks_for_assets(topic.asset_key) | no_loss,
+        description=f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, losses.",
         tags={TOPIC_TAG: topic.name},
     )
     source = dg.AssetSpec(
@@ -115,9 +121,19 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
         kinds={"kafka"},
         description=f"Kafka topic `{topic.name}`, on the broker; Offsetlake reads it and never changes it.",
     )
+    ledger = dg.AssetSpec(
+        topic.losses_key,
+        deps=[topic.source_key],
+        group_name="kafka",
+        kinds={"kafka"},
+        description=(
+            f"What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it. Empty, where "
+            "all is well; the sensor reports each change."
+        ),
+    )
     return dg.Definitions(
-        assets=[source, build_raw_asset(topic)],
-        asset_checks=build_checks(topic),
+        assets=[source, build_raw_asset(topic), ledger],
+        asset_checks=[*build_checks(topic), build_loss_check(topic)],
         jobs=[
             dg.define_asset_job(
                 topic.land_job,

@@ -7,13 +7,15 @@ it nothing is visible, after it anyone can finish. docs/protocol.md numbers the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
 from .core.errors import BadKey, EmptySelection, OffsetlakeError, ScanFailed
+from .core.losses import Reading, read_from
 from .core.offsets import OffsetRange, parse_key
 from .core.planlog import Watermarks
 from .core.scans import Scan, group_scans
@@ -22,6 +24,16 @@ from .redo import compare, roll_forward, verify_expired
 from .staging import Staged, match_parts, open_staging, sweep_own_staging, verify_range, written_back
 
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Is what every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what."""
+
+    topic: str
+    coverage: Coverage
+    attempt: Attempt
+    tools: Tools
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
@@ -33,22 +45,22 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
 
-    finished, waiting = _finish_known(ranges, coverage, attempt, tools)
+    run = _Run(topic, coverage, attempt, tools)
+    finished, waiting = _finish_known(run, ranges)
     yield from finished
-    unreadable, readable = _split_readable(topic, waiting, coverage, tools)
+    unreadable, readings = _split_readable(run, waiting)
     yield from unreadable
 
     folder, is_local = open_staging(attempt, tools.lake)
     try:
-        for scan in group_scans(readable):
-            yield from _land_scan(topic, scan, folder, coverage, attempt, tools)
+        yield from _land_readings(run, readings, folder)
     finally:
         if not is_local:
             shutil.rmtree(folder, ignore_errors=True)
 
     now = tools.lake.coverage(topic)
     sweep_own_staging(ranges, now, attempt, tools.lake)
-    tools.kafka.move_group(topic, now.frontier(coverage.log.tail.generation), group_of(topic))
+    tools.kafka.move_group(topic, now.frontier(coverage.log.generation), group_of(topic))
     tools.on_step("report", topic=topic)
 
 
@@ -79,75 +91,90 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
     return sorted(set(ranges))
 
 
-def _finish_known(
-    ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, tools: Tools
-) -> tuple[list[Verdict], list[OffsetRange]]:
+def _finish_known(run: _Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
     """Rolls forward what has a manifest, leaves what is landed, and returns what must be read."""
     finished, waiting = [], []
     for offsets in ranges:
-        manifest = coverage.manifests.get(offsets)
+        manifest = run.coverage.manifests.get(offsets)
         if manifest is None:
             waiting.append(offsets)
-        elif not coverage.is_landed(offsets):
-            if roll_forward(manifest, tools.lake):
-                tools.on_step("rolled_forward", key=offsets.key)
+        elif not run.coverage.is_landed(offsets):
+            if roll_forward(manifest, run.tools.lake):
+                run.tools.on_step("rolled_forward", key=offsets.key)
                 finished.append(Verdict(offsets, Outcome.ROLLED_FORWARD, manifest))
             else:
                 waiting.append(offsets)
-        elif attempt.redo:
+        elif run.attempt.redo:
             waiting.append(offsets)
         else:
             finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
     return finished, waiting
 
 
-def _split_readable(
-    topic: str, ranges: Sequence[OffsetRange], coverage: Coverage, tools: Tools
-) -> tuple[list[Verdict], list[OffsetRange]]:
-    """Asks the broker which ranges it still has whole; the rest get their verdict without being read."""
+def _split_readable(run: _Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
+    """Asks the broker what it still has of each range; what may not be read gets its verdict without being read."""
     if not ranges:
         return [], []
-    tail = coverage.log.tail
-    topic_id = tools.kafka.read_topic_id(topic)
-    watermarks = tools.kafka.read_watermarks(topic, tools.isolation_level)
-    verdicts, readable = [], []
+    tools, tail = run.tools, run.coverage.log.tail
+    topic_id = tools.kafka.read_topic_id(run.topic)
+    watermarks = tools.kafka.read_watermarks(run.topic, tools.isolation_level)
+    verdicts, readings = [], []
     for offsets in ranges:
         is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}
-        reason = _unreadable_reason(topic, offsets, watermarks.get(offsets.partition), is_current=is_current)
-        manifest = coverage.manifests.get(offsets)
-        if reason is None:
-            readable.append(offsets)
-        elif manifest is not None and coverage.is_landed(offsets):
+        reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        manifest = run.coverage.manifests.get(offsets)
+        if reading is not None:
+            readings.append(reading)
+        elif manifest is not None and run.coverage.is_landed(offsets):
             verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
         else:
             verdicts.append(failed(offsets, reason))
-    return verdicts, readable
+    return verdicts, readings
 
 
-def _unreadable_reason(topic: str, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool) -> str | None:
-    where = offsets.text(topic)
+def _read_or_reason(
+    run: _Run, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
+) -> tuple[Reading | None, str]:
+    """Returns what may be read of a range, or why nothing may."""
+    where = offsets.text(run.topic)
     if not is_current:
-        return f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
+        return None, f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
     if marks is None:
-        return f"range {where}: the topic has no partition {offsets.partition} any more"
-    if offsets.start < marks.earliest:
-        gone = min(marks.earliest, offsets.end) - offsets.start
-        return (
-            f"range {where} starts before the earliest offset {marks.earliest}: {gone} offsets "
-            f"[{offsets.start}, {offsets.start + gone}) are gone; nothing was written"
-        )
+        return None, f"range {where}: the topic has no partition {offsets.partition} any more"
     if offsets.end > marks.end:
-        return f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
-    return None
+        return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
+    reading = read_from(offsets, marks.earliest)
+    is_accepted = run.tools.on_loss == "record" or offsets in run.coverage.accepted
+    if reading.lost and (not is_accepted or run.coverage.is_landed(offsets)):
+        (lost,) = reading.lost
+        return None, (
+            f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
+            f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator) before they were "
+            f"landed; nothing was written; `offsetlake accept-loss {run.topic} {offsets.key}` lands what is left and "
+            "records the loss, `on_loss: record` in defs.yaml does so by itself"
+        )
+    return reading, ""
 
 
 # ---- scan, stage
 
 
-def _land_scan(
-    topic: str, scan: Scan, staging: Path, coverage: Coverage, attempt: Attempt, tools: Tools
-) -> Iterator[Verdict]:
+def _land_readings(run: _Run, readings: Sequence[Reading], staging: Path) -> Iterator[Verdict]:
+    """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
+    by_rest = {reading.rest: reading for reading in readings if reading.rest is not None}
+    for scan in group_scans(by_rest):
+        yield from _land_scan(run, scan, by_rest, staging)
+    gone = [reading for reading in readings if reading.rest is None]
+    if gone:
+        topic_id = run.tools.kafka.read_topic_id(run.topic)
+        nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
+        yield from (_decide(run, reading, nothing) for reading in gone)
+
+
+def _land_scan(run: _Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], staging: Path) -> Iterator[Verdict]:
     """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
+    topic, tools = run.topic, run.tools
+    readings = [by_rest[rest] for rest in scan.ranges]
     folder = staging / f"{scan.ranges[0].key}_{len(scan.ranges)}"
     tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(scan.bounds))
     started = tools.now_ms()
@@ -156,55 +183,51 @@ def _land_scan(
         with written_back(folder):
             tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
     except ScanFailed as error:
-        yield from _land_halves(topic, scan, staging, coverage, attempt, tools, error)
+        yield from _land_halves(run, readings, staging, error)
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topic, seconds=seconds)
     parts, strays = match_parts(topic, scan, folder)
+    if strays:
+        yield from (failed(reading.offsets, *strays) for reading in readings)
+        return
     staged = Staged(
         parts,
         (before, tools.kafka.read_topic_id(topic)),
         tools.kafka.is_compacted(topic),
-        seconds / sum(len(offsets) for offsets in scan.ranges),
+        seconds / sum(len(rest) for rest in scan.ranges),
     )
-
-    def decide(offsets: OffsetRange) -> Verdict:
-        try:
-            return _commit_and_publish(topic, offsets, staged, coverage, attempt, tools)
-        except OffsetlakeError as error:
-            return failed(offsets, str(error))
-
-    if strays:
-        yield from (failed(offsets, *strays) for offsets in scan.ranges)
-        return
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        yield from pool.map(decide, scan.ranges)
+        yield from pool.map(lambda reading: _decide(run, reading, staged), readings)
 
 
-def _land_halves(
-    topic: str, scan: Scan, staging: Path, coverage: Coverage, attempt: Attempt, tools: Tools, error: ScanFailed
-) -> Iterator[Verdict]:
+def _land_halves(run: _Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
-    verdicts, readable = _split_readable(topic, scan.ranges, coverage, tools)
+    verdicts, left = _split_readable(run, [reading.offsets for reading in readings])
     yield from verdicts
-    if len(scan.ranges) == 1:
-        yield from (failed(offsets, str(error)) for offsets in readable)
+    if len(readings) == 1 and left == readings:
+        yield failed(left[0].offsets, str(error))
         return
-    middle = max(1, len(readable) // 2)
-    for number, half in enumerate((readable[:middle], readable[middle:])):
-        for smaller in group_scans(half):
-            yield from _land_scan(topic, smaller, staging / f"half{number}", coverage, attempt, tools)
+    middle = max(1, len(left) // 2)
+    for number, half in enumerate((left[:middle], left[middle:])):
+        yield from _land_readings(run, half, staging / f"half{number}")
 
 
 # ---- verify, commit, publish
 
 
-def _commit_and_publish(
-    topic: str, offsets: OffsetRange, staged: Staged, coverage: Coverage, attempt: Attempt, tools: Tools
-) -> Verdict:
+def _decide(run: _Run, reading: Reading, staged: Staged) -> Verdict:
+    try:
+        return _commit_and_publish(run, reading, staged)
+    except OffsetlakeError as error:
+        return failed(reading.offsets, str(error))
+
+
+def _commit_and_publish(run: _Run, reading: Reading, staged: Staged) -> Verdict:
     """Verifies one staged range, commits its manifest and publishes its file, or says why not."""
-    lake, part = tools.lake, staged.parts[offsets]
-    ours, violations = verify_range(topic, offsets, staged, coverage.log.ranges[offsets], attempt, tools)
+    offsets, coverage, tools, lake = reading.offsets, run.coverage, run.tools, run.tools.lake
+    part = staged.part_of(reading)
+    ours, violations = verify_range(run.topic, reading, staged, coverage.log.ranges[offsets], run.attempt, tools)
     if ours is None:
         return failed(offsets, *violations)
     tools.on_step("verify", key=offsets.key, rows=ours.rows)
@@ -215,7 +238,7 @@ def _commit_and_publish(
     if ours.file is not None:
         lake.store.make_durable(ours.file.path)
     standing = known or lake.commit_manifest(ours)
-    if standing.provenance.attempt != attempt.id:
+    if standing.provenance.attempt != run.attempt.id:
         return compare(standing, ours, part, lake, is_redo=known is not None)
     tools.on_step("commit", key=offsets.key, digest=ours.digest)
     if not lake.publish(ours):

@@ -16,6 +16,7 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from .core.coverage import Coverage
 from .core.dispatch import Tried
 from .core.errors import BadKey
+from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .edges.processes import Process, read_process
 from .topics import TOPIC_TAG, WORKER_TAG, Topic
@@ -64,6 +65,23 @@ def report_unseen(
     for offsets in unseen[:limit]:
         instance.report_runless_asset_event(event(offsets))
     return min(len(unseen), limit)
+
+
+def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss]) -> bool:
+    """Reports the loss ledger where it is not what Dagster was last told; returns whether it was."""
+    lines = [f"{loss.offsets.text(topic.name)}: {len(loss.offsets)} offsets {loss.cause}" for loss in losses]
+    told = instance.get_latest_materialization_event(topic.losses_key)
+    before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
+    ledger = "\n".join(f"- {line}" for line in lines)
+    if (before.value if before else "") == ledger:
+        return False
+    metadata = {
+        "lost_offsets": sum(len(loss.offsets) for loss in losses),
+        "losses": len(losses),
+        "ledger": dg.MetadataValue.md(ledger),
+    }
+    instance.report_runless_asset_event(dg.AssetMaterialization(topic.losses_key, metadata=metadata))
+    return True
 
 
 Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none where somebody typed what is no range

@@ -121,6 +121,4 @@ def check_broker(topic: Topic, edges: Edges) -> Finding:
     for offsets, state in coverage.states().items():
         if state in {State.LANDED, State.PENDING}:
             facts[state.value] += len(offsets)
-        elif state is State.LOST:
-            violations.append(f"{offsets.text(topic.name)} is lost: {len(offsets)} offsets")
     return Finding("broker", f"{len(marks)} Kafka partitions", tuple(violations), facts)

@@ -85,6 +85,7 @@ class Edges:
             spark=Spark(lambda: pyspark.spark_session, self.bootstrap_servers(topic)),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
+            on_loss=topic.on_loss,
             on_step=on_step,
         )
 

@@ -10,6 +10,7 @@ import dagster as dg
 
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
+from .core.losses import find_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
 from .planner import commit_next_step
@@ -21,6 +22,7 @@ from .projection import (
     read_order,
     read_tried,
     register_keys,
+    report_losses,
     report_unseen,
 )
 from .raw_asset import RANGES_PER_RUN, materialization
@@ -80,6 +82,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
+    report_losses(instance, topic, find_losses(coverage))
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
     held = read_held(instance, topic, order)

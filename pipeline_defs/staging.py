@@ -16,6 +16,7 @@ from pathlib import Path
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
 from .core.holes import explain_holes, missing_offsets
+from .core.losses import Reading
 from .core.manifest import Manifest, Provenance
 from .core.offsets import OffsetRange
 from .core.planlog import PlanStep
@@ -36,6 +37,10 @@ class Staged:
     topic_ids: tuple[str | None, str | None]
     is_compacted: bool
     seconds_per_offset: float
+
+    def part_of(self, reading: Reading) -> parquet.PartFile | None:
+        """Is the staged file of what could be read of a range; none where it holds no record."""
+        return self.parts.get(reading.rest) if reading.rest else None
 
 
 @contextmanager
@@ -88,17 +93,18 @@ def match_parts(
 
 
 def verify_range(
-    topic: str, offsets: OffsetRange, staged: Staged, step: PlanStep, attempt: Attempt, tools: Tools
+    topic: str, reading: Reading, staged: Staged, step: PlanStep, attempt: Attempt, tools: Tools
 ) -> tuple[Manifest | None, list[str]]:
     """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
-    part = staged.parts[offsets]
+    offsets, part = reading.offsets, staged.part_of(reading)
     if part is not None:
         canonicalize(part.path)
     file = parquet.staged_file(part, _staged_path(part, offsets, attempt, tools.lake)) if part else None
     runs = parquet.read_runs(part.path) if part else ()
-    missing = missing_offsets(offsets, runs)
+    missing = missing_offsets(reading.rest, runs) if reading.rest else []
     spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
     holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
+    holes = (*reading.lost, *holes)
     violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
     if violations:
         return None, violations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 import dagster as dg
 
@@ -16,11 +17,16 @@ WORKER_TAG = "offsetlake/worker"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Is one topic's configuration; `bootstrap_servers` is none where the machine's setting holds."""
+    """Is one topic's configuration; `bootstrap_servers` is none where the machine's setting holds.
+
+    `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
+    the loss, or what is left is landed and the loss recorded.
+    """
 
     name: str
     policy: Policy
     bootstrap_servers: str | None = None
+    on_loss: Literal["fail", "record"] = "fail"
 
     @property
     def asset_key(self) -> dg.AssetKey:
@@ -31,6 +37,11 @@ class Topic:
     def source_key(self) -> dg.AssetKey:
         """Is the external asset that stands for the Kafka topic itself."""
         return dg.AssetKey(["kafka", self.name])
+
+    @property
+    def losses_key(self) -> dg.AssetKey:
+        """Is the external asset that stands for the topic's loss ledger."""
+        return dg.AssetKey(["losses", self.name])
 
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:

@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"
+# retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
+BROKER_PROPERTIES = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "200",
+}
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Is a real Kafka broker for the whole session."""
     directory = tmp_path_factory.mktemp("broker")
-    yield start_broker(directory, jars=resolve_jars("broker", JARS))
+    yield start_broker(directory, jars=resolve_jars("broker", JARS), properties=BROKER_PROPERTIES)
     stop_broker(directory)
 
 

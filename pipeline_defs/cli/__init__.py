@@ -16,6 +16,7 @@ from .broker import broker
 from .demo import demo
 from .doctor import doctor
 from .land import land, plan, rebuild
+from .losses import accept_loss, losses
 from .produce import produce
 from .read import audit, sql, status, trace
 from .show import ERRORS
@@ -36,7 +37,22 @@ def cli() -> None:
     """
 
 
-for command in (broker, produce, plan, land, rebuild, status, sql, trace, audit, doctor, demo, bench):
+for command in (
+    broker,
+    produce,
+    plan,
+    land,
+    rebuild,
+    status,
+    sql,
+    trace,
+    audit,
+    losses,
+    accept_loss,
+    doctor,
+    demo,
+    bench,
+):
     cli.add_command(command)
 
 

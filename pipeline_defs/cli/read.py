@@ -11,6 +11,7 @@ from rich.markup import escape
 from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ..definitions import load_topics
 from ..edges.duck import Duck
+from ..ledger import check_losses, read_ledger
 from ..reports import check_broker, status_rows, trace_row
 from ..resources import Edges
 from ..topics import Topic
@@ -69,7 +70,7 @@ def status(topic: str | None, as_json: bool) -> None:
 @click.argument("statement")
 @json_option
 def sql(statement: str, as_json: bool) -> None:
-    """Run one DuckDB statement over the lake: a view per topic, plus `ranges`.
+    """Run one DuckDB statement over the lake: a view per topic, plus `ranges` and `losses`.
 
     \b
     Examples:
@@ -156,7 +157,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str) -> list[Findin
     ]
     if any(not finding.passed for finding in findings[:1]):
         return findings  # what does not tile cannot be replayed or held against the broker
-    findings.append(check_broker(topic, edges))
+    findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
     if replay not in {"none", "0"}:
         tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
         findings.append(check_replay(topic.name, tools, sample=None if replay == "all" else int(replay), seed=seed))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from .losses import Acceptance
 from .manifest import Manifest
 from .offsets import OffsetRange
-from .planlog import LinkKind, PlanLog
+from .planlog import Link, LinkKind, PlanLog
 
 
 class State(StrEnum):
@@ -30,32 +31,31 @@ class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
     `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range
-    can own.
+    can own; `accepted` maps a range or link to a person's word that what is lost of it is lost.
     """
 
     log: PlanLog
     manifests: Mapping[OffsetRange, Manifest]
     published: Mapping[OffsetRange, int]
     strays: tuple[str, ...] = ()
+    accepted: Mapping[OffsetRange, Acceptance] = field(default_factory=dict)
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Says whether the manifest exists and its file, where it has one, is published."""
         manifest = self.manifests.get(offsets)
         return manifest is not None and (manifest.file is None or offsets in self.published)
 
+    def state_of(self, link: Link) -> State:
+        """Returns where a link stands; an un-landed range of a closed generation is lost."""
+        if link.kind is not LinkKind.RANGE:
+            return State(link.kind.value)
+        if self.is_landed(link.offsets):
+            return State.LANDED
+        return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
+
     def states(self) -> dict[OffsetRange, State]:
-        """Returns the state of every link, in log order; un-landed ranges of a closed generation are lost."""
-        open_generation = self.log.tail.generation
-        states: dict[OffsetRange, State] = {}
-        for link in self.log.links:
-            if link.kind is not LinkKind.RANGE:
-                states[link.offsets] = State(link.kind.value)
-            elif self.is_landed(link.offsets):
-                states[link.offsets] = State.LANDED
-            else:
-                closed = link.offsets.generation < open_generation
-                states[link.offsets] = State.LOST if closed else State.PENDING
-        return states
+        """Returns the state of every link, in log order."""
+        return {link.offsets: self.state_of(link) for link in self.log.links}
 
     def pending(self) -> list[OffsetRange]:
         """Returns the planned ranges that are not landed and still can be, in log order."""

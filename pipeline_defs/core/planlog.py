@@ -190,6 +190,11 @@ class PlanLog:
         """Is what planning goes on from."""
         return self.steps[-1].tail if self.steps else Tail()
 
+    @property
+    def generation(self) -> int:
+        """Is the open generation; those before it are closed."""
+        return self.steps[-1].generation if self.steps else 0
+
 
 def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
     """Names every place where a sequence of steps breaks a law of the log, with the offsets."""

@@ -1,4 +1,7 @@
-"""DuckDB over a lake: one view per topic over the plain glob, and `ranges` from plan log and manifests. Reads only."""
+"""DuckDB over a lake: one view per topic over the plain glob, `ranges` and `losses` from plan log and manifests.
+
+Reads only.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pyarrow as pa
 
 from ..core.coverage import Coverage
 from ..core.errors import Refused
+from ..core.losses import Loss, find_losses
 from .lake import Lake, data_path
 
 _RANGE_SCHEMA = pa.schema(
@@ -37,6 +41,20 @@ _RANGE_SCHEMA = pa.schema(
     ]
 )
 
+_LOSS_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("generation", pa.int32()),
+        ("partition", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("key", pa.string()),
+        ("cause", pa.string()),
+        ("recorded_at", pa.timestamp("ms", "UTC")),
+        ("accepted_by", pa.string()),
+    ]
+)
+
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
            NULL::TIMESTAMPTZ AS "timestamp", NULL::INTEGER AS timestamp_type, NULL::BLOB AS "key", NULL::BLOB AS "value",
@@ -54,15 +72,18 @@ class Duck:
         if lake.store.local_root is None:
             self._connection.register_filesystem(lake.store.filesystem())
         rows: list[dict[str, Any]] = []
+        losses: list[dict[str, Any]] = []
         for topic in topics:
             coverage = lake.coverage(topic)
             rows += _range_rows(topic, coverage, lake)
+            losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
             source = (
                 f"SELECT * FROM read_parquet({_files(topic, coverage, lake)})" if coverage.published else _EMPTY_TOPIC
             )
             name = topic.replace('"', '""')
             self._connection.execute(f'CREATE VIEW "{name}" AS {source}')
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
+        self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Runs one statement; returns column names and rows. Raises `Refused` with DuckDB's own words."""
@@ -118,3 +139,17 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, An
             }
         )
     return rows
+
+
+def _loss_row(topic: str, loss: Loss) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "generation": loss.offsets.generation,
+        "partition": loss.offsets.partition,
+        "start": loss.offsets.start,
+        "end": loss.offsets.end,
+        "key": loss.key,
+        "cause": loss.cause,
+        "recorded_at": loss.recorded_at_ms,
+        "accepted_by": loss.acceptance.accepted_by if loss.acceptance else None,
+    }

@@ -3,6 +3,7 @@
     data/<topic>/g0/p0003/<start20>-<end20>.parquet           published; a plain glob is always right
     manifests/<topic>/g0/p0003/<start20>-<end20>.<rev>.json   the facts of each landed range
     plan/<topic>/<seq20>.json                                 the plan log
+    accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     staging/<attempt>/...                                     visible to nobody
 
 Every object is immutable, so what was read once is kept.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from ..core.coverage import Coverage
 from ..core.errors import BrokenManifest
+from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
@@ -96,6 +98,22 @@ class Lake:
             self._manifests[path] = manifest
         return self._manifests[path]
 
+    # ---- accepted losses
+
+    def read_accepted(self, topic: str) -> dict[OffsetRange, Acceptance]:
+        """Reads every acceptance of a topic, by the range or link that it is of."""
+        accepted = {}
+        for path in self.store.list(f"accepted/{topic}"):
+            acceptance = Acceptance.from_json(self.store.get(path) or b"", self.store.url(path))
+            accepted[acceptance.offsets] = acceptance
+        return accepted
+
+    def commit_acceptance(self, acceptance: Acceptance) -> bool:
+        """Records that a loss is accepted; false where somebody did before."""
+        path = f"{_folder('accepted', acceptance.topic, acceptance.offsets)}/{acceptance.offsets.stem}.json"
+        scratch = f"staging/accept-{uuid.uuid4().hex}"
+        return self.store.put_new(path, acceptance.to_json(), scratch) is Answer.COMMITTED
+
     # ---- data
 
     def list_published(self, topic: str) -> tuple[dict[OffsetRange, int], tuple[str, ...]]:
@@ -144,7 +162,7 @@ class Lake:
         """
         published, strays = self.list_published(topic)
         manifests = self.read_manifests(topic)
-        return Coverage(self.read_plan_log(topic), manifests, published, strays)
+        return Coverage(self.read_plan_log(topic), manifests, published, strays, self.read_accepted(topic))
 
 
 def data_path(topic: str, offsets: OffsetRange) -> str:

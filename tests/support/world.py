@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import dagster as dg
 import duckdb
+import stamina
 from kafka import KafkaProducer
 
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import PlanStep
+from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.landing import land
@@ -107,6 +108,30 @@ class World:
 
         with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
             admin.delete_records({TopicPartition(self.name, partition): before})
+
+    def alter_topic(self, **configs: str) -> None:
+        """Changes the topic's configuration, as an operator would."""
+        from kafka import KafkaAdminClient
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        dotted = {name.replace("_", "."): value for name, value in configs.items()}
+        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.name, dotted)])
+
+    def wait_for_earliest(self, partition: int, offset: int) -> None:
+        """Waits until the broker's log begins at an offset: the fault has then happened."""
+        self.wait_until(lambda: self.watermarks(partition).earliest == offset)
+
+    def watermarks(self, partition: int) -> Watermarks:
+        kafka = self.edges.kafka(self.topic)
+        return kafka.read_watermarks(self.name, self.topic.policy.isolation_level)[partition]
+
+    @staticmethod
+    def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+        """Waits until what the broker does by itself has happened; fails where it does not."""
+        for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=0.3):
+            with attempt:
+                assert condition()
 
     # ---- planning and landing
 

@@ -1,0 +1,87 @@
+"""`offsetlake losses` and `accept-loss`: what the broker deleted before it was landed, and who said so."""
+
+from __future__ import annotations
+
+import getpass
+
+import click
+
+from ..definitions import load_topics
+from ..ledger import accept_loss as accept
+from ..ledger import check_losses, read_ledger, standing
+from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, time_text
+
+
+@click.command()
+@click.argument("topic", required=False)
+@json_option
+def losses(topic: str | None, as_json: bool) -> None:
+    """List every offset that was lost: where, why, when it was recorded, who accepted it. Exit code 1 if one waits.
+
+    \b
+    Examples:
+      offsetlake losses
+      offsetlake losses flights --json
+    """
+    edges = open_edges()
+    found = [
+        (each, loss)
+        for each in ([find_topic(topic)] if topic else load_topics().values())
+        for loss in read_ledger(each, edges)
+    ]
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": each.name,
+                    "generation": loss.offsets.generation,
+                    "partition": loss.offsets.partition,
+                    "start": loss.offsets.start,
+                    "end": loss.offsets.end,
+                    "offsets": len(loss.offsets),
+                    "key": loss.key,
+                    "cause": loss.cause,
+                    "recorded_at_ms": loss.recorded_at_ms,
+                    "standing": standing(each, loss),
+                }
+                for each, loss in found
+            ]
+        )
+    else:
+        rows = [
+            (
+                loss.key,
+                loss.offsets.text(each.name),
+                len(loss.offsets),
+                loss.cause,
+                time_text(loss.recorded_at_ms),
+                standing(each, loss),
+            )
+            for each, loss in found
+        ]
+        print_table(f"{len(rows)} losses", ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
+    if any(check_losses(each, [loss]).facts["not_accepted_offsets"] for each, loss in found):
+        raise SystemExit(1)
+
+
+@click.command(name="accept-loss")
+@click.argument("topic")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
+def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:
+    """Say that what the broker deleted of a range is lost; what is left of it is landed with the loss in its manifest.
+
+    \b
+    Example:
+      offsetlake accept-loss flights 0-0-20000
+    """
+    configured, edges = find_topic(topic), open_edges()
+    for key in keys:
+        acceptance = accept(configured, key, edges, by)
+        first, last = acceptance.lost
+        OUT.print(
+            f"{acceptance.offsets.text(topic)}: {last - first} offsets [{first}, {last}) accepted as lost by "
+            f"{acceptance.accepted_by}, {time_text(acceptance.accepted_at_ms)}",
+            soft_wrap=True,
+        )
+    OUT.print(f"what is left is landed by the next run; now: offsetlake land {topic} --pending", soft_wrap=True)

@@ -1,0 +1,86 @@
+"""The loss ledger of a topic, and a person's word that a loss is one: from the lake and the broker.
+
+The losses themselves are derived by `core.losses`. Invariant: an acceptance names offsets that were gone when it was
+given.
+"""
+
+from __future__ import annotations
+
+from .auditing import Finding
+from .core.coverage import State
+from .core.errors import BadKey, Refused
+from .core.losses import Acceptance, Loss, find_losses, read_from, unrecorded_losses
+from .core.offsets import OffsetRange, parse_key
+from .edges.lake import Lake
+from .resources import Edges
+from .topics import Topic
+
+
+def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
+    """Reads every loss of a topic, those recorded first, then what waits to be accepted."""
+    coverage = edges.lake.coverage(topic.name)
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    return [*find_losses(coverage), *unrecorded_losses(coverage, marks)]
+
+
+def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
+    """Checks that every loss was accepted; each violation names the offsets, the cause and what to do."""
+    waiting = [loss for loss in losses if not is_accepted(topic, loss)]
+    facts = {
+        "lost_offsets": sum(len(loss.offsets) for loss in losses),
+        "not_accepted_offsets": sum(len(loss.offsets) for loss in waiting),
+    }
+    return Finding("losses", f"{len(losses)} losses", tuple(loss_text(topic, loss) for loss in waiting), facts)
+
+
+def loss_text(topic: Topic, loss: Loss) -> str:
+    """Is a loss in one line: offsets, cause, what was said of it."""
+    return f"{loss.offsets.text(topic.name)}: {len(loss.offsets)} offsets {loss.cause}; {standing(topic, loss)}"
+
+
+def is_accepted(topic: Topic, loss: Loss) -> bool:
+    """Says whether a person, or the topic's policy, has said that the loss is one."""
+    return loss.acceptance is not None or topic.on_loss == "record"
+
+
+def standing(topic: Topic, loss: Loss) -> str:
+    """Is what was said of a loss, in words, and what to do where nothing was."""
+    if loss.acceptance is not None:
+        return f"accepted by {loss.acceptance.accepted_by}"
+    if topic.on_loss == "record":
+        return "recorded by on_loss: record"
+    return f"not accepted: `offsetlake accept-loss {topic.name} {loss.key}`"
+
+
+def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
+    """Records that what is lost of a range or a lost link is lost; refuses where nothing is. The first word stands."""
+    coverage = edges.lake.coverage(topic.name)
+    offsets = parse_key(key)
+    state = coverage.states().get(offsets)
+    if state is None:
+        raise BadKey(
+            f"{key} is no range and no lost link of topic {topic.name}; nothing was written; take a key from "
+            f"`offsetlake losses {topic.name}`",
+            key=key,
+        )
+    if offsets not in coverage.accepted:
+        lost = (offsets.start, offsets.end) if state is State.LOST else _lost_now(topic, offsets, state, edges)
+        edges.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, edges.now_ms()))
+    return read_acceptance(topic.name, offsets, edges.lake)
+
+
+def read_acceptance(topic: str, offsets: OffsetRange, lake: Lake) -> Acceptance:
+    """Reads the acceptance that stands."""
+    return lake.read_accepted(topic)[offsets]
+
+
+def _lost_now(topic: Topic, offsets: OffsetRange, state: State, edges: Edges) -> tuple[int, int]:
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level).get(offsets.partition)
+    lost = read_from(offsets, marks.earliest).lost if marks is not None and state is State.PENDING else ()
+    if not lost:
+        raise Refused(
+            f"nothing is lost of {offsets.text(topic.name)}, which is {state.value}; nothing was written; "
+            f"`offsetlake losses {topic.name}` lists what is",
+            key=offsets.key,
+        )
+    return lost[0].start, lost[0].end

@@ -1,0 +1,190 @@
+"""What the broker deletes before it is landed: named exactly, never passed over, never undone (AC1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.auditing import check_completeness, check_tiling
+from pipeline_defs.checks import loss_result
+from pipeline_defs.core.errors import BadKey, Refused
+from pipeline_defs.core.holes import Cause, Interval
+from pipeline_defs.core.losses import BEFORE_LANDED, BEFORE_PLANNED
+from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.ledger import accept_loss, read_ledger
+from tests.support.world import World
+
+TWO_DAYS_MS = 2 * 24 * 3600 * 1000
+
+
+def by_key(verdicts: list[Verdict]) -> dict[str, Verdict]:
+    return {verdict.offsets.key: verdict for verdict in verdicts}
+
+
+def expire(world: World, count: int) -> None:
+    """Fills two Kafka partitions, plans them, and has retention delete the first `count` records of partition 0."""
+    world.create_topic(2, segment_ms="3600000")
+    old = world.edges.now_ms() - TWO_DAYS_MS
+    world.send({"partition": 0, "key": b"old", "value": b"%d" % n, "timestamp_ms": old} for n in range(count))
+    world.send_numbered(300 - count, 0)  # a new segment: its records are two days younger
+    world.send_numbered(100, 1)
+    world.plan()
+    world.alter_topic(retention_ms=str(TWO_DAYS_MS // 2))
+    world.wait_for_earliest(0, count)
+
+
+def still_there(world: World, first: int) -> list[Any]:
+    return sorted(row for (partition, offset), row in world.sent.items() if partition == 1 or offset >= first)
+
+
+def test_retention_of_planned_ranges_fails_them_by_name_and_no_other(world: World) -> None:
+    """AC1: [0, 150) expires before it is read: those ranges fail and say so, nothing is reset, the others land.
+
+    [R-41]
+    """
+    expire(world, 150)
+    steps = world.coverage.log.steps
+    verdicts = by_key(world.land())
+    assert {key for key, v in verdicts.items() if v.outcome is Outcome.FAILED} == {"0-0-100", "0-100-200"}
+    assert "100 offsets [0, 100) are gone, deleted by the broker (retention" in verdicts["0-0-100"].violations[0]
+    assert "50 offsets [100, 150) are gone" in verdicts["0-100-200"].violations[0]
+    assert f"offsetlake accept-loss {world.name} 0-100-200" in verdicts["0-100-200"].violations[0]
+    assert world.coverage.log.steps == steps, "no boundary moved"
+    assert [row[:2] for row in world.rows()] == [(0, n) for n in range(200, 300)] + [(1, n) for n in range(100)]
+    assert not world.plan(), "planning goes on from where it was"
+    waiting = read_ledger(world.topic, world.edges)
+    assert [(loss.key, loss.cause, loss.recorded_at_ms) for loss in waiting] == [
+        ("0-0-100", BEFORE_LANDED, None),
+        ("0-100-200", BEFORE_LANDED, None),
+    ]
+    result = loss_result(world.topic, waiting)
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
+
+
+def test_an_accepted_loss_lands_what_is_left_and_stands_in_the_manifest(world: World) -> None:
+    """AC1: after a person's word the rest is landed, and the equation holds with the lost offsets in it.
+
+    [R-42]
+    """
+    expire(world, 150)
+    world.land()
+    for key in ("0-0-100", "0-100-200"):
+        accept_loss(world.topic, key, world.edges, "ada")
+    verdicts = by_key(world.land())
+    assert {v.outcome for v in verdicts.values()} == {Outcome.LANDED}
+    assert world.rows() == still_there(world, 150)
+    assert not world.pending
+    manifests = {offsets.key: manifest for offsets, manifest in world.coverage.manifests.items()}
+    assert manifests["0-0-100"].holes == (Interval(0, 100, Cause.LOST),)
+    assert (manifests["0-0-100"].file, manifests["0-0-100"].rows) == (None, 0)
+    assert manifests["0-100-200"].holes == (Interval(100, 150, Cause.LOST),)
+    assert manifests["0-100-200"].rows == 50
+    completeness = check_completeness(world.name, world.edges.lake)
+    assert (completeness.passed, completeness.facts["lost"], completeness.facts["holes"]) == (True, 150, 0)
+    assert check_tiling(world.name, world.edges.lake).passed
+    result = loss_result(world.topic, read_ledger(world.topic, world.edges))
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    _, rows = Duck(world.edges.lake, [world.name]).query(
+        'SELECT key, start, "end", accepted_by FROM losses ORDER BY start'
+    )
+    assert rows == [("0-0-100", 0, 100, "ada"), ("0-100-200", 100, 150, "ada")]
+    again = world.land(["0-100-200"], redo=True)
+    assert [v.outcome for v in again] == [Outcome.EXPIRED]
+
+
+def test_on_loss_record_lands_what_is_left_by_itself(world: World) -> None:
+    """[R-42] The policy is a person's word given before."""
+    expire(world, 150)
+    world.topic = dataclasses.replace(world.topic, on_loss="record")
+    assert {v.outcome for v in world.land()} == {Outcome.LANDED}
+    assert world.rows() == still_there(world, 150)
+    assert [(o.offsets.start, o.offsets.end) for o in read_ledger(world.topic, world.edges)] == [(0, 100), (100, 150)]
+
+
+def test_what_expires_while_it_is_read_is_lost_exactly(world: World) -> None:
+    """[R-42] The log's start moves after the broker was asked and before Spark reads: asked again, read again."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan()
+    world.topic = dataclasses.replace(world.topic, on_loss="record")
+    world.delete_records(0, 10)
+    scans: list[str] = []
+
+    def expire_more(step: str, **_: object) -> None:
+        if step == "scan":
+            scans.append(step)
+            if len(scans) == 1:
+                world.delete_records(0, 35)
+
+    (verdict,) = world.land(on_step=expire_more)
+    assert len(scans) == 2, "the fault: the first scan did fail"
+    assert verdict.outcome is Outcome.LANDED
+    assert verdict.manifest is not None
+    assert verdict.manifest.holes == (Interval(0, 35, Cause.LOST),)
+    assert [row[1] for row in world.rows()] == list(range(35, 100))
+
+
+def test_what_expires_before_it_is_planned_is_a_lost_link(world: World) -> None:
+    """AC1: [50, 150) goes before it was planned: a lost link, with its cause, and planning goes on behind it.
+
+    [R-41]
+    """
+    world.create_topic(2)
+    world.send_numbered(50, 0)
+    world.plan_and_land()
+    world.send_numbered(250, 0)
+    world.send_numbered(100, 1)
+    world.delete_records(0, 150)
+    world.plan_and_land()
+    assert [row[:2] for row in world.rows() if row[0] == 0] == [(0, n) for n in (*range(50), *range(150, 300))]
+    (loss,) = read_ledger(world.topic, world.edges)
+    assert (loss.offsets.start, loss.offsets.end, loss.cause) == (50, 150, BEFORE_PLANNED)
+    assert loss_result(world.topic, [loss]).severity is dg.AssetCheckSeverity.ERROR
+    accept_loss(world.topic, loss.key, world.edges, "ada")
+    assert loss_result(world.topic, read_ledger(world.topic, world.edges)).severity is dg.AssetCheckSeverity.WARN
+    assert check_tiling(world.name, world.edges.lake).passed
+
+
+def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
+    """[R-42] The control: nothing was deleted; a word too many is refused and writes nothing."""
+    world.create_topic()
+    world.send_numbered(150)
+    world.plan()
+    for key, error in (("0-0-100", Refused), ("0-0-99", BadKey), ("nonsense", BadKey)):
+        with pytest.raises(error, match="nothing was"):
+            accept_loss(world.topic, key, world.edges, "ada")
+    world.land()
+    with pytest.raises(Refused, match=r"nothing is lost of .*, which is landed"):
+        accept_loss(world.topic, "0-0-100", world.edges, "ada")
+    assert not (world.lake_folder / "accepted").exists()
+    assert read_ledger(world.topic, world.edges) == []
+    assert loss_result(world.topic, []).passed
+    world.assert_all_landed_once()
+
+
+def test_the_sensor_tells_dagster_of_each_change_of_the_ledger(world: World) -> None:
+    """[R-41] The ledger is an asset: a tick reports what was lost, once."""
+
+    def told() -> Any:
+        event = world.instance.get_latest_materialization_event(world.topic.losses_key)
+        assert event is None or event.asset_materialization is not None
+        return event and event.asset_materialization and event.asset_materialization.metadata
+
+    world.create_topic()
+    world.send_numbered(50)
+    world.tick()
+    assert told() is None, "the control: nothing is lost"
+    world.send_numbered(50)
+    world.delete_records(0, 70)
+    world.tick()
+    metadata = told()
+    assert metadata is not None
+    assert metadata["lost_offsets"].value == 20
+    assert f"{world.name}/0 [50, 70): 20 offsets {BEFORE_PLANNED}" in metadata["ledger"].value
+    records = world.instance.fetch_materializations(world.topic.losses_key, limit=10).records
+    world.tick()
+    assert len(world.instance.fetch_materializations(world.topic.losses_key, limit=10).records) == len(records) == 1

@@ -1,0 +1,80 @@
+"""Losses: every offset of a log is landed, explained, lost, pending or skipped, and exactly one of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage, State
+from pipeline_defs.core.holes import Cause
+from pipeline_defs.core.losses import Acceptance, find_losses, read_from, unrecorded_losses
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange, merge_intervals
+from pipeline_defs.core.planlog import PlanLog, Watermarks
+from tests.support.strategies import TOPIC, logs, provenance, staged_file
+
+RANGES = st.builds(lambda start, size: OffsetRange(0, 0, start, start + size), st.integers(0, 50), st.integers(1, 50))
+
+
+@given(RANGES, st.integers(0, 120))
+def test_what_is_read_and_what_is_lost_are_the_range(offsets: OffsetRange, earliest: int) -> None:
+    reading = read_from(offsets, earliest)
+    lost = [(hole.start, hole.end) for hole in reading.lost]
+    rest = [(reading.rest.start, reading.rest.end)] if reading.rest else []
+    assert merge_intervals([*lost, *rest]) == [(offsets.start, offsets.end)]
+    assert sum(end - start for start, end in [*lost, *rest]) == len(offsets)
+    assert all(end <= earliest for _, end in lost)
+    assert all(start >= earliest for start, _ in rest)
+
+
+def landed(log: PlanLog, chance: st.DataObject) -> Coverage:
+    """Lands some of the ranges, some of them with a lost beginning."""
+    manifests = {}
+    for offsets in log.ranges:
+        if chance.draw(st.booleans()):
+            reading = read_from(offsets, chance.draw(st.integers(offsets.start, offsets.end)))
+            rows = range(reading.rest.start, reading.rest.end) if reading.rest else ()
+            manifests[offsets] = Manifest(TOPIC, offsets, staged_file(offsets, rows), reading.lost, provenance(offsets))
+    return Coverage(log, manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
+
+
+@given(logs(), st.data())
+def test_every_offset_is_accounted_for_once(log: PlanLog, chance: st.DataObject) -> None:
+    """[R-41] Rows, losses, pending and skipped links tile each Kafka partition, whatever was landed."""
+    coverage = landed(log, chance)
+    pieces = [loss.offsets for loss in find_losses(coverage)]
+    for offsets, state in coverage.states().items():
+        if state in {State.PENDING, State.SKIPPED}:
+            pieces.append(offsets)
+        elif state is State.LANDED:
+            lost = [h for h in coverage.manifests[offsets].holes if h.cause is Cause.LOST]
+            start = lost[-1].end if lost else offsets.start
+            if start < offsets.end:
+                pieces.append(OffsetRange(offsets.generation, offsets.partition, start, offsets.end))
+    whole = sorted(link.offsets for link in log.links)
+    assert sum(map(len, pieces)) == sum(map(len, whole))
+    for place in {(o.generation, o.partition) for o in whole}:
+        mine = [[(o.start, o.end) for o in found if (o.generation, o.partition) == place] for found in (pieces, whole)]
+        assert merge_intervals(mine[0]) == merge_intervals(mine[1])
+
+
+@given(logs(), st.data())
+def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(log: PlanLog, chance: st.DataObject) -> None:
+    coverage = landed(log, chance)
+    marks = {
+        partition: Watermarks(chance.draw(st.integers(0, head.offset)), head.offset)
+        for partition, head in log.tail.heads.items()
+    }
+    waiting = unrecorded_losses(coverage, marks)
+    assert {(o.partition, at) for loss in waiting for o in [loss.offsets] for at in range(o.start, o.end)} == {
+        (o.partition, at)
+        for o in coverage.pending()
+        if o.generation == log.generation
+        for at in range(o.start, min(o.end, marks[o.partition].earliest))
+    }
+
+
+@given(RANGES, st.text(), st.integers(0, 2**40))
+def test_an_acceptance_comes_back_as_it_was(offsets: OffsetRange, by: str, at_ms: int) -> None:
+    acceptance = Acceptance(TOPIC, offsets, (offsets.start, offsets.end), by, at_ms)
+    assert Acceptance.from_json(acceptance.to_json(), "here") == acceptance
