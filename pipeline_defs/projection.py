@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
@@ -75,7 +76,7 @@ def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[L
     ledger = "\n".join(f"- {line}" for line in lines)
     if (before.value if before else "") == ledger:
         return False
-    metadata = {
+    metadata: Mapping[str, Any] = {
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
         "losses": len(losses),
         "ledger": dg.MetadataValue.md(ledger),
