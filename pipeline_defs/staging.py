@@ -103,7 +103,9 @@ def verify_range(
     runs = parquet.read_runs(part.path) if part else ()
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
     spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
-    holes, unexplained = explain_holes(missing, spans, compacted=staged.is_compacted)
+    evidence = list(spans)  # before the log's start is asked for: it only ever moves on
+    begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
+    holes, unexplained = explain_holes(missing, evidence, compacted_from=begins)
     holes = (*reading.lost, *holes)
     violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
     if violations:
@@ -127,6 +129,10 @@ def verify_range(
         schema=part.schema if part else {},
     )
     return manifest, []
+
+
+def _log_start(topic: str, partition: int, tools: Tools) -> int:
+    return tools.kafka.read_watermarks(topic, tools.isolation_level)[partition].earliest
 
 
 def open_staging(attempt: Attempt, lake: Lake) -> tuple[Path, bool]:

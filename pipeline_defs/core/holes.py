@@ -59,15 +59,18 @@ def missing_offsets(offsets: OffsetRange, runs: Sequence[tuple[int, int]]) -> li
 
 
 def explain_holes(
-    missing: Sequence[tuple[int, int]], spans: Iterable[BatchSpan], *, compacted: bool
+    missing: Sequence[tuple[int, int]], spans: Iterable[BatchSpan], *, compacted_from: int | None
 ) -> tuple[tuple[Interval, ...], list[tuple[int, int]]]:
     """Explains the missing offsets; returns the explained intervals and what is left unexplained.
+
+    `compacted_from` is where the log of a compacted topic began when it was asked, none for other topics. Before it
+    nobody can say whether compaction or retention took a record.
 
     | the log shows | cause |
     |---|---|
     | a control batch there | transaction_marker |
     | a batch of an aborted transaction there | aborted_transaction |
-    | no batch, or a batch with gaps, and the topic is compacted | compacted |
+    | no batch, or a batch with gaps, in the log of a compacted topic | compacted |
     | anything else | unexplained: a violation |
     """
     by_kind: dict[SpanKind, list[tuple[int, int]]] = {kind: [] for kind in SpanKind}
@@ -79,7 +82,8 @@ def explain_holes(
         rest = subtract_intervals(left, by_kind[kind])
         explained += [Interval(start, end, cause) for start, end in subtract_intervals(left, rest)]
         left = rest
-    if compacted:
-        explained += [Interval(start, end, Cause.COMPACTED) for start, end in left]
-        left = []
+    if compacted_from is not None:
+        rest = [(start, min(end, compacted_from)) for start, end in left if start < compacted_from]
+        explained += [Interval(start, end, Cause.COMPACTED) for start, end in subtract_intervals(left, rest)]
+        left = rest
     return tuple(sorted(explained)), left

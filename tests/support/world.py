@@ -133,6 +133,13 @@ class World:
             with attempt:
                 assert condition()
 
+    def lake_afresh(self) -> None:
+        """Goes on with an empty lake beside the old one."""
+        lake = self.lake_folder.with_name(f"lake-{uuid.uuid4().hex[:6]}")
+        self.settings = dataclasses.replace(self.settings, lake=str(lake))
+        self.edges.kafka(self.topic).close()
+        self.edges = Edges(self.settings)
+
     # ---- planning and landing
 
     def plan(self, *, through_end: bool = True) -> list[PlanStep]:

@@ -1,0 +1,181 @@
+"""A log that Kafka has really compacted: what is gone is a hole with its cause, and what was landed stays (AC14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+
+from pipeline_defs.auditing import check_completeness
+from pipeline_defs.core.holes import Cause
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.ledger import accept_loss
+from tests.support.world import Row, World
+
+HOUR_MS = 3600 * 1000
+KEYS = 10
+
+
+def create(world: World, cleanup: str = "compact") -> None:
+    world.create_topic(
+        1,
+        cleanup_policy=cleanup,
+        segment_ms=str(HOUR_MS),
+        min_cleanable_dirty_ratio="0.001",
+        min_compaction_lag_ms="0",
+    )
+
+
+def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[dict[str, Any]]:
+    """Are records over few keys, so that compaction leaves one of each; stamped hours ago, so that segments can roll."""
+    then = world.edges.now_ms() - 4 * HOUR_MS
+    return [
+        {
+            "partition": 0,
+            "key": b"k%d" % (n % KEYS),
+            "value": None if n in set(tombstones) else b"v%d" % n,
+            "timestamp_ms": then,
+        }
+        for n in range(count)
+    ]
+
+
+def close_segment(world: World) -> None:
+    """Begins a new segment, by a record that is hours younger: Kafka compacts none but closed ones."""
+    then = world.edges.now_ms() - 2 * HOUR_MS
+    world.send([{"partition": 0, "key": b"closing", "value": b"", "timestamp_ms": then}])
+
+
+def latest(world: World) -> list[Row]:
+    """Is the ground truth of a compacted log: of all that was acknowledged, the last record of each key."""
+    by_key = {row[2]: row for _, row in sorted(world.sent.items())}
+    return sorted(by_key.values(), key=lambda row: row[:2])
+
+
+def consume(world: World) -> list[int]:
+    """Reads the offsets that a plain consumer still gets."""
+    place = TopicPartition(world.name, 0)
+    with KafkaConsumer(
+        bootstrap_servers=world.settings.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        offsets: list[int] = []
+        while consumer.position(place) < end:
+            offsets += [record.offset for record in consumer.poll(1000).get(place, [])]
+        return offsets
+
+
+def wait_for_compaction(world: World) -> None:
+    """Waits until the cleaner has left one record per key: the fault has then happened."""
+    world.wait_until(lambda: consume(world) == [row[1] for row in latest(world)])
+
+
+def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
+    """AC14: ranges wholly and partly compacted, with tombstones: rows are what is left, the equation is exact.
+
+    [R-28] [R-29]
+    """
+    create(world)
+    world.send(keyed(world, 300, tombstones=[295]))
+    close_segment(world)
+    world.plan()
+    wait_for_compaction(world)
+    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
+    assert world.rows() == latest(world)
+    assert next(row for row in world.rows() if row[1] == 295)[3] is None, "a tombstone is a row"
+    manifests = {offsets.key: manifest for offsets, manifest in world.coverage.manifests.items()}
+    assert [(key, m.rows, m.file is None) for key, m in sorted(manifests.items())] == [
+        ("0-0-100", 0, True),
+        ("0-100-200", 0, True),
+        ("0-200-300", KEYS, False),
+        ("0-300-301", 1, False),
+    ]
+    assert {hole.cause for m in manifests.values() for hole in m.holes} == {Cause.COMPACTED}
+    found = check_completeness(world.name, world.edges.lake)
+    assert (found.passed, found.facts["rows"], found.facts["holes"]) == (True, KEYS + 1, 290)
+    again = world.land(list(manifests), redo=True)
+    assert {verdict.outcome for verdict in again} == {Outcome.UNCHANGED}
+
+
+def test_what_was_landed_before_compaction_stays_and_redo_says_what_is_gone(world: World) -> None:
+    """Redo of a range that was compacted after it was landed: the landed file stays, and the difference is named.
+
+    [R-43]
+    """
+    create(world)
+    world.send(keyed(world, 100))
+    close_segment(world)
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    assert {v.outcome for v in world.land(["0-0-100"], redo=True)} == {Outcome.UNCHANGED}, "the control"
+    wait_for_compaction(world)
+    (verdict,) = world.land(["0-0-100"], redo=True)
+    assert verdict.outcome is Outcome.CHANGED
+    assert "90 offsets gone (first [0, 1, 2])" in verdict.violations[0]
+    world.assert_all_landed_once()
+
+
+def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
+    """AC14: commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open.
+
+    [R-28]
+    """
+    create(world)
+    then = world.edges.now_ms() - 4 * HOUR_MS
+    producer = world.producer(transactional_id=f"{world.name}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    world.send(keyed(world, 40), producer)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    for n in range(40):
+        producer.send(world.name, partition=0, key=b"k%d" % (n % KEYS), value=b"aborted", timestamp_ms=then)
+    producer.flush()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    world.send(keyed(world, 5), producer)
+    producer.commit_transaction()
+    producer.close()
+    world.plan()
+    before = {hole.cause for verdict in world.land() for hole in (verdict.manifest.holes if verdict.manifest else ())}
+    assert before == {Cause.ABORTED, Cause.TRANSACTION_MARKER}, "the control: before compaction"
+    close_segment(world)
+    world.lake_afresh()
+    world.plan()
+    wait_for_compaction(world)
+    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
+    assert world.rows() == latest(world)
+    assert check_completeness(world.name, world.edges.lake).passed
+    assert Cause.COMPACTED in {hole.cause for m in world.coverage.manifests.values() for hole in m.holes}
+
+
+def test_retention_of_a_compacted_topic_is_a_loss_and_never_a_hole(world: World) -> None:
+    """The log's start passes a hole while it is read: nobody can say what took the records, so nothing is landed.
+
+    [R-28] [R-42]
+    """
+    create(world, "compact,delete")
+    world.send(keyed(world, 300))
+    close_segment(world)
+    world.plan()
+    wait_for_compaction(world)
+    (whole,) = [v for v in world.land(["0-0-100"]) if v.manifest]
+    assert {hole.cause for hole in whole.manifest.holes if whole.manifest} == {Cause.COMPACTED}, "the control"
+
+    def delete(step: str, **_: object) -> None:
+        if step == "stage":
+            world.delete_records(0, 150)
+
+    (verdict,) = world.land(["0-100-200"], on_step=delete)
+    assert verdict.outcome is Outcome.FAILED
+    assert "no row for [100, 150) and the broker's log does not explain it" in verdict.violations[0]
+    accept_loss(world.topic, "0-100-200", world.edges, "ada")
+    (verdict,) = world.land(["0-100-200"])
+    assert verdict.manifest is not None
+    assert [(hole.start, hole.end, hole.cause) for hole in verdict.manifest.holes] == [
+        (100, 150, Cause.LOST),
+        (150, 200, Cause.COMPACTED),
+    ]
