@@ -46,13 +46,15 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  echo "setup: offsetlake itself could not be installed into .venv: see what pip says (log: $(LOGS)/project.log)" >&2; \
 	  exit 1; }
 	@.venv/bin/python -m pipeline_defs.edges.jars "$(OFFSETLAKE_HOME)/jars"
+	@.venv/bin/python -m pipeline_defs.edges.class_archive "$(OFFSETLAKE_HOME)/jars" 2>"$(LOGS)/class_archive.log" || { \
+	  echo "setup: Spark's class archive could not be made (log: $(LOGS)/class_archive.log)" >&2; exit 1; }
 
 # exec: the demo is make's own child, so that it gets Ctrl-C and SIGTERM and make waits while it cleans up
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary)
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once)
 
 test: setup ## Run the whole suite, real broker and Spark included (at most 10 minutes)
-	@exec .venv/bin/python -m pytest tests -m "not long" -n 2 --dist loadfile
+	@exec .venv/bin/python -m pytest tests -m "not long"
 
 test-long: setup ## Run the tests that take longer
 	@exec .venv/bin/python -m pytest tests -m long

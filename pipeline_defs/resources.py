@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from .attempt import Tools
 from .core.errors import BadSetting
+from .edges.class_archive import archive_options
 from .edges.jars import read_pins, resolve_jars
 from .edges.java import find_java
 from .edges.kafka import Kafka
@@ -68,7 +69,10 @@ class Edges:
         """Derives the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
         jars = [settings.jars / "spark" / name for name in sorted(read_pins("spark"))]
-        return spark_config(settings.spark_master, jars, driver_memory=settings.spark_driver_memory)
+        options = archive_options(settings.jars)
+        return spark_config(
+            settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options
+        )
 
     def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
         """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""

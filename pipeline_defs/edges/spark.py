@@ -83,15 +83,20 @@ SCAN_CONF: Mapping[str, str] = {
 }
 
 
-def spark_config(master: str, jars: Sequence[Path], *, driver_memory: str = "4g") -> dict[str, str]:
-    """Derives the configuration of our own session; a session that is handed in keeps its own."""
+def spark_config(
+    master: str, jars: Sequence[Path], *, driver_memory: str = "4g", java_options: str = ""
+) -> dict[str, str]:
+    """Derives the configuration of our own session; a session that is handed in keeps its own.
+
+    `java_options` are added to those of the driver's JVM.
+    """
     return {
         **KAFKA_CACHE_CONF,
         "spark.master": master,
         "spark.app.name": "offsetlake",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {java_options}".strip(),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",

@@ -89,7 +89,14 @@ def test_trace_follows_a_row_to_its_code(flights: Offsetlake) -> None:
 
 def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environment: dict[str, str]) -> None:
     findings = document(flights("audit", "flights", "--replay", "all", "--json"))
-    assert {f["check"] for f in findings} == {"tiling", "completeness", "published_digest", "broker", "replay"}
+    assert {f["check"] for f in findings} == {
+        "tiling",
+        "completeness",
+        "published_digest",
+        "broker",
+        "losses",
+        "replay",
+    }
     assert all(f["passed"] for f in findings)
     file = next(Path(environment["OFFSETLAKE_LAKE"], "data").rglob("*.parquet"))
     hidden = file.rename(file.with_suffix(".hidden"))

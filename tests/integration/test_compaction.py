@@ -14,21 +14,23 @@ from pipeline_defs.ledger import accept_loss
 from tests.support.world import Row, World
 
 HOUR_MS = 3600 * 1000
+SEGMENT_MS = HOUR_MS * 2 // 3
 KEYS = 10
 
 
-def create(world: World, cleanup: str = "compact") -> None:
+def create(world: World, cleanup: str) -> None:
+    """Creates a topic whose segments roll by the time stamps of their records."""
     world.create_topic(
         1,
         cleanup_policy=cleanup,
-        segment_ms=str(HOUR_MS),
+        segment_ms=str(SEGMENT_MS),
         min_cleanable_dirty_ratio="0.001",
         min_compaction_lag_ms="0",
     )
 
 
 def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[dict[str, Any]]:
-    """Are records over few keys, so that compaction leaves one of each; stamped hours ago, so that segments can roll."""
+    """Are records over few keys, so that compaction leaves one of each, stamped hours ago."""
     then = world.edges.now_ms() - 4 * HOUR_MS
     return [
         {
@@ -42,8 +44,12 @@ def keyed(world: World, count: int, *, tombstones: Iterable[int] = ()) -> list[d
 
 
 def close_segment(world: World) -> None:
-    """Begins a new segment, by a record that is hours younger: Kafka compacts none but closed ones."""
-    then = world.edges.now_ms() - 2 * HOUR_MS
+    """Begins a new segment, by a record from the future: Kafka compacts none but closed ones.
+
+    Later than a segment's length after now, which is when markers of transactions are stamped; earlier than in an hour,
+    which brokers refuse.
+    """
+    then = world.edges.now_ms() + SEGMENT_MS + HOUR_MS // 6
     world.send([{"partition": 0, "key": b"closing", "value": b"", "timestamp_ms": then}])
 
 
@@ -78,7 +84,7 @@ def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
 
     [R-28] [R-29]
     """
-    create(world)
+    create(world, "compact")
     world.send(keyed(world, 300, tombstones=[295]))
     close_segment(world)
     world.plan()
@@ -105,12 +111,13 @@ def test_what_was_landed_before_compaction_stays_and_redo_says_what_is_gone(worl
 
     [R-43]
     """
-    create(world)
+    create(world, "delete")
     world.send(keyed(world, 100))
     close_segment(world)
     world.plan_and_land()
     world.assert_all_landed_once()
     assert {v.outcome for v in world.land(["0-0-100"], redo=True)} == {Outcome.UNCHANGED}, "the control"
+    world.alter_topic(cleanup_policy="compact")
     wait_for_compaction(world)
     (verdict,) = world.land(["0-0-100"], redo=True)
     assert verdict.outcome is Outcome.CHANGED
@@ -123,7 +130,7 @@ def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
 
     [R-28]
     """
-    create(world)
+    create(world, "delete")
     then = world.edges.now_ms() - 4 * HOUR_MS
     producer = world.producer(transactional_id=f"{world.name}-tx")
     producer.init_transactions()
@@ -143,6 +150,7 @@ def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
     before = {hole.cause for verdict in world.land() for hole in (verdict.manifest.holes if verdict.manifest else ())}
     assert before == {Cause.ABORTED, Cause.TRANSACTION_MARKER}, "the control: before compaction"
     close_segment(world)
+    world.alter_topic(cleanup_policy="compact")
     world.lake_afresh()
     world.plan()
     wait_for_compaction(world)

@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "edges/java.py": "through an argument's default",
     "edges/processes.py": "hands it to a child process",
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
+    "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "demo/dagster_server.py": "sets what Dagster's processes inherit",
 }
 
