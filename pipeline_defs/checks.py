@@ -8,6 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 from .auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from .core.losses import Loss
 from .edges.lake import Lake
+from .exposure import Endangered, check_expiry, read_endangered
 from .ledger import check_losses, loss_text, read_ledger
 from .resources import Edges
 from .topics import Topic
@@ -15,6 +16,7 @@ from .topics import Topic
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 NOTHING_LOST = "nothing_lost"
+TIME_TO_LOSS = "time_to_loss"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
     "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
@@ -44,6 +46,26 @@ def build_loss_check(topic: Topic) -> dg.AssetChecksDefinition:
         return loss_result(topic, read_ledger(topic, edges))
 
     return nothing_lost
+
+
+def build_expiry_check(topic: Topic) -> dg.AssetChecksDefinition:
+    """Builds the check that warns, and then fails, before the broker deletes what is not landed."""
+
+    @dg.asset_check(
+        asset=topic.losses_key,
+        name=TIME_TO_LOSS,
+        description="What is not landed will be kept for long enough: a warning at half, an error at a quarter of the time.",
+    )
+    def time_to_loss(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), edges))
+
+    return time_to_loss
+
+
+def expiry_result(topic: Topic, endangered: list[Endangered]) -> dg.AssetCheckResult:
+    """Shows how long what is not landed is kept, the late ones by name."""
+    finding, is_error = check_expiry(topic, endangered)
+    return as_result(finding, dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN)
 
 
 def loss_result(topic: Topic, losses: list[Loss]) -> dg.AssetCheckResult:

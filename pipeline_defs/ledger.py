@@ -7,7 +7,7 @@ given.
 from __future__ import annotations
 
 from .auditing import Finding
-from .core.coverage import State
+from .core.coverage import Coverage, State
 from .core.errors import BadKey, Refused
 from .core.losses import Acceptance, Loss, find_losses, read_from, unrecorded_losses
 from .core.offsets import OffsetRange, parse_key
@@ -16,9 +16,9 @@ from .resources import Edges
 from .topics import Topic
 
 
-def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
+def read_ledger(topic: Topic, edges: Edges, coverage: Coverage | None = None) -> list[Loss]:
     """Reads every loss of a topic, those recorded first, then what waits to be accepted."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = coverage or edges.lake.coverage(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return [*find_losses(coverage), *unrecorded_losses(coverage, marks)]
 

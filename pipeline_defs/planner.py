@@ -18,7 +18,7 @@ def decide_step(
 ) -> PlanStep | None:
     """Decides the next plan step without writing it; none where there is nothing to decide."""
     tail = lake.read_tail(topic)
-    state = kafka.read_topic_state(topic, tail, policy)
+    state = kafka.read_topic_state(topic, tail, policy, now_ms)
     return plan(tail, state, policy, now_ms, planner=planner, through_end=through_end)
 
 

@@ -85,6 +85,24 @@ def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[L
     return True
 
 
+def report_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> bool:
+    """Reports a check's result outside of any run where it is not what Dagster was last told; returns whether it was."""
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    event = latest.event if latest else None
+    told = event.dagster_event.event_specific_data if event and event.dagster_event else None
+    if isinstance(told, dg.AssetCheckEvaluation) and (told.passed, told.severity) == (result.passed, result.severity):
+        return False
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=bool(result.passed),
+        severity=result.severity,
+        metadata=result.metadata or {},
+    )
+    instance.report_runless_asset_event(evaluation)
+    return True
+
+
 Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none where somebody typed what is no range
 
 

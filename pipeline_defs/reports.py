@@ -10,12 +10,13 @@ from .core.errors import Refused, UnknownTopic
 from .core.offsets import OffsetRange
 from .edges.duck import Duck
 from .edges.lake import data_path
+from .exposure import read_endangered
 from .resources import Edges
 from .topics import Topic
 
 
 def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
-    """Returns one row per Kafka partition: planned, landed, lag (in offsets), pending ranges, last landed (ms)."""
+    """Returns one row per Kafka partition: planned, landed, lag (in offsets), time to loss, last landed (ms)."""
     coverage = edges.lake.coverage(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     generation = coverage.log.tail.generation
@@ -24,6 +25,7 @@ def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
     last: dict[int, int] = {}
     for offsets, manifest in coverage.manifests.items():
         last[offsets.partition] = max(last.get(offsets.partition, 0), manifest.provenance.landed_at_ms)
+    endangered = {each.partition: each for each in read_endangered(topic, coverage, edges)}
     rows = []
     for partition in sorted(marks):
         head = coverage.log.tail.heads.get(partition)
@@ -44,6 +46,8 @@ def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
                 "landed_ranges": mine.count(State.LANDED),
                 "pending_ranges": mine.count(State.PENDING),
                 "last_landed_at_ms": last.get(partition),
+                "oldest_waiting_ms": endangered[partition].timestamp_ms if partition in endangered else None,
+                "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
             }
         )
     return rows

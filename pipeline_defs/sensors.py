@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from .checks import NOTHING_LOST, TIME_TO_LOSS, expiry_result, loss_result
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
-from .core.losses import find_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
+from .exposure import read_endangered
+from .ledger import read_ledger
 from .planner import commit_next_step
 from .projection import (
     RANGE_END,
@@ -22,6 +24,7 @@ from .projection import (
     read_order,
     read_tried,
     register_keys,
+    report_check,
     report_losses,
     report_unseen,
 )
@@ -82,7 +85,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    report_losses(instance, topic, find_losses(coverage))
+    _report_dangers(topic, coverage, instance, edges)
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
     held = read_held(instance, topic, order)
@@ -92,6 +95,18 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     requests = plan_requests(order, pending, held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     stalled = tuple(offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled)
     return Tick(tuple(requests), len(step.ranges) if step else 0, registered, len(pending), stalled)
+
+
+def _report_dangers(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> None:
+    """Tells Dagster what is lost and what soon may be: from here, for when nothing lands no run would."""
+    ledger = read_ledger(topic, edges, coverage)
+    report_losses(instance, topic, ledger)
+    endangered = read_endangered(topic, coverage, edges)
+    for name, result in (
+        (NOTHING_LOST, loss_result(topic, ledger)),
+        (TIME_TO_LOSS, expiry_result(topic, endangered)),
+    ):
+        report_check(instance, dg.AssetCheckKey(topic.losses_key, name), result)
 
 
 def run_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:

@@ -36,7 +36,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     """
     configured, edges = find_topic(topic), open_edges()
     kafka = edges.kafka(configured)
-    state = kafka.read_topic_state(topic, edges.lake.read_tail(topic), configured.policy)
+    state = kafka.read_topic_state(topic, edges.lake.read_tail(topic), configured.policy, edges.now_ms())
     size = kafka.read_bytes_per_record(topic)
     steps = list(_commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end))
     ranges = [offsets for step in steps for offsets in step.ranges]

@@ -15,7 +15,7 @@ from ..ledger import check_losses, read_ledger
 from ..reports import check_broker, status_rows, trace_row
 from ..resources import Edges
 from ..topics import Topic
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, time_text
+from .show import OUT, duration_text, find_topic, json_option, open_edges, print_json, print_table, time_text
 
 
 @click.command()
@@ -45,6 +45,7 @@ def status(topic: str | None, as_json: bool) -> None:
         "landed ranges",
         "pending ranges",
         "last landed",
+        "time to loss",
     ]
     print_table(
         "status (lag in offsets)",
@@ -60,6 +61,7 @@ def status(topic: str | None, as_json: bool) -> None:
                 row["landed_ranges"],
                 row["pending_ranges"],
                 time_text(row["last_landed_at_ms"]),
+                duration_text(row["seconds_to_loss"]),
             )
             for row in rows
         ],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
-RECREATED = "the topic was deleted or recreated before it was landed"
+CLOSED = "not landed when its generation was closed: the topic was recreated or truncated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     |---|---|
     | a lost link of the plan log | before it was planned |
     | a lost interval in a landed range's manifest | before it was landed |
-    | a range of a closed generation that is not landed | recreated |
+    | a range of a closed generation that is not landed | closed |
     """
     return list(_losses(coverage))
 
@@ -144,7 +144,7 @@ def _losses(coverage: Coverage) -> Iterator[Loss]:
             if coverage.state_of(link) == "lost":
                 planned = offsets in coverage.log.ranges
                 at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms) if planned else step.planned_at_ms
-                yield Loss(offsets, offsets.key, RECREATED if planned else BEFORE_PLANNED, at_ms, accepted)
+                yield Loss(offsets, offsets.key, CLOSED if planned else BEFORE_PLANNED, at_ms, accepted)
                 continue
             manifest = coverage.manifests.get(offsets)
             for hole in manifest.holes if manifest else ():

@@ -163,7 +163,8 @@ class PlanLog:
     |---|---|
     | steps are numbered 0, 1, 2 ... | missing or doubled step |
     | links of a (generation, partition) tile in log order | gap or overlap, with the offsets |
-    | a partition begins where the log found it, later ones at 0 | gap, with the offsets |
+    | a partition begins where the log found it, later ones at 0, | gap, with the offsets |
+    | those of a truncated log at its first offset | |
     | the heads a step carries are where its links end, none is dropped | wrong or missing head |
     | a step's links are of its generation, which grows by one | wrong generation |
     """
@@ -205,10 +206,16 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
         for partition in step.heads:
             seen = step.watermarks.get(partition)
             if before.seq >= 0 or seen is not None:
-                at.setdefault((step.generation, partition), seen.earliest if seen and before.seq < 0 else 0)
+                is_known_log = before.seq < 0 or _continues(before, step)
+                at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
         yield from _link_violations(topic, step, at)
         yield from _head_violations(topic, before, step, at)
         before = replace(step, seq=before.seq + 1)
+
+
+def _continues(before: PlanStep, step: PlanStep) -> bool:
+    """Says whether a step opens a generation over the log that was there before: it was truncated, not recreated."""
+    return step.generation > before.generation and step.topic_id == before.topic_id
 
 
 def _sequence_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:

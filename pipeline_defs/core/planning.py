@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from math import inf
 from typing import Literal
 
 from .errors import Refused
@@ -36,12 +37,14 @@ class PartitionState:
     """Is what the broker shows of one Kafka partition.
 
     `oldest_ms` is the timestamp of the first record at or after the head, none where there is no record or it
-    is not known; `start_offset` is the offset that the policy's `start` resolves to.
+    is not known; `start_offset` is the offset that the policy's `start` resolves to; `seconds_to_loss` is when the broker
+    may delete that first record at the soonest, none where it keeps it or where there is none.
     """
 
     watermarks: Watermarks
     oldest_ms: int | None = None
     start_offset: int | None = None
+    seconds_to_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,12 @@ def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Lin
     truncated = any(
         p in heads and partition.watermarks.end < heads[p].offset for p, partition in state.partitions.items()
     )
-    if recreated or truncated:
+    if recreated:
         generation, topic_id, heads = generation + 1, state.topic_id, {}
+    elif truncated:
+        # the same log, cut off: what retention took of it before belongs to the generation that is closed
+        firsts = {p: Head(partition.watermarks.earliest, 0) for p, partition in state.partitions.items()}
+        generation, topic_id, heads = generation + 1, state.topic_id, firsts
     # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
     # its records have waited
     appeared = {p: Head(0, 0) for p in state.partitions if p not in heads}
@@ -161,8 +168,13 @@ def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_m
 def _cuts_by_partition(
     tail: Tail, state: TopicState, grid: int, max_age_ms: float, now_ms: int
 ) -> list[Iterator[OffsetRange]]:
-    """Returns one iterator of cuts per Kafka partition, the one whose records have waited longest first."""
+    """Returns one iterator of cuts per Kafka partition: the most endangered first, then who has waited longest."""
     since = {p: _waiting_since(tail.heads[p], seen, now_ms) for p, seen in state.partitions.items()}
+
+    def urgency(item: tuple[int, PartitionState]) -> tuple[float, int, int]:
+        partition, seen = item
+        return (inf if seen.seconds_to_loss is None else seen.seconds_to_loss, since[partition], partition)
+
     return [
         _cuts(
             tail.generation,
@@ -172,7 +184,7 @@ def _cuts_by_partition(
             grid,
             cut_tail=now_ms - since[partition] >= max_age_ms,
         )
-        for partition, seen in sorted(state.partitions.items(), key=lambda item: (since[item[0]], item[0]))
+        for partition, seen in sorted(state.partitions.items(), key=urgency)
     ]
 
 

@@ -20,6 +20,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from ..core.errors import BrokerUnavailable, UnknownTopic
+from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
@@ -85,18 +86,21 @@ class Kafka:
             for p in partitions
         }
 
-    def read_topic_state(self, topic: str, tail: Tail, policy: Policy) -> TopicState:
+    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
         topic_id = self.read_topic_id(topic)
         watermarks = self.read_watermarks(topic, policy.isolation_level)
         same = tail.topic_id in {None, topic_id}
         starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
+        retention = read_retention(self.read_config(topic))
         partitions = {}
         for partition, marks in watermarks.items():
             head = tail.heads[partition].offset if same and partition in tail.heads else marks.earliest
             waiting = max(head, marks.earliest) < marks.end
-            oldest = self._oldest_ms(topic, partition, max(head, marks.earliest), policy) if waiting else None
-            partitions[partition] = PartitionState(marks, oldest, starts.get(partition))
+            at = max(head, marks.earliest)
+            oldest = self.read_timestamp(topic, partition, at, policy.isolation_level) if waiting else None
+            left = seconds_to_loss(retention, Rates(), Exposure(at, oldest, marks), now_ms) if waiting else None
+            partitions[partition] = PartitionState(marks, oldest, starts.get(partition), left)
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size)
 
@@ -111,8 +115,9 @@ class Kafka:
         offsets = {p: found[TopicPartition(topic, p)].offset for p in marks}
         return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
 
-    def _oldest_ms(self, topic: str, partition: int, head: int, policy: Policy) -> int | None:
-        for batch in self._read_batches(topic, partition, head, head + 1, policy.isolation_level, max_bytes=1):
+    def read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
+        """Reads the timestamp (ms since 1970) of the first record at or after an offset, none where there is none."""
+        for batch in self._read_batches(topic, partition, offset, offset + 1, isolation_level, max_bytes=1):
             if batch.kind is SpanKind.DATA:
                 return batch.first_timestamp_ms
         return None
@@ -123,11 +128,15 @@ class Kafka:
         offsets = sum(mark.end - mark.earliest for mark in marks.values())
         if not offsets:
             return None
-        brokers = self._ask(topic, lambda admin: admin.describe_log_dirs({topic: sorted(marks)}))
-        sizes: dict[int, int] = {}  # of each partition's largest replica
+        return sum(self.read_sizes(topic, sorted(marks)).values()) / offsets
+
+    def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Reads the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
+        brokers = self._ask(topic, lambda admin: admin.describe_log_dirs({topic: list(partitions)}))
+        sizes: dict[int, int] = {}
         for replica in _replicas(brokers, topic):
             sizes[replica["partition_index"]] = max(sizes.get(replica["partition_index"], 0), replica["partition_size"])
-        return sum(sizes.values()) / offsets
+        return sizes
 
     # ---- evidence
 

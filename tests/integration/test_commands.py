@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support import zygote
 
 Run = subprocess.CompletedProcess[str]
 Offsetlake = Callable[..., Run]
@@ -38,9 +39,7 @@ def offsetlake(environment: dict[str, str]) -> Offsetlake:
     """Runs the command in a process of its own."""
 
     def run(*arguments: str, **changed: str) -> Run:
-        command = [str(Path(sys.executable).with_name("offsetlake")), *arguments]
-        env = {name: value for name, value in (environment | changed).items() if value}
-        return subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return zygote.run("pipeline_defs.cli", *arguments, env={n: v for n, v in (environment | changed).items() if v})
 
     return run
 
@@ -63,6 +62,14 @@ def flights(offsetlake: Offsetlake, tmp_path_factory: pytest.TempPathFactory) ->
 def document(run: Run) -> Any:
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
+
+
+def test_the_installed_command_says_what_it_can_do(environment: dict[str, str]) -> None:
+    """The entry point that setup installs, started as a shell does."""
+    command = Path(sys.executable).with_name("offsetlake")
+    run = subprocess.run([command, "--help"], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0
+    assert {"plan", "land", "status", "audit", "losses", "accept-loss"} <= set(run.stdout.split())
 
 
 def test_status_says_planned_landed_and_lag(flights: Offsetlake) -> None:

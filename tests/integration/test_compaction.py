@@ -109,7 +109,7 @@ def test_a_compacted_log_lands_with_every_hole_explained(world: World) -> None:
 def test_what_was_landed_before_compaction_stays_and_redo_says_what_is_gone(world: World) -> None:
     """Redo of a range that was compacted after it was landed: the landed file stays, and the difference is named.
 
-    [R-43]
+    [R-44]
     """
     create(world, "delete")
     world.send(keyed(world, 100))

@@ -288,7 +288,7 @@ def test_a_recreated_topic_is_never_landed_under_an_old_range(world: World) -> N
     world.create_topic()
     world.send_numbered(100)
     world.plan()
-    recreate(world)
+    world.recreate_topic()
     world.sent.clear()
     world.send_numbered(150)
     (verdict,) = world.land()
@@ -419,7 +419,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
 
 
 def test_a_file_that_is_no_range_s_is_found(world: World) -> None:
-    """[R-45] A plain glob would show a stray file, so tiling is red until it is gone; before that it is green."""
+    """[R-46] A plain glob would show a stray file, so tiling is red until it is gone; before that it is green."""
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()
@@ -431,7 +431,7 @@ def test_a_file_that_is_no_range_s_is_found(world: World) -> None:
 
 
 def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_difference(world: World) -> None:
-    """[R-43] Landed while aborted records counted, read again when they do not: the landed file stays, the verdict says why."""
+    """[R-44] Landed while aborted records counted, read again when they do not: the landed file stays, the verdict says why."""
     world.create_topic()
     world.with_policy(isolation_level="read_uncommitted")
     producer = world.producer(transactional_id=f"{world.name}-tx")
@@ -454,7 +454,7 @@ def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_differ
 
 
 def test_equal_rows_in_other_bytes_are_a_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-43] Another writer, here another codec, gives other bytes of the same rows: nothing changes, and a note says so."""
+    """[R-44] Another writer, here another codec, gives other bytes of the same rows: nothing changes, and a note says so."""
     world.create_topic()
     world.send_numbered(100)
     world.plan_and_land()
@@ -468,7 +468,7 @@ def test_equal_rows_in_other_bytes_are_a_success(world: World, monkeypatch: pyte
 
 
 def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-44] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
+    """[R-45] Were Spark to cut elsewhere than at our boundaries, nothing of that scan would become visible."""
     world.create_topic()
     world.send_numbered(200)
     world.plan()
@@ -509,11 +509,3 @@ def add_partitions(world: World, count: int) -> None:
     with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
         admin.create_partitions({world.name: count})
         admin.wait_for_topics([world.name])
-
-
-def recreate(world: World) -> None:
-    from kafka import KafkaAdminClient
-
-    with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
-        admin.delete_topics([world.name])
-    world.create_topic()

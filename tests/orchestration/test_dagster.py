@@ -104,7 +104,7 @@ def test_one_key_shows_its_facts(world: World) -> None:
     assert event.tags is not None and event.tags["dagster/data_version"] == manifest.digest
     assert {"bytes", "file", "min_timestamp", "max_timestamp", "seconds", "records_per_second", "attempt"} <= set(shown)
     evaluations = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
-    assert evaluations == {"tiling": True, "completeness": True, "nothing_lost": True}
+    assert evaluations == {"tiling": True, "completeness": True, "nothing_lost": True, "time_to_loss": True}
 
 
 @pytest.mark.parametrize(

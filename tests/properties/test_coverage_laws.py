@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -64,19 +66,29 @@ def violation_of(offsets: OffsetRange, coverage: Coverage) -> str:
 # ---- the states
 
 
+def beginnings(log: PlanLog) -> dict[tuple[int, int], int]:
+    """Is where Kafka partitions begin that do not at 0: those of a log that was truncated under the same topic id."""
+    return {
+        (step.generation, partition): marks.earliest
+        for before, step in pairwise(log.steps)
+        if step.generation > before.generation and step.topic_id == before.topic_id
+        for partition, marks in step.watermarks.items()
+    }
+
+
 @given(lakes())
 def test_landed_pending_lost_and_skipped_tile_each_partition_from_its_first_link_to_its_head(lake: Lake) -> None:
     """DESIGN 1: coverage has no gap and no overlap, whatever is landed so far."""
     states = lake.coverage.states()
     assert len(states) == len(lake.log.links)
-    ends: dict[tuple[int, int], int] = {}
+    ends: dict[tuple[int, int], int] = defaultdict(int, beginnings(lake.log))
     for offsets in states:
         place = (offsets.generation, offsets.partition)
-        assert offsets.start == ends.get(place, 0)
+        assert offsets.start == ends[place]
         ends[place] = offsets.end
     tail = lake.log.tail
     for partition, head in tail.heads.items():
-        assert ends.get((tail.generation, partition), 0) == head.offset
+        assert ends[tail.generation, partition] == head.offset
 
 
 @given(lakes())

@@ -108,6 +108,19 @@ def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int
     assert set(step.heads) == {0, 1}
 
 
+def test_a_truncated_topic_opens_a_generation_at_the_first_offset_of_its_log() -> None:
+    """[R-9] Law 7: the same topic ends below the head; what had expired before was of the old generation, not lost."""
+    world, policy = World(), Policy(records_per_range=10, max_age_seconds=0)
+    world.grow(0, 30)
+    tail = open_log(world, policy)
+    state = TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(7, 25), None)})
+    step = plan(tail, state, policy, world.now_ms)
+    assert step is not None
+    assert (step.generation, step.topic_id) == (1, "id-0")
+    assert [link.kind for link in step.links] == [LinkKind.RANGE] * 3
+    assert step.ranges == (OffsetRange(1, 0, 7, 10), OffsetRange(1, 0, 10, 20), OffsetRange(1, 0, 20, 25))
+
+
 def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> None:
     """Law 7: and only by that, which `doctor` says."""
     world, policy = World(has_ids=False), Policy(records_per_range=10, max_age_seconds=0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
-from pipeline_defs.settings import PROJECT
 from tests.support.crash_child import describe
 from tests.support.world import World
+from tests.support.zygote import Forked
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts faster so
 
@@ -21,35 +21,32 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 class Child:
     """Is a child process that stands still at a step."""
 
-    process: subprocess.Popen[str]
+    process: Forked
+    stdin: IO[str]
+    stdout: IO[str]
 
     def resume(self) -> None:
         """Lets it go on and waits until it has finished by itself."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        assert "FINISHED\n" in list(self.process.stdout)
+        self.stdin.write("\n")
+        self.stdin.flush()
+        assert "FINISHED\n" in list(self.stdout)
         assert self.process.wait(60) == 0
 
 
 @contextmanager
 def stopped_at(world: World, action: str, step: str, nth: int = 1) -> Iterator[Child]:
     """Runs the child up to the step; inside the context it stands there, after it it has died by SIGKILL or ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.crash_child", describe(world.settings, world.topic, action, step, nth)],
-        cwd=PROJECT,
-        env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JVM},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
+    child_in, ours_out = _pipe()
+    ours_in, child_out = _pipe()
+    with Path(os.devnull).open("w") as nothing, child_in, child_out:
+        task = describe(world.settings, world.topic, action, step, nth)
+        env = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_JVM}
+        process = Forked("tests.support.crash_child", [task], env, [child_in, child_out, nothing])
+    with process, ours_in, ours_out:
         try:
-            said = _first_word(process)
+            said = _first_word(ours_in)
             assert said == f"REACHED {step}", f"the child was to stop at {step}, it said {said!r}"
-            yield Child(process)
+            yield Child(process, ours_out, ours_in)
         finally:
             has_ended = process.poll() is not None
             if not has_ended:
@@ -57,9 +54,13 @@ def stopped_at(world: World, action: str, step: str, nth: int = 1) -> Iterator[C
         assert has_ended or process.wait(30) == -signal.SIGKILL
 
 
-def _first_word(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
+def _pipe() -> tuple[IO[str], IO[str]]:
+    read, write = os.pipe()
+    return os.fdopen(read, "r"), os.fdopen(write, "w")
+
+
+def _first_word(stdout: IO[str]) -> str:
+    for line in stdout:
         if line.startswith(("REACHED", "FINISHED", "ENDED")):
             return line.strip()
     return "nothing"

@@ -78,6 +78,22 @@ class World:
         dotted = {name.replace("_", "."): value for name, value in configs.items()}
         self.edges.kafka(self.topic).create_topic(self.name, partitions, dotted)
 
+    def recreate_topic(self, partitions: int = 1) -> None:
+        """Deletes the topic and creates another of its name, as an operator would; what was sent so far stays known."""
+        from kafka import KafkaAdminClient
+
+        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
+            admin.delete_topics([self.name])
+        self.create_topic(partitions)
+
+    def add_partitions(self, total: int) -> None:
+        """Has the topic have more Kafka partitions."""
+        from kafka import KafkaAdminClient
+
+        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
+            admin.create_partitions({self.name: total})
+            admin.wait_for_topics([self.name])
+
     def producer(self, **config: Any) -> KafkaProducer:
         return KafkaProducer(bootstrap_servers=self.settings.bootstrap_servers, acks="all", linger_ms=20, **config)
 

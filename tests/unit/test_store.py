@@ -36,14 +36,14 @@ def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None
 
 
 def test_a_lost_answer_of_a_write_that_happened_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-46]"""
+    """[R-47]"""
     store = Store(str(tmp_path))
     monkeypatch.setattr(obstore, "copy", losing_the_answer(do=True))
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
 
 
 def test_a_lost_answer_where_another_was_first_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-46]"""
+    """[R-47]"""
     store = Store(str(tmp_path))
     store.put_new("plan/0.json", b"theirs", "staging/a")
     monkeypatch.setattr(obstore, "copy", losing_the_answer(do=False))
@@ -53,7 +53,7 @@ def test_a_lost_answer_where_another_was_first_is_a_conflict(tmp_path: Path, mon
 def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-46]"""
+    """[R-47]"""
     store = Store(str(tmp_path))
     monkeypatch.setattr(obstore, "copy", losing_the_answer(do=False))
     with pytest.raises(OutcomeUnknown, match="ended without an answer and reading it back finds nothing yet"):

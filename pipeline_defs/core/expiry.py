@@ -1,0 +1,99 @@
+"""Time to loss: how long until the broker may delete the oldest record of a Kafka partition that is not landed.
+
+From what retention promises and from how the log was seen to move. Invariant: an estimate is the soonest of all that
+may delete it; a topic that deletes nothing has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from .planlog import PlanStep, Watermarks
+
+WARN_SHARE = 0.5  # of the time that a record is kept
+FAIL_SHARE = 0.25
+RATE_WINDOW_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Is what a topic keeps: for so long (ms), so many bytes per Kafka partition; none where there is no such bound."""
+
+    ms: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Is how fast a Kafka partition's log was seen to move, in offsets per second at its start and at its end."""
+
+    start: float = 0.0
+    end: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Is the oldest record of a Kafka partition that is not landed: where it is, and its timestamp, none where unknown."""
+
+    offset: int
+    timestamp_ms: int | None
+    watermarks: Watermarks
+    bytes_per_offset: float = 0.0
+
+
+def read_retention(config: Mapping[str, str]) -> Retention:
+    """Reads retention from a topic's configuration, in Kafka's own names; -1 and a topic that is compacted only: none."""
+    if "delete" not in config.get("cleanup.policy", "delete"):
+        return Retention()
+    found = [int(config.get(name, "-1")) for name in ("retention.ms", "retention.bytes")]
+    return Retention(*(value if value >= 0 else None for value in found))
+
+
+def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_ms: int) -> float | None:
+    """Is the soonest of these, never below 0; none where nothing deletes.
+
+    | what deletes | when |
+    |---|---|
+    | retention.ms | the record's age reaches it |
+    | retention.bytes | as many bytes stand behind the record, at the rate at which the log was seen to grow |
+    | anything, an operator too | the log's start reaches the record, at the rate at which it was seen to move |
+    """
+    if exposed.offset < exposed.watermarks.earliest:
+        return 0.0
+    soonest = []
+    if retention.ms is not None and exposed.timestamp_ms is not None:
+        soonest.append((exposed.timestamp_ms + retention.ms - now_ms) / 1000)
+    if retention.bytes is not None and exposed.bytes_per_offset > 0:
+        left = retention.bytes / exposed.bytes_per_offset - (exposed.watermarks.end - exposed.offset)
+        if left <= 0 or rates.end > 0:
+            soonest.append(left / rates.end if left > 0 else 0.0)
+    if rates.start > 0:
+        soonest.append((exposed.offset - exposed.watermarks.earliest) / rates.start)
+    return max(0.0, min(soonest)) if soonest else None
+
+
+def read_rates(
+    steps: Sequence[PlanStep], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS
+) -> Rates:
+    """Is how far the log has moved since the oldest plan step of this generation that lies within the window."""
+    seen = [
+        step
+        for step in takewhile(lambda step: now_ms - step.planned_at_ms <= window_ms, reversed(steps))
+        if step.generation == steps[-1].generation and partition in step.watermarks and step.planned_at_ms < now_ms
+    ]
+    if not seen:
+        return Rates()
+    first = seen[-1]
+    seconds = (now_ms - first.planned_at_ms) / 1000
+    before = first.watermarks[partition]
+    return Rates(max(0, marks.earliest - before.earliest) / seconds, max(0, marks.end - before.end) / seconds)
+
+
+def kept_seconds(retention: Retention, rates: Rates, bytes_per_offset: float) -> float | None:
+    """Is for how long a record that is produced now is kept, none where nothing bounds it: what alarms are a share of."""
+    kept = [] if retention.ms is None else [retention.ms / 1000]
+    if retention.bytes is not None and bytes_per_offset > 0 and rates.end > 0:
+        kept.append(retention.bytes / bytes_per_offset / rates.end)
+    return min(kept) if kept else None

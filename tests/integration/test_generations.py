@@ -1,0 +1,154 @@
+"""A topic that is not what it was: recreated, truncated, with more partitions or another configuration (AC4, AC28)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.core.losses import CLOSED
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.broker import start_broker, stop_broker
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.ledger import read_ledger
+from pipeline_defs.settings import Settings
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Identity = tuple[int, int, int, bytes | None]
+"""generation, partition, offset, value."""
+
+
+def identities(world: World) -> list[Identity]:
+    return duckdb.sql(
+        f'SELECT generation, "partition", "offset", "value" FROM read_parquet(\'{world.glob}\') ORDER BY ALL'
+    ).fetchall()
+
+
+def take_sent(world: World, generation: int) -> list[Identity]:
+    """Returns the ground truth of a generation and begins the next."""
+    rows = sorted((generation, partition, offset, row[3]) for (partition, offset), row in world.sent.items())
+    world.sent.clear()
+    return rows
+
+
+def assert_proven(world: World) -> None:
+    for check in (check_tiling, check_completeness, check_published):
+        assert check(world.name, world.edges.lake).violations == ()
+
+
+@pytest.mark.parametrize("count", [60, 150, 300], ids=["fewer", "as many", "more"])
+def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: World, count: int) -> None:
+    """AC4: no old row is overwritten, no new row is skipped, and what was not landed of the old one is named.
+
+    [R-9]
+    """
+    world.create_topic()
+    world.send_numbered(150)
+    world.plan()
+    world.land(["0-0-100"])
+    old = [row for row in take_sent(world, 0) if row[2] < 100]
+    assert identities(world) == old, "the control: before it is recreated"
+    world.recreate_topic()
+    world.send({"partition": 0, "value": b"new %d" % n} for n in range(count))
+    world.plan_and_land()
+    assert identities(world) == old + take_sent(world, 1)
+    (loss,) = read_ledger(world.topic, world.edges)
+    assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
+    assert_proven(world)
+    assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
+
+
+def test_a_recreated_topic_of_which_all_was_landed_loses_nothing(world: World) -> None:
+    """AC4: twice over; each generation is there, whole, and the ledger is empty."""
+    truth: list[Identity] = []
+    for generation in range(3):
+        if generation:
+            world.recreate_topic(2)
+        else:
+            world.create_topic(2)
+        world.send({"partition": n % 2, "value": b"%d of %d" % (n, generation)} for n in range(120))
+        world.plan_and_land()
+        truth += take_sent(world, generation)
+        assert identities(world) == truth
+    assert read_ledger(world.topic, world.edges) == []
+    assert_proven(world)
+
+
+def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
+    settings: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """[R-9] The same topic comes back shorter, as after an unclean leader election: nothing of it is skipped.
+
+    A broker of its own loses the end of its log while it is down.
+    """
+    directory = tmp_path / "broker"
+    jars = resolve_jars("broker", settings.jars)
+    broker = start_broker(directory, jars=jars)
+    try:
+        own = dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers)
+        with World(own, tmp_path, "truncated") as world:
+            world.create_topic(1, segment_bytes=str(1 << 20))
+            world.send({"partition": 0, "value": bytes(10_000)} for _ in range(300))
+            world.plan_and_land()
+            old = take_sent(world, 0)
+            topic_id = world.edges.kafka().read_topic_id(world.name)
+            world.edges.kafka().close()
+            stop_broker(directory)
+            last = max((directory / "data" / f"{world.name}-0").glob("*.log"))
+            for file in last.parent.glob(f"{last.stem}.*"):
+                file.unlink()
+            broker = start_broker(directory, jars=jars)
+            marks = world.watermarks(0)
+            assert 0 < marks.end < 300, "the fault: the log is shorter"
+            assert world.edges.kafka().read_topic_id(world.name) == topic_id, "the fault: it is the same topic"
+            world.send({"partition": 0, "value": b"after %d" % n} for n in range(20))
+            world.plan_and_land()
+            kept = [(1, 0, offset, bytes(10_000)) for offset in range(marks.end)]
+            assert identities(world) == old + kept + take_sent(world, 1)
+            assert read_ledger(world.topic, world.edges) == []
+            assert_proven(world)
+    finally:
+        stop_broker(directory)
+
+
+def test_more_partitions_and_another_configuration_change_no_digest(world: World) -> None:
+    """AC28: an old range read again after the topic has more partitions and another retention: the same bytes.
+
+    [R-19]
+    """
+    world.create_topic(1)
+    world.send_numbered(150)
+    world.plan_and_land()
+    keys = [offsets.key for offsets in world.coverage.log.ranges]
+    world.add_partitions(3)
+    world.alter_topic(max_message_bytes="2000000", compression_type="gzip", retention_ms="864000000")
+    world.send_numbered(20, 2)
+    assert {v.outcome for v in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
+    world.plan_and_land()
+    world.assert_all_landed_once()
+    assert_proven(world)
+
+
+def test_a_topic_deleted_while_planned_ranges_wait_fails_them_by_name(world: World) -> None:
+    """What is landed stays readable; what waits is red and says why; a topic of that name takes it from there."""
+    world.create_topic()
+    world.send_numbered(150)
+    world.plan()
+    world.land(["0-0-100"])
+    old = [row for row in take_sent(world, 0) if row[2] < 100]
+    world.recreate_topic()
+    (verdict,) = world.land(["0-100-150"])
+    assert verdict.outcome is Outcome.FAILED
+    assert "deleted and created again: Kafka no longer has its records" in verdict.violations[0]
+    assert identities(world) == old
+    world.plan()
+    assert not world.pending, "nobody asks for what cannot be had"
+    (loss,) = read_ledger(world.topic, world.edges)
+    assert loss.cause == CLOSED

@@ -1,0 +1,102 @@
+"""How long the broker keeps what is not landed: said before it is gone, most endangered first (AC27)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from pipeline_defs.checks import TIME_TO_LOSS, expiry_result
+from pipeline_defs.core.planning import plan
+from pipeline_defs.exposure import Endangered, read_endangered
+from pipeline_defs.reports import status_rows
+from tests.support.world import World
+
+HOUR_MS = 3600 * 1000
+
+
+def endangered(world: World) -> list[Endangered]:
+    return read_endangered(world.topic, world.coverage, world.edges)
+
+
+def told(world: World) -> Any:
+    """Is what Dagster was last told by a tick: passed, severity, text."""
+    key = dg.AssetCheckKey(world.topic.losses_key, TIME_TO_LOSS)
+    latest = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key].event
+    assert latest is not None and latest.dagster_event is not None
+    evaluation = latest.dagster_event.event_specific_data
+    assert isinstance(evaluation, dg.AssetCheckEvaluation)
+    return evaluation.passed, evaluation.severity, evaluation.metadata
+
+
+def test_the_alarm_warns_then_fails_and_the_records_are_still_there(world: World) -> None:
+    """AC27: as retention comes closer the check passes, warns, fails, each before the first record goes.
+
+    [R-43]
+    """
+    world.create_topic(2, retention_ms=str(10 * HOUR_MS))
+    world.send([{"partition": 0, "value": b"old", "timestamp_ms": world.edges.now_ms() - HOUR_MS}])
+    real_now = world.edges.now_ms
+    seen = []
+    for hours in (1, 6, 8):
+        world.edges.now_ms = lambda hours=hours: real_now() + (hours - 1) * HOUR_MS
+        world.tick()
+        passed, severity, metadata = told(world)
+        seen.append((passed, severity))
+        (waiting,) = endangered(world)
+        assert waiting.partition == 0
+        assert waiting.seconds is not None
+        assert abs(waiting.seconds - (10 - hours) * 3600) < 60
+        assert abs(metadata["seconds_to_loss"].value - (10 - hours) * 3600) < 60
+    warn, error = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
+    assert seen == [(True, warn), (False, warn), (False, error)]
+    assert f"{world.name}/0: offset 0 is not landed and may be deleted in 12" in metadata["offsets"].value
+    assert world.watermarks(0).earliest == 0, "the alarm came before the loss"
+    world.edges.now_ms = real_now
+    world.land()
+    world.assert_all_landed_once()
+    world.tick()
+    assert told(world)[0], "the control: what is landed is not endangered"
+    assert endangered(world) == []
+
+
+def test_retention_by_bytes_is_foreseen_from_how_fast_the_log_grows(world: World) -> None:
+    """[R-43] The rate is that of the plan log's own watermarks."""
+    world.create_topic(1, retention_bytes=str(10_000_000))
+    world.send_numbered(1000)
+    world.plan()
+    world.send({"partition": 0, "value": bytes(1000)} for _ in range(1000))
+    (waiting,) = endangered(world)
+    assert waiting.seconds is not None and waiting.kept_seconds is not None
+    assert 0 < waiting.seconds < waiting.kept_seconds
+    world.alter_topic(retention_bytes="1000")
+    (waiting,) = endangered(world)
+    assert waiting.seconds == 0.0
+    assert expiry_result(world.topic, [waiting]).severity is dg.AssetCheckSeverity.ERROR
+
+
+def test_a_topic_that_keeps_everything_is_never_in_danger(world: World) -> None:
+    """[R-43] The control: no retention, so no estimate and no alarm, however long it waits."""
+    world.create_topic(1, retention_ms="-1")
+    world.send([{"partition": 0, "value": b"old", "timestamp_ms": 1_000}])
+    (waiting,) = endangered(world)
+    assert (waiting.seconds, waiting.share) == (None, None)
+    assert expiry_result(world.topic, [waiting]).passed
+    (row,) = status_rows(world.topic, world.edges)
+    assert (row["seconds_to_loss"], row["oldest_waiting_ms"]) == (None, 1_000)
+
+
+def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
+    """[R-7] A budget too small for all goes first to whose records the broker deletes first."""
+    world.create_topic(3, retention_ms=str(10 * HOUR_MS))
+    now = world.edges.now_ms()
+    for partition, hours in ((0, 2), (1, 7), (2, 4)):
+        world.send([{"partition": partition, "value": b"v", "timestamp_ms": now - hours * HOUR_MS}])
+    kafka, lake = world.edges.kafka(world.topic), world.edges.lake
+    world.with_policy(budget=1)
+    tail = lake.read_tail(world.name)
+    state = kafka.read_topic_state(world.name, tail, world.topic.policy, now)
+    assert [round(part.seconds_to_loss or 0) for _, part in sorted(state.partitions.items())] == [28800, 10800, 21600]
+    step = plan(tail, state, world.topic.policy, now)
+    assert step is not None
+    assert [offsets.partition for offsets in step.ranges] == [1]
