@@ -31,6 +31,8 @@ def make_archive(jars: Path) -> bool:
     key = _describe(java)
     if (jars / ARCHIVE).is_file() and (jars / _KEY).is_file() and (jars / _KEY).read_text() == key:
         return False
+    sys.stdout.write("setup: making Spark's class archive, once, half a minute\n")
+    sys.stdout.flush()
     with tempfile.TemporaryDirectory(dir=jars) as folder:
         fresh = Path(folder).absolute() / ARCHIVE
         _run_small_job(java, fresh)
@@ -77,7 +79,7 @@ def main(arguments: list[str]) -> int:
     try:
         make_archive(Path(*arguments))
     except (OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write(f"setup: Spark will start slower, its class archive could not be made: {error}\n")
+        sys.stdout.write(f"setup: Spark will start slower, its class archive could not be made: {error}\n")
     return 0
 
 

@@ -177,6 +177,8 @@ def test_the_sensor_tells_dagster_of_each_change_of_the_ledger(world: World) -> 
     world.create_topic()
     world.send_numbered(50)
     world.tick()
+    world.land()
+    world.tick()
     assert told() is None, "the control: nothing is lost"
     world.send_numbered(50)
     world.delete_records(0, 70)
