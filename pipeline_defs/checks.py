@@ -57,7 +57,8 @@ def build_expiry_check(topic: Topic) -> dg.AssetChecksDefinition:
         description="What is not landed will be kept for long enough: a warning at half, an error at a quarter of the time.",
     )
     def time_to_loss(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), edges))
+        marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+        return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges))
 
     return time_to_loss
 

@@ -5,7 +5,7 @@ The estimate is `core.expiry`'s; this reads what it needs of lake and broker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .auditing import Finding
@@ -47,11 +47,12 @@ class Endangered:
         return min(1.0, self.seconds / kept)
 
 
-def read_endangered(topic: Topic, coverage: Coverage, edges: Edges) -> list[Endangered]:
+def read_endangered(
+    topic: Topic, coverage: Coverage, marks: Mapping[int, Watermarks], edges: Edges
+) -> list[Endangered]:
     """Reads what of a topic is not landed and since when; nothing where all is."""
     kafka = edges.kafka(topic)
     level = topic.policy.isolation_level
-    marks = kafka.read_watermarks(topic.name, level)
     frontier = coverage.frontier(coverage.log.generation)
     retention = read_retention(kafka.read_config(topic.name))
     oldest = {p: frontier.get(p, _first_unplanned(coverage, p, mark)) for p, mark in marks.items()}
@@ -90,7 +91,7 @@ def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> i
 
 
 def _bytes_per_offset(
-    topic: Topic, kafka: Kafka, marks: dict[int, Watermarks], retention: Retention
+    topic: Topic, kafka: Kafka, marks: Mapping[int, Watermarks], retention: Retention
 ) -> dict[int, float]:
     if retention.bytes is None:
         return {}

@@ -7,20 +7,19 @@ given.
 from __future__ import annotations
 
 from .auditing import Finding
-from .core.coverage import Coverage, State
+from .core.coverage import State
 from .core.errors import BadKey, Refused
-from .core.losses import Acceptance, Loss, find_losses, read_from, unrecorded_losses
+from .core.losses import Acceptance, Loss, all_losses, read_from
 from .core.offsets import OffsetRange, parse_key
-from .edges.lake import Lake
 from .resources import Edges
 from .topics import Topic
 
 
-def read_ledger(topic: Topic, edges: Edges, coverage: Coverage | None = None) -> list[Loss]:
+def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
     """Reads every loss of a topic, those recorded first, then what waits to be accepted."""
-    coverage = coverage or edges.lake.coverage(topic.name)
+    coverage = edges.lake.coverage(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    return [*find_losses(coverage), *unrecorded_losses(coverage, marks)]
+    return all_losses(coverage, marks)
 
 
 def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
@@ -35,7 +34,7 @@ def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
 
 def loss_text(topic: Topic, loss: Loss) -> str:
     """Is a loss in one line: offsets, cause, what was said of it."""
-    return f"{loss.offsets.text(topic.name)}: {len(loss.offsets)} offsets {loss.cause}; {standing(topic, loss)}"
+    return f"{loss.text(topic.name)}; {standing(topic, loss)}"
 
 
 def is_accepted(topic: Topic, loss: Loss) -> bool:
@@ -66,12 +65,7 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
     if offsets not in coverage.accepted:
         lost = (offsets.start, offsets.end) if state is State.LOST else _lost_now(topic, offsets, state, edges)
         edges.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, edges.now_ms()))
-    return read_acceptance(topic.name, offsets, edges.lake)
-
-
-def read_acceptance(topic: str, offsets: OffsetRange, lake: Lake) -> Acceptance:
-    """Reads the acceptance that stands."""
-    return lake.read_accepted(topic)[offsets]
+    return edges.lake.read_accepted(topic.name)[offsets]
 
 
 def _lost_now(topic: Topic, offsets: OffsetRange, state: State, edges: Edges) -> tuple[int, int]:

@@ -70,10 +70,9 @@ def report_unseen(
 
 def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss]) -> bool:
     """Reports the loss ledger where it is not what Dagster was last told; returns whether it was."""
-    lines = [f"{loss.offsets.text(topic.name)}: {len(loss.offsets)} offsets {loss.cause}" for loss in losses]
     told = instance.get_latest_materialization_event(topic.losses_key)
     before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
-    ledger = "\n".join(f"- {line}" for line in lines)
+    ledger = "\n".join(f"- {loss.text(topic.name)}" for loss in losses)
     if (before.value if before else "") == ledger:
         return False
     metadata: Mapping[str, Any] = {

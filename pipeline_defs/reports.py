@@ -25,7 +25,7 @@ def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
     last: dict[int, int] = {}
     for offsets, manifest in coverage.manifests.items():
         last[offsets.partition] = max(last.get(offsets.partition, 0), manifest.provenance.landed_at_ms)
-    endangered = {each.partition: each for each in read_endangered(topic, coverage, edges)}
+    endangered = {each.partition: each for each in read_endangered(topic, coverage, marks, edges)}
     rows = []
     for partition in sorted(marks):
         head = coverage.log.tail.heads.get(partition)

@@ -11,10 +11,10 @@ import dagster as dg
 from .checks import NOTHING_LOST, TIME_TO_LOSS, expiry_result, loss_result
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
+from .core.losses import all_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
 from .exposure import read_endangered
-from .ledger import read_ledger
 from .planner import commit_next_step
 from .projection import (
     RANGE_END,
@@ -99,9 +99,10 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
 
 def _report_dangers(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> None:
     """Tells Dagster what is lost and what soon may be: from here, for when nothing lands no run would."""
-    ledger = read_ledger(topic, edges, coverage)
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    ledger = all_losses(coverage, marks)
     report_losses(instance, topic, ledger)
-    endangered = read_endangered(topic, coverage, edges)
+    endangered = read_endangered(topic, coverage, marks, edges)
     for name, result in (
         (NOTHING_LOST, loss_result(topic, ledger)),
         (TIME_TO_LOSS, expiry_result(topic, endangered)),

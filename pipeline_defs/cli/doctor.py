@@ -33,17 +33,18 @@ def doctor(as_json: bool) -> None:
         "dagster home": lambda: _ask_dagster(edges),
         "topics": lambda: _ask_topics(edges),
     }
-    answers: list[tuple[str, bool, str]] = []
+    answers: dict[str, tuple[bool, str]] = {}
     for name, question in questions.items():
-        if name == "topics" and ("broker", False) in [(asked, ok) for asked, ok, _ in answers]:
-            answers.append((name, False, "not asked: the broker does not answer"))  # waiting twice tells nothing more
+        if name == "topics" and not answers["broker"][0]:
+            answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
         else:
-            answers.append((name, *_ask(question)))
+            answers[name] = _ask(question)
     if as_json:
-        print_json([{"what": name, "ok": ok, "found": found} for name, ok, found in answers])
+        print_json([{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()])
     else:
-        print_table("doctor", ["what", "", "found"], [(n, "ok" if ok else "WRONG", found) for n, ok, found in answers])
-    if not all(ok for _, ok, _ in answers):
+        rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
+        print_table("doctor", ["what", "", "found"], rows)
+    if not all(ok for ok, _ in answers.values()):
         raise SystemExit(1)
 
 

@@ -6,10 +6,9 @@ import getpass
 
 import click
 
-from ..definitions import load_topics
 from ..ledger import accept_loss as accept
-from ..ledger import check_losses, read_ledger, standing
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, time_text
+from ..ledger import is_accepted, read_ledger, standing
+from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, time_text
 
 
 @click.command()
@@ -24,11 +23,7 @@ def losses(topic: str | None, as_json: bool) -> None:
       offsetlake losses flights --json
     """
     edges = open_edges()
-    found = [
-        (each, loss)
-        for each in ([find_topic(topic)] if topic else load_topics().values())
-        for loss in read_ledger(each, edges)
-    ]
+    found = [(each, loss) for each in find_topics(topic) for loss in read_ledger(each, edges)]
     if as_json:
         print_json(
             [
@@ -60,7 +55,7 @@ def losses(topic: str | None, as_json: bool) -> None:
             for each, loss in found
         ]
         print_table(f"{len(rows)} losses", ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
-    if any(check_losses(each, [loss]).facts["not_accepted_offsets"] for each, loss in found):
+    if not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
 

@@ -15,7 +15,17 @@ from ..ledger import check_losses, read_ledger
 from ..reports import check_broker, status_rows, trace_row
 from ..resources import Edges
 from ..topics import Topic
-from .show import OUT, duration_text, find_topic, json_option, open_edges, print_json, print_table, time_text
+from .show import (
+    OUT,
+    duration_text,
+    find_topic,
+    find_topics,
+    json_option,
+    open_edges,
+    print_json,
+    print_table,
+    time_text,
+)
 
 
 @click.command()
@@ -30,7 +40,7 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status flights --json
     """
     edges = open_edges()
-    topics = [find_topic(topic)] if topic else list(load_topics().values())
+    topics = find_topics(topic)
     rows = [row for each in topics for row in status_rows(each, edges)]
     if as_json:
         print_json(rows)

@@ -43,6 +43,11 @@ def find_topic(name: str) -> Topic:
     return topics[name]
 
 
+def find_topics(name: str | None) -> list[Topic]:
+    """Finds the topic named, or all that a defs.yaml names."""
+    return [find_topic(name)] if name else list(load_topics().values())
+
+
 def print_json(document: object) -> None:
     """Prints a document as JSON; bytes as text where they are UTF-8, else in base64."""
     click.echo(json.dumps(document, indent=1, default=_plain))

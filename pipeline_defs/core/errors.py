@@ -122,12 +122,6 @@ class BrokenManifest(Violation):
     kind = "broken_manifest"
 
 
-class RecordsLost(Violation):
-    """Says that the broker no longer has the beginning of a planned range."""
-
-    kind = "records_lost"
-
-
 class RangesFailed(Violation):
     """Says which ranges of a run are not landed, and why; the others of the run are landed."""
 

@@ -106,6 +106,10 @@ class Loss:
     recorded_at_ms: int | None
     acceptance: Acceptance | None = None
 
+    def text(self, topic: str) -> str:
+        """Is the form for messages: the offsets, how many, the cause."""
+        return f"{self.offsets.text(topic)}: {len(self.offsets)} offsets {self.cause}"
+
 
 def find_losses(coverage: Coverage) -> list[Loss]:
     """Lists every loss that is recorded in the lake, in log order.
@@ -131,6 +135,11 @@ def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) 
                 for lost in read_from(offsets, marks.earliest).lost
             ]
     return losses
+
+
+def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
+    """Is the ledger: every loss that is recorded, then what waits to be accepted."""
+    return [*find_losses(coverage), *unrecorded_losses(coverage, watermarks)]
 
 
 def _losses(coverage: Coverage) -> Iterator[Loss]:

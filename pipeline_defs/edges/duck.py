@@ -14,16 +14,20 @@ import pyarrow as pa
 from ..core.coverage import Coverage
 from ..core.errors import Refused
 from ..core.losses import Loss, find_losses
+from ..core.offsets import OffsetRange
 from .lake import Lake, data_path
 
+_PLACE_COLUMNS = [
+    ("topic", pa.string()),
+    ("generation", pa.int32()),
+    ("partition", pa.int32()),
+    ("start", pa.int64()),
+    ("end", pa.int64()),
+    ("key", pa.string()),
+]
 _RANGE_SCHEMA = pa.schema(
     [
-        ("topic", pa.string()),
-        ("generation", pa.int32()),
-        ("partition", pa.int32()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("key", pa.string()),
+        *_PLACE_COLUMNS,
         ("state", pa.string()),
         ("rows", pa.int64()),
         ("holes", pa.int64()),
@@ -43,12 +47,7 @@ _RANGE_SCHEMA = pa.schema(
 
 _LOSS_SCHEMA = pa.schema(
     [
-        ("topic", pa.string()),
-        ("generation", pa.int32()),
-        ("partition", pa.int32()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("key", pa.string()),
+        *_PLACE_COLUMNS,
         ("cause", pa.string()),
         ("recorded_at", pa.timestamp("ms", "UTC")),
         ("accepted_by", pa.string()),
@@ -116,12 +115,7 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, An
         file = manifest.file if manifest else None
         rows.append(
             {
-                "topic": topic,
-                "generation": offsets.generation,
-                "partition": offsets.partition,
-                "start": offsets.start,
-                "end": offsets.end,
-                "key": offsets.key,
+                **_place(topic, offsets, offsets.key),
                 "state": state.value,
                 "rows": manifest.rows if manifest else None,
                 "holes": sum(hole.end - hole.start for hole in manifest.holes) if manifest else None,
@@ -143,13 +137,19 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, An
 
 def _loss_row(topic: str, loss: Loss) -> dict[str, Any]:
     return {
-        "topic": topic,
-        "generation": loss.offsets.generation,
-        "partition": loss.offsets.partition,
-        "start": loss.offsets.start,
-        "end": loss.offsets.end,
-        "key": loss.key,
+        **_place(topic, loss.offsets, loss.key),
         "cause": loss.cause,
         "recorded_at": loss.recorded_at_ms,
         "accepted_by": loss.acceptance.accepted_by if loss.acceptance else None,
+    }
+
+
+def _place(topic: str, offsets: OffsetRange, key: str) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "generation": offsets.generation,
+        "partition": offsets.partition,
+        "start": offsets.start,
+        "end": offsets.end,
+        "key": key,
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
 from tests.support.killing import stopped_at
 from tests.support.world import World
@@ -68,22 +69,32 @@ def test_a_zombie_after_its_commit_is_finished_by_another(world: World) -> None:
     world.assert_all_landed_once()
 
 
-def test_a_commit_whose_staged_file_is_gone_is_landed_again_with_the_same_digest(world: World) -> None:
-    """Killed between commit and publish, and staging wiped: the range is read again, and the digest must match.
-
-    [R-24]
-    """
+def kill_after_commit(world: World) -> Manifest:
+    """Has an attempt die between commit and publish, and returns what it committed."""
     world.create_topic()
     world.send_numbered(100)
     world.tick()
     with stopped_at(world, "land", "commit"):
         (manifest,) = world.coverage.manifests.values()
-    for staged in (world.lake_folder / "staging").rglob("*.parquet"):
-        staged.unlink()
+    return manifest
+
+
+def assert_landed_as_committed(world: World, manifest: Manifest) -> None:
     (verdict,) = world.land()
     assert verdict.outcome is Outcome.ROLLED_FORWARD
     assert verdict.manifest == manifest
     world.assert_all_landed_once()
+
+
+def test_a_commit_whose_staged_file_is_gone_is_landed_again_with_the_same_digest(world: World) -> None:
+    """Killed between commit and publish, and staging wiped: the range is read again, and the digest must match.
+
+    [R-24]
+    """
+    manifest = kill_after_commit(world)
+    for staged in (world.lake_folder / "staging").rglob("*.parquet"):
+        staged.unlink()
+    assert_landed_as_committed(world, manifest)
 
 
 def test_a_torn_staged_file_is_not_rolled_forward(world: World) -> None:
@@ -91,18 +102,11 @@ def test_a_torn_staged_file_is_not_rolled_forward(world: World) -> None:
 
     [R-24]
     """
-    world.create_topic()
-    world.send_numbered(100)
-    world.tick()
-    with stopped_at(world, "land", "commit"):
-        (manifest,) = world.coverage.manifests.values()
+    manifest = kill_after_commit(world)
     assert manifest.file is not None
     staged = world.lake_folder / manifest.file.path
     staged.write_bytes(staged.read_bytes()[:-100] + bytes(100))
-    (verdict,) = world.land()
-    assert verdict.outcome is Outcome.ROLLED_FORWARD
-    assert verdict.manifest == manifest
-    world.assert_all_landed_once()
+    assert_landed_as_committed(world, manifest)
 
 
 def test_without_a_zombie_the_run_lands_by_itself(world: World) -> None:

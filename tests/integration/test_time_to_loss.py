@@ -16,7 +16,8 @@ HOUR_MS = 3600 * 1000
 
 
 def endangered(world: World) -> list[Endangered]:
-    return read_endangered(world.topic, world.coverage, world.edges)
+    marks = world.edges.kafka(world.topic).read_watermarks(world.name, world.topic.policy.isolation_level)
+    return read_endangered(world.topic, world.coverage, marks, world.edges)
 
 
 def told(world: World) -> Any:
