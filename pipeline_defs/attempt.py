@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from .core.coverage import Coverage
+from .core.delivery import Delivery
 from .edges.lake import Lake
 from .steps import StepWatcher, no_step
 
@@ -16,17 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Is one try at landing ranges: its unique id and its lineage. `redo` reads landed ranges again and compares."""
+    """Is one try at landing ranges: its unique id and its lineage.
+
+    `redo` reads landed ranges again and compares; `on_change` says what becomes of one that reads otherwise by now.
+    """
 
     id: str
     run_id: str
     code_version: str
     redo: bool = False
+    on_change: Literal["keep", "replace"] = "keep"
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Is everything outside that landing touches, and what the topic's defs.yaml says of reading and losing.
+    """Is everything outside that landing touches, and what the topic's defs.yaml says of losing and delivering.
 
     `on_step` is told each protocol step as it is passed.
     """
@@ -37,4 +43,15 @@ class Tools:
     now_ms: Callable[[], int]
     isolation_level: str = "read_committed"
     on_loss: str = "fail"
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     on_step: StepWatcher = no_step
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Is what every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what."""
+
+    topic: str
+    coverage: Coverage
+    attempt: Attempt
+    tools: Tools

@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_expiry_check, build_loss_check, check_key
+from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
 from .raw_asset import build_raw_asset
@@ -80,6 +81,10 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default="fail",
         description="a planned range whose beginning the broker deleted: fail until a person accepts the loss, or record it",
     )
+    delivery: Annotated[str, _word(*Delivery)] = Field(
+        default=Delivery.EFFECTIVELY_ONCE.value,
+        description="what crashes may do to rows: effectively_once, at_least_once (doubles) or at_most_once (abandons)",
+    )
     budget: Annotated[int, _number(1, 10_000)] = Field(default=200, description="ranges that one planning step may add")
 
     def as_topic(self) -> Topic:
@@ -97,7 +102,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             budget=self.budget,
         )
         on_loss = cast("Literal['fail', 'record']", self.on_loss)
-        return Topic(self.topic, policy, self.bootstrap_servers, on_loss)
+        return Topic(self.topic, policy, self.bootstrap_servers, on_loss, Delivery(self.delivery))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 (the interface is Dagster's)
         """Builds the topic's definitions; the edges come as resources, so tests swap them."""

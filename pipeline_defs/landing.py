@@ -9,31 +9,25 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from .attempt import Attempt, Tools
+from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
+from .core.delivery import Delivery
 from .core.errors import BadKey, EmptySelection, OffsetlakeError, ScanFailed
-from .core.losses import Reading, read_from
+from .core.losses import Reading
+from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
-from .core.planlog import Watermarks
 from .core.scans import Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
-from .redo import compare, roll_forward, verify_expired
+from .edges.lake import Lake
+from .edges.parquet import PartFile
+from .reading import claim, split_readable
+from .redo import compare, roll_forward
 from .staging import Staged, match_parts, open_staging, sweep_own_staging, verify_range, written_back
 
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Is what every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what."""
-
-    topic: str
-    coverage: Coverage
-    attempt: Attempt
-    tools: Tools
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
@@ -45,11 +39,14 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
 
-    run = _Run(topic, coverage, attempt, tools)
+    run = Run(topic, coverage, attempt, tools)
     finished, waiting = _finish_known(run, ranges)
     yield from finished
-    unreadable, readings = _split_readable(run, waiting)
+    unreadable, readings = split_readable(run, waiting)
     yield from unreadable
+    if tools.delivery is Delivery.AT_MOST_ONCE:
+        taken, readings = claim(run, readings)
+        yield from taken
 
     folder, is_local = open_staging(attempt, tools.lake)
     try:
@@ -91,7 +88,7 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
     return sorted(set(ranges))
 
 
-def _finish_known(run: _Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
+def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
     """Rolls forward what has a manifest, leaves what is landed, and returns what must be read."""
     finished, waiting = [], []
     for offsets in ranges:
@@ -111,55 +108,10 @@ def _finish_known(run: _Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
     return finished, waiting
 
 
-def _split_readable(run: _Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
-    """Asks the broker what it still has of each range; what may not be read gets its verdict without being read."""
-    if not ranges:
-        return [], []
-    tools, tail = run.tools, run.coverage.log.tail
-    topic_id = tools.kafka.read_topic_id(run.topic)
-    watermarks = tools.kafka.read_watermarks(run.topic, tools.isolation_level)
-    verdicts, readings = [], []
-    for offsets in ranges:
-        is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}
-        reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
-        manifest = run.coverage.manifests.get(offsets)
-        if reading is not None:
-            readings.append(reading)
-        elif manifest is not None and run.coverage.is_landed(offsets):
-            verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
-        else:
-            verdicts.append(failed(offsets, reason))
-    return verdicts, readings
-
-
-def _read_or_reason(
-    run: _Run, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
-) -> tuple[Reading | None, str]:
-    """Returns what may be read of a range, or why nothing may."""
-    where = offsets.text(run.topic)
-    if not is_current:
-        return None, f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
-    if marks is None:
-        return None, f"range {where}: the topic has no partition {offsets.partition} any more"
-    if offsets.end > marks.end:
-        return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
-    reading = read_from(offsets, marks.earliest)
-    is_accepted = run.tools.on_loss == "record" or offsets in run.coverage.accepted
-    if reading.lost and (not is_accepted or run.coverage.is_landed(offsets)):
-        (lost,) = reading.lost
-        return None, (
-            f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
-            f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator) before they were "
-            f"landed; nothing was written; `offsetlake accept-loss {run.topic} {offsets.key}` lands what is left and "
-            "records the loss, `on_loss: record` in defs.yaml does so by itself"
-        )
-    return reading, ""
-
-
 # ---- scan, stage
 
 
-def _land_readings(run: _Run, readings: Sequence[Reading], staging: Path) -> Iterator[Verdict]:
+def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iterator[Verdict]:
     """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     by_rest = {reading.rest: reading for reading in readings if reading.rest is not None}
     for scan in group_scans(by_rest):
@@ -171,7 +123,7 @@ def _land_readings(run: _Run, readings: Sequence[Reading], staging: Path) -> Ite
         yield from (_decide(run, reading, nothing) for reading in gone)
 
 
-def _land_scan(run: _Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], staging: Path) -> Iterator[Verdict]:
+def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], staging: Path) -> Iterator[Verdict]:
     """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
     topic, tools = run.topic, run.tools
     readings = [by_rest[rest] for rest in scan.ranges]
@@ -201,12 +153,12 @@ def _land_scan(run: _Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], st
         yield from pool.map(lambda reading: _decide(run, reading, staged), readings)
 
 
-def _land_halves(run: _Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:
+def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
-    verdicts, left = _split_readable(run, [reading.offsets for reading in readings])
+    verdicts, left = split_readable(run, [reading.offsets for reading in readings])
     yield from verdicts
-    if len(readings) == 1 and left == readings:
-        yield failed(left[0].offsets, str(error))
+    if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
+        yield from (failed(reading.offsets, str(error)) for reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):
@@ -216,14 +168,14 @@ def _land_halves(run: _Run, readings: Sequence[Reading], staging: Path, error: S
 # ---- verify, commit, publish
 
 
-def _decide(run: _Run, reading: Reading, staged: Staged) -> Verdict:
+def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     try:
         return _commit_and_publish(run, reading, staged)
     except OffsetlakeError as error:
         return failed(reading.offsets, str(error))
 
 
-def _commit_and_publish(run: _Run, reading: Reading, staged: Staged) -> Verdict:
+def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     """Verifies one staged range, commits its manifest and publishes its file, or says why not."""
     offsets, coverage, tools, lake = reading.offsets, run.coverage, run.tools, run.tools.lake
     part = staged.part_of(reading)
@@ -233,15 +185,47 @@ def _commit_and_publish(run: _Run, reading: Reading, staged: Staged) -> Verdict:
     tools.on_step("verify", key=offsets.key, rows=ours.rows)
 
     known = coverage.manifests.get(offsets)
-    if part is not None and ours.file is not None and lake.store.local_root is None and not coverage.is_landed(offsets):
-        lake.store.upload(part.path, ours.file.path)
-    if ours.file is not None:
-        lake.store.make_durable(ours.file.path)
+    if known is None:
+        _bring(ours, part, lake)
+        if tools.delivery is Delivery.AT_LEAST_ONCE:
+            lake.publish(ours)  # no fence: visible under the attempt's own name, whoever commits
+            tools.on_step("publish", key=offsets.key)
     standing = known or lake.commit_manifest(ours)
-    if standing.provenance.attempt != run.attempt.id:
-        return compare(standing, ours, part, lake, is_redo=known is not None)
+    if standing.provenance.attempt == run.attempt.id:
+        return _publish(ours, Outcome.LANDED, tools)
+    if known is not None and not coverage.is_landed(offsets):
+        _bring(ours, part, lake)
+    verdict = compare(standing, ours, part, lake, is_redo=known is not None)
+    if verdict.outcome in {Outcome.CHANGED, Outcome.FAILED} and run.attempt.on_change == "replace":
+        return _replace(run, ours, part, standing)
+    return verdict
+
+
+def _bring(manifest: Manifest, part: PartFile | None, lake: Lake) -> None:
+    """Brings a staged file to the lake, where Spark did not stage it there, and makes it durable."""
+    if part is not None and manifest.file is not None:
+        if lake.store.local_root is None:
+            lake.store.upload(part.path, manifest.file.path)
+        lake.store.make_durable(manifest.file.path)
+
+
+def _publish(ours: Manifest, outcome: Outcome, tools: Tools) -> Verdict:
+    offsets = ours.offsets
     tools.on_step("commit", key=offsets.key, digest=ours.digest)
-    if not lake.publish(ours):
+    if not tools.lake.publish(ours):
         return failed(offsets, f"staged file {ours.file.path if ours.file else ''} is gone before it was published")
     tools.on_step("publish", key=offsets.key)
-    return Verdict(offsets, Outcome.LANDED, ours)
+    return Verdict(offsets, outcome, ours)
+
+
+def _replace(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Verdict:
+    """Commits what was read now as the next revision, and exchanges the file; one attempt wins, as ever."""
+    lake = run.tools.lake
+    newer = replace(ours, revision=standing.revision + 1)
+    _bring(newer, part, lake)
+    winner = lake.commit_manifest(newer)
+    if winner.provenance.attempt != run.attempt.id:
+        return compare(winner, ours, part, lake, is_redo=True)
+    verdict = _publish(newer, Outcome.REPLACED, run.tools)
+    newest = lake.read_manifests(run.topic)[ours.offsets]
+    return verdict if newest == newer else Verdict(ours.offsets, Outcome.SUPERSEDED, newest)

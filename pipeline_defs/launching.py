@@ -53,6 +53,7 @@ def land_through_dagster(
     instance: dg.DagsterInstance,
     *,
     redo: bool,
+    on_change: str = "keep",
     topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
     """Runs the topic's landing job in this process, once per stretch of neighbouring keys."""
@@ -68,7 +69,7 @@ def land_through_dagster(
             raise_on_error=False,
             partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
             tags=tags | _range_tags(request),
-            run_config=QUIET,
+            run_config={**QUIET, "ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}},
         )
         yield Launched(result.run_id, request.ranges, result.success, _reason(result))
 

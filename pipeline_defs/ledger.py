@@ -14,6 +14,8 @@ from .core.offsets import OffsetRange, parse_key
 from .resources import Edges
 from .topics import Topic
 
+_GONE = {State.LOST, State.CLAIMED}
+
 
 def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
     """Reads every loss of a topic, those recorded first, then what waits to be accepted."""
@@ -63,7 +65,7 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
             key=key,
         )
     if offsets not in coverage.accepted:
-        lost = (offsets.start, offsets.end) if state is State.LOST else _lost_now(topic, offsets, state, edges)
+        lost = (offsets.start, offsets.end) if state in _GONE else _lost_now(topic, offsets, state, edges)
         edges.lake.commit_acceptance(Acceptance(topic.name, offsets, lost, accepted_by, edges.now_ms()))
     return edges.lake.read_accepted(topic.name)[offsets]
 

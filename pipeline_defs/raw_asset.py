@@ -7,15 +7,16 @@ landed; what is landed is reported even so.
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
 
 from .attempt import Attempt
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
-from .edges.lake import data_path
+from .edges.lake import published_path
 from .edges.spark import RAW_COLUMNS
 from .landing import land
 from .projection import worker_tag
@@ -37,6 +38,18 @@ _COLUMN_TYPES = {
 }
 
 
+class LandConfig(dg.Config):
+    """Is what a person may say of one run, in its run config."""
+
+    on_change: Literal["keep", "replace"] = Field(
+        default="keep",
+        description=(
+            "a landed range that Kafka has otherwise by now (compacted further, say): keep the landed file and say so, or "
+            "put what is there now in its place, as a new revision of its manifest"
+        ),
+    )
+
+
 def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
     """Builds the asset that lands the topic's ranges; runs of one topic take turns, by its pool."""
 
@@ -56,12 +69,15 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
         metadata={"dagster/column_schema": _column_schema()},
     )
     def raw(
-        context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+        context: dg.AssetExecutionContext,
+        config: LandConfig,
+        edges: dg.ResourceParam[Edges],
+        pyspark: LazyPySparkResource,
     ) -> Iterator[dg.MaterializeResult[Any]]:
         edges.check_lake()
         context.instance.add_run_tags(context.run.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
         keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
-        attempt = _attempt(context)
+        attempt = _attempt(context, config)
 
         def log_step(step: str, **fields: object) -> None:
             context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
@@ -128,7 +144,7 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
         "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
     }
     if file is not None:
-        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(data_path(topic.name, offsets)))
+        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(published_path(manifest)))
         metadata["min_timestamp"] = dg.MetadataValue.timestamp((file.min_timestamp_ms or 0) / 1000)
         metadata["max_timestamp"] = dg.MetadataValue.timestamp((file.max_timestamp_ms or 0) / 1000)
     if verdict.violations:
@@ -136,12 +152,13 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
     return metadata
 
 
-def _attempt(context: dg.AssetExecutionContext) -> Attempt:
+def _attempt(context: dg.AssetExecutionContext, config: LandConfig) -> Attempt:
     """Names this try. Runs that a person asked for read landed ranges again; sensors and retries do not."""
     tags = context.run.tags
     by_machine = "dagster/sensor_name" in tags or "dagster/parent_run_id" in tags
     redo = tags.get(REDO_TAG, "no" if by_machine else "yes") == "yes"
-    return Attempt(f"{context.run.run_id[:8]}-{uuid.uuid4().hex[:8]}", context.run.run_id, code_version(), redo=redo)
+    name = f"{context.run.run_id[:8]}-{uuid.uuid4().hex[:8]}"
+    return Attempt(name, context.run.run_id, code_version(), redo=redo, on_change=config.on_change)
 
 
 def _digest(verdict: Verdict) -> str:

@@ -5,11 +5,13 @@ Invariant: nothing here commits; it publishes only what a manifest has already d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
 from .edges import parquet
-from .edges.lake import Lake, data_path
+from .edges.lake import Lake, published_path
 
 
 def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool) -> Verdict:
@@ -24,10 +26,10 @@ def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, l
     """
     offsets = ours.offsets
     same = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
-    is_published = standing.file is None or lake.is_published(ours.topic, offsets) or roll_forward(standing, lake)
+    is_published = lake.is_published(standing) or roll_forward(standing, lake)
     if standing.digest == ours.digest:
         if not is_published and ours.file is not None:
-            lake.store.publish(ours.file.path, data_path(ours.topic, offsets))
+            lake.publish(replace(standing, file=ours.file))
             same = Outcome.ROLLED_FORWARD
         return Verdict(offsets, same, standing)
     if not is_published:
@@ -57,7 +59,7 @@ def roll_forward(manifest: Manifest, lake: Lake) -> bool:
 def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
     if part is None or standing.file is None:
         return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
-    with lake.local_copy(data_path(standing.topic, standing.offsets)) as published:
+    with lake.local_copy(published_path(standing)) as published:
         return parquet.differing_rows(published, part.path)
 
 
@@ -65,9 +67,9 @@ def published_digest(lake: Lake, manifest: Manifest) -> str | None:
     """Reads the digest of a range's published file; none where it is not there."""
     if manifest.file is None:
         return manifest.digest
-    if not lake.is_published(manifest.topic, manifest.offsets):
+    if not lake.store.exists(published_path(manifest)):
         return None
-    with lake.local_copy(data_path(manifest.topic, manifest.offsets)) as published:
+    with lake.local_copy(published_path(manifest)) as published:
         return parquet.digest(published)
 
 

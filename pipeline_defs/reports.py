@@ -7,9 +7,9 @@ from typing import Any
 from .auditing import Finding
 from .core.coverage import State
 from .core.errors import Refused, UnknownTopic
-from .core.offsets import OffsetRange
+from .core.manifest import Manifest
 from .edges.duck import Duck
-from .edges.lake import data_path
+from .edges.lake import published_path
 from .exposure import read_endangered
 from .resources import Edges
 from .topics import Topic
@@ -78,7 +78,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         return answer
     provenance = manifest.provenance
     answer |= {
-        "file": edges.lake.store.url(data_path(topic.name, offsets)) if manifest.file else None,
+        "file": edges.lake.store.url(published_path(manifest)) if manifest.file else None,
         "sha256": manifest.digest,
         "run": provenance.run_id,
         "attempt": provenance.attempt,
@@ -88,12 +88,12 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
     }
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
-    answer["row"] = None if hole else _read_row(topic, offsets, offset, edges)
+    answer["row"] = None if hole else _read_row(manifest, offset, edges)
     return answer
 
 
-def _read_row(topic: Topic, offsets: OffsetRange, offset: int, edges: Edges) -> dict[str, Any] | None:
-    path = edges.lake.store.url(data_path(topic.name, offsets))
+def _read_row(manifest: Manifest, offset: int, edges: Edges) -> dict[str, Any] | None:
+    path = edges.lake.store.url(published_path(manifest))
     duck = Duck(edges.lake, [])
     names, rows = duck.query('SELECT * FROM read_parquet($1) WHERE "offset" = $2', [path, offset])
     return dict(zip(names, rows[0], strict=True)) if rows else None

@@ -90,6 +90,7 @@ class Edges:
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
             on_loss=topic.on_loss,
+            delivery=topic.delivery,
             on_step=on_step,
         )
 

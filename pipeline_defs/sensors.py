@@ -85,10 +85,10 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    _report_dangers(topic, coverage, instance, edges)
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
     held = read_held(instance, topic, order)
+    _report_dangers(topic, coverage, held, instance, edges)
     report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
     pending = set(coverage.pending())
     tried = read_tried(instance, topic, order)
@@ -97,10 +97,12 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     return Tick(tuple(requests), len(step.ranges) if step else 0, registered, len(pending), stalled)
 
 
-def _report_dangers(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> None:
+def _report_dangers(
+    topic: Topic, coverage: Coverage, held: frozenset[OffsetRange], instance: dg.DagsterInstance, edges: Edges
+) -> None:
     """Tells Dagster what is lost and what soon may be: from here, for when nothing lands no run would."""
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    ledger = all_losses(coverage, marks)
+    ledger = [loss for loss in all_losses(coverage, marks) if loss.offsets not in held]  # a claim at work is no loss
     report_losses(instance, topic, ledger)
     endangered = read_endangered(topic, coverage, marks, edges)
     for name, result in (

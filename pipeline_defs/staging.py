@@ -126,6 +126,7 @@ def verify_range(
             seconds=round(staged.seconds_per_offset * len(offsets), 3),
         ),
         isolation_level=tools.isolation_level,
+        delivery=tools.delivery,
         schema=part.schema if part else {},
     )
     return manifest, []

@@ -8,6 +8,7 @@ from typing import Literal
 
 import dagster as dg
 
+from .core.delivery import Delivery
 from .core.planning import Policy
 
 TOPIC_TAG = "offsetlake/topic"
@@ -20,13 +21,14 @@ class Topic:
     """Is one topic's configuration; `bootstrap_servers` is none where the machine's setting holds.
 
     `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
-    the loss, or what is left is landed and the loss recorded.
+    the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
     """
 
     name: str
     policy: Policy
     bootstrap_servers: str | None = None
     on_loss: Literal["fail", "record"] = "fail"
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
 
     @property
     def asset_key(self) -> dg.AssetKey:

@@ -107,13 +107,21 @@ def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]
 @click.argument("topic")
 @click.option("--pending", is_flag=True, help="Land every planned range that is not landed.")
 @click.option("--partition", "keys", multiple=True, metavar="KEY", help="Land this range; a landed one is read again.")
-def land(topic: str, pending: bool, keys: tuple[str, ...]) -> None:
+@click.option(
+    "--on-change",
+    type=click.Choice(["keep", "replace"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of a landed range that Kafka has otherwise by now, compacted further, say.",
+)
+def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> None:
     """Land ranges through Dagster, in this process; events and lineage are recorded as by any other run.
 
     \b
     Examples:
       offsetlake land flights --pending
       offsetlake land flights --partition 0-0-20000 --partition 1-0-20000
+      offsetlake land flights --partition 0-0-20000 --on-change replace
     """
     if pending == bool(keys):
         raise EmptySelection(
@@ -128,7 +136,7 @@ def land(topic: str, pending: bool, keys: tuple[str, ...]) -> None:
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, OUT.status(f"landing {len(ranges)} ranges of {topic}"):
-        for launched in land_through_dagster(configured, ranges, edges, instance, redo=bool(keys)):
+        for launched in land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change):
             verb = "landed" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
             if not launched.succeeded:

@@ -1,6 +1,6 @@
 """Coverage: what the plan log and the manifests together say is landed, pending, lost or skipped, and what breaks it.
 
-Invariant: landed + pending + lost + skipped tile each Kafka partition from its first link to its head.
+Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition from its first link to its head.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from .delivery import Claim
 from .losses import Acceptance
 from .manifest import Manifest
 from .offsets import OffsetRange
@@ -24,6 +25,7 @@ class State(StrEnum):
     PENDING = "pending"
     LOST = "lost"
     SKIPPED = "skipped"
+    CLAIMED = "claimed"  # at_most_once: an attempt began to read it, and no other ever will
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,9 @@ class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
     `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range
-    can own; `accepted` maps a range or link to a person's word that what is lost of it is lost.
+    can own; `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of
+    `at_most_once`. `doubles` are files of `at_least_once` that no manifest names; `exchanging` are ranges whose manifest
+    was replaced while the file of the one before may still stand.
     """
 
     log: PlanLog
@@ -39,11 +43,18 @@ class Coverage:
     published: Mapping[OffsetRange, int]
     strays: tuple[str, ...] = ()
     accepted: Mapping[OffsetRange, Acceptance] = field(default_factory=dict)
+    claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
+    doubles: tuple[str, ...] = ()
+    exchanging: frozenset[OffsetRange] = frozenset()
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Says whether the manifest exists and its file, where it has one, is published."""
         manifest = self.manifests.get(offsets)
-        return manifest is not None and (manifest.file is None or offsets in self.published)
+        if manifest is None or offsets in self.exchanging:
+            return False
+        if manifest.revision:  # a file is there in any case: is it this revision's?
+            return self.published.get(offsets) == (manifest.file.bytes if manifest.file else None)
+        return manifest.file is None or offsets in self.published
 
     def state_of(self, link: Link) -> State:
         """Returns where a link stands; an un-landed range of a closed generation is lost."""
@@ -51,6 +62,8 @@ class Coverage:
             return State(link.kind.value)
         if self.is_landed(link.offsets):
             return State.LANDED
+        if link.offsets in self.claims:
+            return State.CLAIMED
         return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
 
     def states(self) -> dict[OffsetRange, State]:
@@ -62,7 +75,7 @@ class Coverage:
         return [offsets for offsets, state in self.states().items() if state is State.PENDING]
 
     def frontier(self, generation: int) -> dict[int, int]:
-        """Returns per Kafka partition the offset up to which everything is landed, lost or skipped."""
+        """Returns per Kafka partition the offset up to which nothing is pending."""
         frontier: dict[int, int] = {}
         stopped: set[int] = set()
         for offsets, state in self.states().items():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
+ABANDONED = "claimed by an attempt that has not landed it, and at_most_once never reads twice"
 CLOSED = "not landed when its generation was closed: the topic was recreated or truncated"
 
 
@@ -119,6 +120,7 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     | a lost link of the plan log | before it was planned |
     | a lost interval in a landed range's manifest | before it was landed |
     | a range of a closed generation that is not landed | closed |
+    | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt is still at it |
     """
     return list(_losses(coverage))
 
@@ -150,6 +152,9 @@ def _losses(coverage: Coverage) -> Iterator[Loss]:
         for link in step.links:
             offsets = link.offsets
             accepted = coverage.accepted.get(offsets)
+            if coverage.state_of(link) == "claimed":
+                yield Loss(offsets, offsets.key, ABANDONED, coverage.claims[offsets].claimed_at_ms, accepted)
+                continue
             if coverage.state_of(link) == "lost":
                 planned = offsets in coverage.log.ranges
                 at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms) if planned else step.planned_at_ms

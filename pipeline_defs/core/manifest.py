@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from .delivery import Delivery
 from .errors import BrokenManifest
 from .holes import Interval
 from .offsets import OffsetRange
@@ -59,6 +60,7 @@ class Manifest:
     provenance: Provenance
     revision: int = 0
     isolation_level: str = "read_committed"
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     schema: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,11 +102,13 @@ class Manifest:
                 raise ValueError(f"key {key} but offsets {offsets.key}")
             file = document.pop("file")
             holes = tuple(Interval(**hole) for hole in document.pop("holes"))
+            delivery = Delivery(document.pop("delivery"))
             return cls(
                 offsets=offsets,
                 file=StagedFile(**file) if file else None,
                 holes=holes,
                 provenance=Provenance(**document.pop("provenance")),
+                delivery=delivery,
                 **document,
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:

@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     ALREADY_LANDED = "already_landed"  # nothing to do
     UNCHANGED = "unchanged"  # read again and compared: the same rows
     CHANGED = "changed"  # read again: other rows; the landed file stays
+    REPLACED = "replaced"  # read again: other rows, which a person asked to take the place of the landed ones
     EXPIRED = "expired"  # could not be read again, Kafka no longer has it; the landed file matches its digest
     FAILED = "failed"  # not landed; nothing became visible
 

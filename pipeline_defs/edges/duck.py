@@ -15,7 +15,7 @@ from ..core.coverage import Coverage
 from ..core.errors import Refused
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
-from .lake import Lake, data_path
+from .lake import Lake, data_path, published_path
 
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
@@ -98,8 +98,9 @@ def _files(topic: str, coverage: Coverage, lake: Lake) -> str:
     """Is what to read of a topic, in SQL: the plain glob, or on an object store, which fsspec does not glob, each file."""
     if lake.store.local_root is not None:
         return _literal(f"{lake.store.url('data')}/{topic}/**/*.parquet")
-    urls = (lake.store.url(data_path(topic, offsets)) for offsets in sorted(coverage.published))
-    return f"[{', '.join(_literal(url) for url in urls)}]"
+    known = coverage.manifests
+    paths = [published_path(known[o]) if o in known else data_path(topic, o) for o in sorted(coverage.published)]
+    return f"[{', '.join(_literal(lake.store.url(path)) for path in (*paths, *coverage.doubles))}]"
 
 
 def _literal(text: str) -> str:
@@ -122,7 +123,7 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, An
                 "bytes": file.bytes if file else None,
                 "min_timestamp": file.min_timestamp_ms if file else None,
                 "max_timestamp": file.max_timestamp_ms if file else None,
-                "file": lake.store.url(data_path(topic, offsets)) if file else None,
+                "file": lake.store.url(published_path(manifest)) if manifest and file else None,
                 "sha256": file.sha256 if file else None,
                 "run_id": manifest.provenance.run_id if manifest else None,
                 "attempt": manifest.provenance.attempt if manifest else None,

@@ -4,9 +4,11 @@
     manifests/<topic>/g0/p0003/<start20>-<end20>.<rev>.json   the facts of each landed range
     plan/<topic>/<seq20>.json                                 the plan log
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
+    claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
     staging/<attempt>/...                                     visible to nobody
 
-Every object is immutable, so what was read once is kept.
+Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`. Every object is immutable, so what was read
+once is kept; only an explicit replace exchanges a data file, in one step, after a new revision of its manifest.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.coverage import Coverage
+from ..core.delivery import Claim, Delivery
 from ..core.errors import BrokenManifest
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
@@ -26,7 +29,7 @@ from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
 from .store import Answer, Store
 
-_DATA_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)\.parquet", re.ASCII)
+_DATA_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)(\.[\w-]+)?\.parquet", re.ASCII)
 
 
 class Lake:
@@ -114,35 +117,60 @@ class Lake:
         scratch = f"staging/accept-{uuid.uuid4().hex}"
         return self.store.put_new(path, acceptance.to_json(), scratch) is Answer.COMMITTED
 
+    # ---- claims
+
+    def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
+        """Reads every claim of a topic."""
+        paths = self.store.list(f"claims/{topic}")
+        claims = (Claim.from_json(self.store.get(path) or b"", self.store.url(path)) for path in paths)
+        return {claim.offsets: claim for claim in claims}
+
+    def commit_claim(self, claim: Claim) -> Claim:
+        """Claims a range for an attempt; returns the claim that stands, ours or the one that was there first."""
+        path = f"{_folder('claims', claim.topic, claim.offsets)}/{claim.offsets.stem}.json"
+        scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
+        if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
+            return claim
+        return Claim.from_json(self.store.get(path) or b"", self.store.url(path))
+
     # ---- data
 
-    def list_published(self, topic: str) -> tuple[dict[OffsetRange, int], tuple[str, ...]]:
-        """Lists the published files of a topic with their sizes in bytes, and what lies there that no range can own."""
-        found, strays = {}, []
-        for path, size in self.store.list(f"data/{topic}").items():
-            offsets = _range_of(topic, path)
-            if offsets is None:
-                strays.append(path)
-            else:
-                found[offsets] = size
-        return found, tuple(strays)
-
-    def is_published(self, topic: str, offsets: OffsetRange) -> bool:
-        """Says whether the range's file stands under its final name."""
-        return self.store.exists(data_path(topic, offsets))
+    def is_published(self, manifest: Manifest) -> bool:
+        """Says whether the manifest's file, where it has one, stands under its final name."""
+        size = self.store.size(published_path(manifest))
+        if manifest.revision:  # a file stands there in any case: is it this revision's?
+            return size == (manifest.file.bytes if manifest.file else None) and not self._is_exchanging(manifest)
+        return manifest.file is None or size is not None
 
     def publish(self, manifest: Manifest) -> bool:
         """Publishes the staged file that the manifest names; false where that file is gone.
 
-        A file that already stands there was put there for the same manifest: nothing else publishes.
+        A file that already stands there was put there for the same manifest: nothing else publishes. A revision of a
+        manifest exchanges the file of the one before, unless a later revision stands by then.
         """
-        if manifest.file is None:
-            return True
         try:
-            self.store.publish(manifest.file.path, data_path(manifest.topic, manifest.offsets))
+            if manifest.revision:
+                self._exchange(manifest)
+            elif manifest.file is not None:
+                self.store.publish(manifest.file.path, published_path(manifest))
         except FileNotFoundError:
             return False
         return True
+
+    def _exchange(self, manifest: Manifest) -> None:
+        path = published_path(manifest)
+        later = manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1)
+        size = manifest.file.bytes if manifest.file else None
+        try:
+            self.store.exchange(
+                manifest.file.path if manifest.file else None,
+                path,
+                guard=manifest_path(manifest.topic, manifest.offsets, 0),
+                is_due=lambda: not self.store.exists(later),
+            )
+        except FileNotFoundError:
+            if self.store.size(path) != size:  # else another attempt has finished it
+                raise
 
     @contextmanager
     def local_copy(self, path: str) -> Iterator[Path]:
@@ -160,13 +188,44 @@ class Lake:
 
         In this order backwards: what is published had its manifest before, what has a manifest was planned before.
         """
-        published, strays = self.list_published(topic)
+        files = self.store.list(f"data/{topic}")
         manifests = self.read_manifests(topic)
-        return Coverage(self.read_plan_log(topic), manifests, published, strays, self.read_accepted(topic))
+        owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
+        published, doubles, strays = {}, [], []
+        for path, size in files.items():
+            offsets, attempt = _range_of(topic, path)
+            if offsets is None:
+                strays.append(path)
+            elif attempt and path not in owners:
+                doubles.append(path)
+            else:
+                published[offsets] = size
+        return Coverage(
+            self.read_plan_log(topic),
+            manifests,
+            published,
+            tuple(strays),
+            self.read_accepted(topic),
+            self.read_claims(topic),
+            tuple(doubles),
+            frozenset(offsets for offsets, manifest in manifests.items() if self._is_exchanging(manifest)),
+        )
+
+    def _is_exchanging(self, manifest: Manifest) -> bool:
+        # the exchange takes the staged file away
+        return manifest.revision > 0 and manifest.file is not None and self.store.exists(manifest.file.path)
+
+
+def published_path(manifest: Manifest) -> str:
+    """Is where a manifest's file is published, below the lake's root; under `at_least_once` a name of the attempt's own."""
+    path = data_path(manifest.topic, manifest.offsets)
+    if manifest.delivery is Delivery.AT_LEAST_ONCE:
+        return f"{path.removesuffix('.parquet')}.{manifest.provenance.attempt}.parquet"
+    return path
 
 
 def data_path(topic: str, offsets: OffsetRange) -> str:
-    """Is where the published file of a range lies, below the lake's root."""
+    """Is where the published file of a range lies, below the lake's root, for which there can be one only."""
     return f"{_folder('data', topic, offsets)}/{offsets.stem}.parquet"
 
 
@@ -179,13 +238,15 @@ def _folder(tree: str, topic: str, offsets: OffsetRange) -> str:
     return f"{tree}/{topic}/{offsets.folder}"
 
 
-def _range_of(topic: str, path: str) -> OffsetRange | None:
-    """Reads the range back from the path of a published file; none where the path is not exactly a range's own."""
+def _range_of(topic: str, path: str) -> tuple[OffsetRange | None, str]:
+    """Reads range and attempt back from the path of a published file; none where the path is not a range's own."""
     match = _DATA_PATH.fullmatch(path.removeprefix(f"data/{topic}/"))
     if match is None:
-        return None
+        return None, ""
+    *numbers, attempt = match.groups(default="")
     try:
-        offsets = OffsetRange(*(int(number) for number in match.groups()))
+        offsets = OffsetRange(*(int(number) for number in numbers))
     except ValueError:
-        return None
-    return offsets if path == data_path(topic, offsets) else None
+        return None, ""
+    is_own = path == data_path(topic, offsets).removesuffix(".parquet") + attempt + ".parquet"
+    return (offsets, attempt) if is_own else (None, "")

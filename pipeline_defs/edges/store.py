@@ -1,13 +1,14 @@
 """The only write primitive: put-if-absent, on a local disk or an object store, through obstore.
 
-Invariant: an object that a name leads to is whole, durable and never changed. Three answers exist, never two:
-committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
+Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange`. Three answers exist,
+never two: committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, ObjectStore, from_url
 
@@ -69,12 +70,15 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Says whether there is such an object."""
+        return self.size(path) is not None
+
+    def size(self, path: str) -> int | None:
+        """Reads the size of an object in bytes; none where there is no such object."""
         with self._explained("read", path):
             try:
-                obstore.head(self.objects, path)
+                return obstore.head(self.objects, path)["size"]
             except (NotFoundError, FileNotFoundError):
-                return False
-            return True
+                return None
 
     def list(self, prefix: str) -> dict[str, int]:
         """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
@@ -109,6 +113,44 @@ class Store:
             except NotFoundError as error:
                 raise FileNotFoundError(staged) from error
             return Answer.COMMITTED
+
+    def exchange(self, staged: str | None, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
+        """Puts a staged object in the place of a published one, in one step, and takes the staged name away.
+
+        The only change that an object ever sees. `is_due` is asked where no stale caller can come in between: under a
+        lock of the object `guard`, which ends with the process that holds it, or, on an object store, before a put that
+        holds only for the version that was there. None as `staged` takes the published object away.
+        """
+        with self._explained("exchange", final):
+            if self.local_root is None:
+                self._exchange_remote(staged, final, is_due)
+                return
+            with (self.local_root / guard).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not is_due():
+                    return
+                if staged is None:
+                    (self.local_root / final).unlink(missing_ok=True)
+                else:
+                    _fsync(self.local_root / staged)
+                    (self.local_root / staged).replace(self.local_root / final)
+                _fsync((self.local_root / final).parent)
+
+    def _exchange_remote(self, staged: str | None, final: str, is_due: Callable[[], bool]) -> None:
+        try:
+            found = obstore.head(self.objects, final)
+            if not is_due():
+                return
+            if staged is None:
+                obstore.delete(self.objects, final)
+                return
+            data = obstore.get(self.objects, staged).bytes()
+            obstore.put(self.objects, final, data, mode={"e_tag": found["e_tag"], "version": found["version"]})
+            obstore.delete(self.objects, staged)
+        except PreconditionError:
+            return  # another attempt has exchanged it
+        except NotFoundError as error:
+            raise FileNotFoundError(staged or final) from error
 
     def upload(self, local: Path, path: str) -> None:
         """Brings a file that Spark staged on this machine to a name of the attempt's own in an object store."""

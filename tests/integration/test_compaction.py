@@ -7,10 +7,12 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
-from pipeline_defs.auditing import check_completeness
+from pipeline_defs.auditing import check_completeness, check_published
 from pipeline_defs.core.holes import Cause
+from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.ledger import accept_loss
+from tests.support.killing import stopped_at
 from tests.support.world import Row, World
 
 HOUR_MS = 3600 * 1000
@@ -123,6 +125,61 @@ def test_what_was_landed_before_compaction_stays_and_redo_says_what_is_gone(worl
     assert verdict.outcome is Outcome.CHANGED
     assert "90 offsets gone (first [0, 1, 2])" in verdict.violations[0]
     world.assert_all_landed_once()
+
+
+def land_and_compact(world: World) -> None:
+    """Lands a hundred records of ten keys, and has Kafka compact them afterwards."""
+    create(world, "delete")
+    world.send(keyed(world, 100))
+    close_segment(world)
+    world.tick()
+    world.launch()
+    world.assert_all_landed_once()
+    world.alter_topic(cleanup_policy="compact")
+    wait_for_compaction(world)
+
+
+def test_an_explicit_replace_takes_the_place_of_the_landed_file_in_one_step(world: World) -> None:
+    """AC12: killed between the new manifest and the exchange, a glob shows the old rows; the next run the new ones.
+
+    [R-48]
+    """
+    land_and_compact(world)
+    before = world.rows()
+    with stopped_at(world, "replace", "commit"):
+        manifest = world.coverage.manifests[parse_key("0-0-100")]
+        assert (manifest.revision, manifest.rows) == (1, 10)
+        assert world.rows() == before, "decided, and not yet exchanged"
+    assert world.pending == [manifest.offsets], "what is decided and not shown is not landed"
+    world.tick()
+    world.launch()
+    assert world.rows() == latest(world)[:-1] + before[100:], "the closing record is of a range that did not change"
+    assert check_published(world.name, world.edges.lake).passed
+    assert {v.outcome for v in world.land(["0-0-100"], redo=True)} == {Outcome.UNCHANGED}
+    assert world.coverage.manifests[manifest.offsets] == manifest
+
+
+def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> None:
+    """AC9: A has committed its revision and stands still, B replaces it by what is there later, A goes on.
+
+    [R-48]
+    """
+    land_and_compact(world)
+    with stopped_at(world, "replace", "commit") as stale:
+        world.alter_topic(segment_ms="1000")
+        world.send(keyed(world, KEYS))
+        close_segment(world)
+        world.wait_until(lambda: min(consume(world)) >= 100)
+        finished = world.land(["0-0-100"], redo=True, on_change="replace")
+        assert {v.outcome for v in finished} == {Outcome.ROLLED_FORWARD}, "what A decided is finished first"
+        (verdict,) = world.land(["0-0-100"], redo=True, on_change="replace")
+        assert verdict.outcome is Outcome.REPLACED
+        assert verdict.manifest is not None and (verdict.manifest.revision, verdict.manifest.rows) == (2, 0)
+        later = world.rows()
+        stale.resume()
+    assert world.rows() == later
+    assert world.coverage.is_landed(verdict.offsets)
+    assert check_published(world.name, world.edges.lake).passed
 
 
 def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A process to be killed: runs one tick, or one landing through Dagster, and stands still at a named protocol step.
+"""A process to be killed: runs one tick, or lands or replaces through Dagster, and stands still at a named protocol step.
 
 It prints `REACHED <step>` and waits; the parent proves the half-done state, then sends SIGKILL, or a line to go on.
 Usage: `python -m tests.support.crash_child SETTINGS_JSON`.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline_defs.component import build_topic_defs
+from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.launching import land_through_dagster, open_instance
 from pipeline_defs.resources import Edges
@@ -30,6 +31,7 @@ def describe(settings: Settings, topic: Topic, action: str, step: str, nth: int)
             "settings": plain,
             "topic": topic.name,
             "policy": dataclasses.asdict(topic.policy),
+            "delivery": topic.delivery,
             "action": action,
             "step": step,
             "nth": nth,
@@ -52,15 +54,16 @@ def main(argument: str) -> None:
             sys.stdin.readline()
 
     edges = Edges(Settings(**given), watch_step=watch)
-    topic = Topic(task["topic"], Policy(**task["policy"]))
+    topic = Topic(task["topic"], Policy(**task["policy"]), delivery=Delivery(task["delivery"]))
     with open_instance(edges.settings.dagster_home) as instance:
         if task["action"] == "tick":
             run_tick(topic, instance, edges)
             watch("tick_requested")
         else:
-            pending = edges.lake.coverage(topic.name).pending()
-            defs = build_topic_defs(topic)
-            for launched in land_through_dagster(topic, pending, edges, instance, redo=False, topics=defs):
+            coverage, replace = edges.lake.coverage(topic.name), task["action"] == "replace"
+            ranges = sorted(coverage.manifests) if replace else coverage.pending()
+            how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replace else {"redo": False}
+            for launched in land_through_dagster(topic, ranges, edges, instance, topics=build_topic_defs(topic), **how):
                 print(f"ENDED {launched.succeeded} {launched.reason}", flush=True)
     print("FINISHED", flush=True)
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 import duckdb
@@ -188,11 +188,16 @@ class World:
         return self.edges.tools(self.topic, LazyPySparkResource(spark_config=self.edges.spark_conf()), on_step)
 
     def land(
-        self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
+        self,
+        keys: Sequence[str] | None = None,
+        *,
+        redo: bool = False,
+        on_change: Literal["keep", "replace"] = "keep",
+        on_step: StepWatcher = no_step,
     ) -> list[Verdict]:
         """Runs the landing protocol in this process, without Dagster."""
         chosen = [offsets.key for offsets in self.pending] if keys is None else list(keys)
-        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo, on_change=on_change)
         return list(land(self.name, chosen, attempt, self.tools(on_step)))
 
     def plan_and_land(self) -> list[Verdict]:

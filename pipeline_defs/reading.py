@@ -1,0 +1,83 @@
+"""What may be read of each range: as much as the broker still has, and under `at_most_once` nothing that was begun.
+
+Invariant: a range that may not be read gets its verdict here, and nothing of it becomes visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .attempt import Run
+from .core.delivery import Claim
+from .core.losses import Reading, read_from
+from .core.offsets import OffsetRange
+from .core.planlog import Watermarks
+from .core.verdicts import Verdict, failed
+from .redo import verify_expired
+
+
+def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[Reading]]:
+    """Asks the broker what it still has of each range; what may not be read gets its verdict without being read."""
+    if not ranges:
+        return [], []
+    tools, tail = run.tools, run.coverage.log.tail
+    topic_id = tools.kafka.read_topic_id(run.topic)
+    watermarks = tools.kafka.read_watermarks(run.topic, tools.isolation_level)
+    verdicts, readings = [], []
+    for offsets in ranges:
+        is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}
+        reading, reason = _read_or_reason(run, offsets, watermarks.get(offsets.partition), is_current=is_current)
+        manifest = run.coverage.manifests.get(offsets)
+        if reading is not None:
+            readings.append(reading)
+        elif manifest is not None and run.coverage.is_landed(offsets):
+            verdicts.append(verify_expired(offsets, manifest, reason, tools.lake))
+        else:
+            verdicts.append(failed(offsets, reason))
+    return verdicts, readings
+
+
+def _read_or_reason(
+    run: Run, offsets: OffsetRange, marks: Watermarks | None, *, is_current: bool
+) -> tuple[Reading | None, str]:
+    """Returns what may be read of a range, or why nothing may."""
+    where = offsets.text(run.topic)
+    if not is_current:
+        return None, f"range {where} is of a topic that was deleted and created again: Kafka no longer has its records"
+    if marks is None:
+        return None, f"range {where}: the topic has no partition {offsets.partition} any more"
+    if offsets.end > marks.end:
+        return None, f"range {where} ends after the end offset {marks.end} that a reader may see; nothing was written"
+    reading = read_from(offsets, marks.earliest)
+    is_accepted = run.tools.on_loss == "record" or offsets in run.coverage.accepted
+    if reading.lost and (not is_accepted or run.coverage.is_landed(offsets)):
+        (lost,) = reading.lost
+        return None, (
+            f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
+            f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator) before they were "
+            f"landed; nothing was written; `offsetlake accept-loss {run.topic} {offsets.key}` lands what is left and "
+            "records the loss, `on_loss: record` in defs.yaml does so by itself"
+        )
+    return reading, ""
+
+
+def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
+    """Claims what is not landed before it is read; what another attempt has claimed is never read again."""
+    taken, ours = [], []
+    for reading in readings:
+        offsets, attempt = reading.offsets, run.attempt
+        ours_now = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
+        if run.coverage.is_landed(offsets) or run.tools.lake.commit_claim(ours_now) == ours_now:
+            ours.append(reading)
+            continue
+        first = run.tools.lake.read_claims(run.topic)[offsets]
+        taken.append(
+            failed(
+                offsets,
+                f"range {offsets.text(run.topic)} was claimed by attempt {first.attempt} of run {first.run_id}, which has "
+                "not landed it; `delivery: at_most_once` never reads a range twice; nothing was written; "
+                f"`offsetlake losses {run.topic}` lists what was abandoned so",
+            )
+        )
+    run.tools.on_step("claim", topic=run.topic, ranges=len(ours))
+    return taken, ours
