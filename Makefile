@@ -47,7 +47,7 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  exit 1; }
 	@.venv/bin/python -m pipeline_defs.edges.jars "$(OFFSETLAKE_HOME)/jars"
 	@.venv/bin/python -m pipeline_defs.edges.class_archive "$(OFFSETLAKE_HOME)/jars" 2>"$(LOGS)/class_archive.log" || { \
-	  echo "setup: Spark's class archive could not be made (log: $(LOGS)/class_archive.log)" >&2; exit 1; }
+	  echo "setup: the class archives could not be made (log: $(LOGS)/class_archive.log)" >&2; exit 1; }
 
 # exec: the demo is make's own child, so that it gets Ctrl-C and SIGTERM and make waits while it cleans up
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary)

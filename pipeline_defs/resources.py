@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from .attempt import Tools
 from .core.errors import BadSetting
-from .edges.class_archive import archive_options
 from .edges.jars import read_pins, resolve_jars
-from .edges.java import find_java
+from .edges.java import archive_options, find_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.spark import Spark, spark_config
@@ -69,7 +68,7 @@ class Edges:
         """Derives the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
         jars = [settings.jars / "spark" / name for name in sorted(read_pins("spark"))]
-        options = archive_options(settings.jars)
+        options = " ".join(f'"{option}"' for option in archive_options(settings.jars, "spark"))
         return spark_config(
             settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options
         )

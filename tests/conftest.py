@@ -13,6 +13,7 @@ import pytest
 from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.killing import QUICK_JVM
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"
+os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JVM)
 # retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
 BROKER_PROPERTIES = {
     "log.initial.task.delay.ms": "500",

@@ -30,7 +30,8 @@ def read_flights(skip: Mapping[int, int]) -> Iterator[Record]:
     table = pandas.read_csv(_data_folder() / "flights.csv.zip", dtype=object)
     hours = pandas.to_datetime(table["time_hour"], utc=True)
     minutes = pandas.to_timedelta(table["minute"].astype(int), unit="m")
-    departures = ((hours + minutes) - pandas.Timestamp(0, tz="UTC")) // pandas.Timedelta(milliseconds=1)
+    since = (hours + minutes) - pandas.Timestamp(0, tz="UTC")
+    departures = (since // pandas.Timedelta(milliseconds=1)).tolist()
     left = dict(skip)
     columns = list(table.columns)
     for number, row in enumerate(table.itertuples(index=False, name=None)):
@@ -41,7 +42,7 @@ def read_flights(skip: Mapping[int, int]) -> Iterator[Record]:
         if left.get(partition, 0) > 0:
             left[partition] -= 1
             continue
-        yield Record(key, json.dumps(flight).encode(), int(departures.iloc[number]), partition)
+        yield Record(key, json.dumps(flight).encode(), departures[number], partition)
 
 
 def _data_folder() -> Path:

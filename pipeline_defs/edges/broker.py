@@ -25,7 +25,7 @@ from kafka.errors import KafkaError
 
 from ..core.errors import BrokerUnavailable
 from .broker_properties import HOST, data_directory, format_properties, plan_properties
-from .java import find_java
+from .java import archive_options, find_java
 from .processes import Process, spawn_process, stop_process
 
 _STATE = "broker.json"
@@ -83,7 +83,8 @@ def start_broker(
         config = directory / "server.properties"
         config.write_text(format_properties(settings), "ascii")
         java = [str(find_java()), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError"]
-        java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(map(str, jars))]
+        java += archive_options(jars[0].parent.parent, "broker")
+        java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(str(jar.resolve()) for jar in jars)]
         _format(directory, java, config)
         process = spawn_process([*java, "kafka.Kafka", str(config)], log=directory / _LOG)
         ready = False

@@ -1,7 +1,7 @@
-"""The class archive: what Spark's JVM loads at its start, as one file that it maps instead of reading 300 jars.
+"""Class archives: what a JVM loads at its start, as one file that it maps instead of reading hundreds of jars.
 
-Made once by `make setup`; a session starts, and runs its first job, in half the time. Invariant: it changes nothing
-else; a JVM that it was not made for ignores it.
+Made once by `make setup`, one for Spark and one for the embedded broker; each starts in half the time. Invariant: an
+archive changes nothing else; a JVM that it was not made for ignores it.
 """
 
 from __future__ import annotations
@@ -10,52 +10,49 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from .java import find_java
+from .java import class_archive, find_java
 
-ARCHIVE = "spark-classes.jsa"
-_KEY = "spark-classes.key"
 _EXIT_SECONDS = 120
 
 
-def archive_options(jars: Path) -> str:
-    """Are the JVM's options that use the archive in the jar cache; none where it was not made."""
-    archive = (jars / ARCHIVE).absolute()
-    return f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off' if archive.is_file() else ""
-
-
-def make_archive(jars: Path) -> bool:
-    """Makes the archive unless it is there for this Java and this pyspark; false where it was."""
-    java = find_java()
-    key = _describe(java)
-    if (jars / ARCHIVE).is_file() and (jars / _KEY).is_file() and (jars / _KEY).read_text() == key:
+def make_archive(jars: Path, what: str) -> bool:
+    """Makes the archive of `spark` or `broker` unless it is there for this Java and these jars; false where it was."""
+    archive = class_archive(jars, what)
+    key, made_for = archive.with_suffix(".key"), _describe(jars, what)
+    if archive.is_file() and key.is_file() and key.read_text() == made_for:
         return False
-    sys.stdout.write("setup: making Spark's class archive, once, half a minute\n")
+    sys.stdout.write(f"setup: making the class archive of {what}, once, some seconds\n")
     sys.stdout.flush()
+    archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=jars) as folder:
-        fresh = Path(folder).absolute() / ARCHIVE
-        _run_small_job(java, fresh)
-        fresh.replace(jars / ARCHIVE)
-    (jars / _KEY).write_text(key)
+        fresh = Path(folder).absolute() / archive.name
+        _JOBS[what](jars, fresh)
+        fresh.replace(archive)
+    key.write_text(made_for)
     return True
 
 
-def _describe(java: Path) -> str:
-    """Is what the archive depends on: the JVM, and each jar's place and time, which a new .venv changes."""
+def _describe(jars: Path, what: str) -> str:
+    """Is what an archive depends on: the JVM, and each jar's place and time, which a new .venv changes."""
     import pyspark
 
-    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
-    spark = Path(pyspark.__file__).parent / "jars"
-    return f"{java}\n{version}{spark} {spark.stat().st_mtime_ns}\n"
+    java = find_java().resolve()
+    plain = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
+    version = subprocess.run([java, "-version"], env=plain, capture_output=True, text=True, check=True).stderr
+    used = Path(pyspark.__file__).parent / "jars" if what == "spark" else (jars / what).resolve()
+    return f"{java}\n{version}{used} {used.stat().st_mtime_ns}\n"
 
 
-def _run_small_job(java: Path, archive: Path) -> None:
+def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are pyspark's own)
     """Starts a session, writes a Parquet file with it, and waits for its JVM to write the archive as it ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(java.parent.parent)  # what pyspark's launcher looks at
+    os.environ["JAVA_HOME"] = str(find_java().parent.parent)  # what pyspark's launcher looks at
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
@@ -74,12 +71,37 @@ def _run_small_job(java: Path, archive: Path) -> None:
     gateway.proc.wait(_EXIT_SECONDS)
 
 
-def main(arguments: list[str]) -> int:
-    """Makes the archive for `make setup` in the jar cache named; without it everything works, and starts slower."""
+def _run_broker(jars: Path, archive: Path) -> None:
+    """Starts a broker and has it write the archive as it ends."""
+    from .broker import start_broker, stop_broker
+
+    directory = archive.parent / "broker"
+    with _environment({"JDK_JAVA_OPTIONS": f'"-XX:ArchiveClassesAtExit={archive}" -Xlog:disable'}):
+        start_broker(directory, jars=sorted((jars / "broker").glob("*.jar")), timeout_seconds=_EXIT_SECONDS)
+    stop_broker(directory, timeout_seconds=_EXIT_SECONDS)
+
+
+_JOBS: Mapping[str, Callable[[Path, Path], None]] = {"spark": _run_spark, "broker": _run_broker}
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
     try:
-        make_archive(Path(*arguments))
-    except (OSError, subprocess.SubprocessError) as error:
-        sys.stdout.write(f"setup: Spark will start slower, its class archive could not be made: {error}\n")
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def main(arguments: list[str]) -> int:
+    """Makes the archives for `make setup` in the jar cache named; without them everything works, and starts slower."""
+    for what in _JOBS:
+        try:
+            make_archive(Path(*arguments), what)
+        except (OSError, subprocess.SubprocessError) as error:
+            sys.stdout.write(f"setup: {what} will start slower, its class archive could not be made: {error}\n")
     return 0
 
 

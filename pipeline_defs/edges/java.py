@@ -86,6 +86,17 @@ def _verified(java: Path, where: str) -> Path:
     return java
 
 
+def class_archive(jars: Path, what: str) -> Path:
+    """Is where the jar cache keeps the class archive of `spark` or `broker` (see `class_archive.py`)."""
+    return (jars / f"{what}-classes.jsa").absolute()
+
+
+def archive_options(jars: Path, what: str) -> list[str]:
+    """Are the JVM's options that use a class archive; none where it was not made."""
+    archive = class_archive(jars, what)
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.is_file() else []
+
+
 def main() -> int:
     """Checks Java for `make setup`: silent and 0, or one line and 1."""
     try:

@@ -16,7 +16,6 @@ import pytest
 from pipeline_defs.edges.broker import stop_broker
 from pipeline_defs.settings import PROJECT, VARIABLES
 from tests.conftest import JARS
-from tests.support.killing import QUICK_JVM
 from tests.support.markdown import Block, is_shown, read_blocks, read_commands, read_table
 
 README = (PROJECT / "README.md").read_text()
@@ -58,7 +57,6 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
             "PYTHONPATH": str(folder),
             "PYTHONUTF8": "1",
             "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
-            "JDK_JAVA_OPTIONS": QUICK_JVM,
         },
     )
     stop_broker(home / "broker")

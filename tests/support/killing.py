@@ -40,8 +40,7 @@ def stopped_at(world: World, action: str, step: str, nth: int = 1) -> Iterator[C
     ours_in, child_out = _pipe()
     with Path(os.devnull).open("w") as nothing, child_in, child_out:
         task = describe(world.settings, world.topic, action, step, nth)
-        env = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_JVM}
-        process = Forked("tests.support.crash_child", [task], env, [child_in, child_out, nothing])
+        process = Forked("tests.support.crash_child", [task], os.environ, [child_in, child_out, nothing])
     with process, ours_in, ours_out:
         try:
             said = _first_word(ours_in)
