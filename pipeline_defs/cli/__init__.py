@@ -15,6 +15,7 @@ from .bench import bench
 from .broker import broker
 from .demo import demo
 from .doctor import doctor
+from .drill import drill
 from .land import land, plan, rebuild
 from .losses import accept_loss, losses
 from .produce import produce
@@ -52,6 +53,7 @@ for command in (
     doctor,
     demo,
     bench,
+    drill,
 ):
     cli.add_command(command)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
-
 from pipeline_defs.auditing import check_completeness, check_published
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.offsets import parse_key
@@ -63,17 +61,7 @@ def latest(world: World) -> list[Row]:
 
 def consume(world: World) -> list[int]:
     """Reads the offsets that a plain consumer still gets."""
-    place = TopicPartition(world.name, 0)
-    with KafkaConsumer(
-        bootstrap_servers=world.settings.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
-    ) as consumer:
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
-        offsets: list[int] = []
-        while consumer.position(place) < end:
-            offsets += [record.offset for record in consumer.poll(1000).get(place, [])]
-        return offsets
+    return world.operations.read_offsets(world.name, 0)
 
 
 def wait_for_compaction(world: World) -> None:

@@ -21,6 +21,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.edges.operations import Operations
 from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
 from pipeline_defs.planner import commit_next_step
@@ -74,44 +75,35 @@ class World:
 
     # ---- Kafka
 
+    @property
+    def operations(self) -> Operations:
+        return Operations(self.settings.bootstrap_servers)
+
     def create_topic(self, partitions: int = 1, **configs: str) -> None:
-        dotted = {name.replace("_", "."): value for name, value in configs.items()}
-        self.edges.kafka(self.topic).create_topic(self.name, partitions, dotted)
+        self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs))
 
     def recreate_topic(self, partitions: int = 1) -> None:
         """Deletes the topic and creates another of its name, as an operator would; what was sent so far stays known."""
-        from kafka import KafkaAdminClient
-
-        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
-            admin.delete_topics([self.name])
+        self.operations.delete_topic(self.name)
         self.create_topic(partitions)
 
     def add_partitions(self, total: int) -> None:
-        """Has the topic have more Kafka partitions."""
-        from kafka import KafkaAdminClient
-
-        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
-            admin.create_partitions({self.name: total})
-            admin.wait_for_topics([self.name])
+        self.operations.add_partitions(self.name, total)
 
     def producer(self, **config: Any) -> KafkaProducer:
-        return KafkaProducer(bootstrap_servers=self.settings.bootstrap_servers, acks="all", linger_ms=20, **config)
+        return self.operations.producer(**config)
 
     def send(self, records: Iterable[dict[str, Any]], producer: KafkaProducer | None = None) -> list[tuple[int, int]]:
         """Produces records (partition, key, value, headers, timestamp_ms) and remembers what was acknowledged."""
-        own = producer is None
-        client = producer or self.producer()
-        sent = [(record, client.send(self.name, **record)) for record in records]
-        client.flush()
+        listed = list(records)
         places = []
-        for record, future in sent:
-            meta = future.get(30)
-            place = (meta.partition, meta.offset)
+        for record, (partition, offset, timestamp) in zip(
+            listed, self.operations.send(self.name, listed, producer), strict=True
+        ):
             headers = tuple(record.get("headers") or ())
-            self.sent[place] = (*place, record.get("key"), record.get("value"), headers, meta.timestamp)
-            places.append(place)
-        if own:
-            client.close()
+            row = (partition, offset, record.get("key"), record.get("value"), headers, timestamp)
+            self.sent[partition, offset] = row
+            places.append((partition, offset))
         return places
 
     def send_numbered(self, count: int, partition: int = 0) -> list[tuple[int, int]]:
@@ -119,20 +111,11 @@ class World:
         return self.send({"partition": partition, "key": b"k%d" % n, "value": b"v%d" % n} for n in range(count))
 
     def delete_records(self, partition: int, before: int) -> None:
-        """Has the broker delete the records of a Kafka partition before an offset, as an operator or retention would."""
-        from kafka import KafkaAdminClient, TopicPartition
-
-        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
-            admin.delete_records({TopicPartition(self.name, partition): before})
+        self.operations.delete_records(self.name, partition, before)
 
     def alter_topic(self, **configs: str) -> None:
         """Changes the topic's configuration, as an operator would."""
-        from kafka import KafkaAdminClient
-        from kafka.admin import ConfigResource, ConfigResourceType
-
-        dotted = {name.replace("_", "."): value for name, value in configs.items()}
-        with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
-            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.name, dotted)])
+        self.operations.alter_topic(self.name, _dotted(configs))
 
     def wait_for_earliest(self, partition: int, offset: int) -> None:
         """Waits until the broker's log begins at an offset: the fault has then happened."""
@@ -259,3 +242,7 @@ class World:
         """Holds what a glob shows against what the producer sent, row by row."""
         assert self.rows() == sorted(self.sent.values(), key=lambda row: row[:2])
         assert not self.pending
+
+
+def _dotted(configs: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in configs.items()}

@@ -1,0 +1,127 @@
+"""Child processes to be killed: each does some work, and stands still at a step of it until told to go on.
+
+They fork from a server that has imported everything, each into a session of its own, so that a kill takes its JVM too.
+Invariant: inside `stopped_at` the child stands at the step; after it the child has died by SIGKILL, or has ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Protocol
+
+from ..core.errors import OffsetlakeError
+
+PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.systems", "dagster_pyspark", "pyarrow.dataset", "pyspark.sql"]
+START_SECONDS = 180
+END_SECONDS = 60
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(PRELOADED)
+
+
+class ChildFailed(OffsetlakeError):
+    """Says that a child ended before the step at which it was to stand still, or did not end well."""
+
+    kind = "child_failed"
+
+
+class Work(Protocol):
+    """Is something that a child does; it passes named steps on the way."""
+
+    def run(self, watch: Callable[..., None]) -> None:
+        """Does it, and tells `watch` each step as it is passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """Is a child that stands still, or runs."""
+
+    process: BaseProcess
+    connection: Connection
+
+    def resume(self) -> None:
+        """Lets it go on and waits until it has ended by itself; raises `ChildFailed` where it failed."""
+        self.connection.send("go on")
+        self.finish()
+
+    def finish(self) -> None:
+        """Waits until it has ended by itself; raises `ChildFailed` where it failed."""
+        word, said = self.hear()
+        if word != "finished":
+            raise ChildFailed(f"a child was to finish, it {word} {said}")
+        self.process.join(END_SECONDS)
+
+    def hear(self) -> tuple[str, str]:
+        """Waits for what it says next: the step that it reached, that it finished, or why it failed."""
+        if not self.connection.poll(START_SECONDS):
+            raise ChildFailed(f"a child said nothing for {START_SECONDS} s")
+        try:
+            word, said = self.connection.recv()
+        except EOFError:
+            self.process.join(END_SECONDS)
+            return "died", f"with exit code {self.process.exitcode}"
+        return str(word), str(said)
+
+
+@contextmanager
+def started(
+    work: Work, step: str = "", nth: int = 1, *, log: Path, environment: Mapping[str, str] = {}
+) -> Iterator[Child]:
+    """Starts a child that does the work, and stands still at the `nth` passing of `step`; kills it in the end."""
+    ours, theirs = _FORKS.Pipe()
+    process = _FORKS.Process(target=_main, args=(work, step, nth, theirs, log, dict(environment)), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield Child(process, ours)
+    finally:
+        if process.is_alive() and process.pid is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join(END_SECONDS)
+        ours.close()
+
+
+@contextmanager
+def stopped_at(
+    work: Work, step: str, nth: int = 1, *, log: Path, environment: Mapping[str, str] = {}
+) -> Iterator[Child]:
+    """Runs a child up to a step; raises `ChildFailed` where it never gets there."""
+    with started(work, step, nth, log=log, environment=environment) as child:
+        word, said = child.hear()
+        if (word, said) != ("reached", step):
+            raise ChildFailed(f"a child was to stand still at {step}, it {word} {said}; its log: {log}")
+        yield child
+
+
+def _main(work: Work, step: str, nth: int, connection: Connection, log: Path, environment: Mapping[str, str]) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
+    passed = 0
+
+    def watch(name: str, **_: object) -> None:
+        nonlocal passed
+        passed += name == step
+        if name == step and passed == nth:
+            connection.send(("reached", name))
+            connection.recv()
+
+    try:
+        work.run(watch)
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        raise
+    connection.send(("finished", ""))
+    sys.stdout.flush()

@@ -1,0 +1,328 @@
+"""The drills: each brings one fault about, proves that it happened, and lets the system go on.
+
+What is missing or doubled afterwards is counted by `arena.judge`. Invariant: a drill never repairs anything itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ..core.delivery import Delivery
+from ..edges.lake import Lake
+from ..landing import group_of
+from .arena import Arena
+from .children import ChildFailed
+from .systems import System
+
+OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"
+ALL = (OURS, STREAMING, LOOP)
+EACH = 200
+HOUR_MS = 3600 * 1000
+SEGMENT_MS = HOUR_MS * 2 // 3
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": str(SEGMENT_MS),
+    "min.cleanable.dirty.ratio": "0.001",
+    "min.compaction.lag.ms": "0",
+}
+DISK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """Is one fault: who is drilled with it, and under which policies of Offsetlake."""
+
+    name: str
+    what: str
+    act: Callable[[Arena, str], System]
+    systems: tuple[str, ...] = ALL
+    policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
+    configs: Mapping[str, str] | None = None
+
+
+def no_fault(arena: Arena, name: str) -> System:
+    """Lets the system land what is produced, twice; the control of all the others."""
+    system = arena.system(name)
+    for _ in range(2):
+        arena.produce(EACH)
+        arena.run(system)
+    arena.fault_proven = True
+    return system
+
+
+def kill_at(step: str) -> Callable[[Arena, str], System]:
+    """Kills the system at one of its steps, in a backlog of several files, and starts it again."""
+
+    def act(arena: Arena, name: str) -> System:
+        system = arena.system(name)
+        arena.produce(EACH)
+        arena.run(system)
+        arena.produce(EACH)
+        arena.kill(system, step, own_jvm=arena.delivery is Delivery.EFFECTIVELY_ONCE)
+        arena.run(system)
+        return system
+
+    return act
+
+
+def kill_again_and_again(arena: Arena, name: str) -> System:
+    """Kills it three times in a row at different steps, while records arrive."""
+    system = arena.system(name)
+    steps = ("stage", "commit", "publish") if name == OURS else system.steps * 3
+    for step in steps[:3]:
+        arena.produce(EACH // 2)
+        arena.kill(system, step)
+    arena.run(system)
+    return system
+
+
+def stall(arena: Arena, name: str) -> System:
+    """Stops the broker (SIGSTOP) while the system reads, for seconds, and lets it go on."""
+    system = arena.system(name)
+    arena.produce(EACH * 20)
+    with arena.running(system, own_jvm=name == STREAMING) as child:
+        os.kill(arena.broker_pid, signal.SIGSTOP)
+        try:
+            _, status = os.waitpid(arena.broker_pid, os.WUNTRACED)  # it is our child
+            arena.fault_proven = os.WIFSTOPPED(status) and not child.connection.poll(arena.stall_seconds)
+        finally:
+            os.kill(arena.broker_pid, signal.SIGCONT)
+        child.hear()
+    arena.run(system)
+    return system
+
+
+def expire_unplanned(arena: Arena, name: str) -> System:
+    """Has the broker delete records that nobody has looked at yet, after some were landed."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    arena.run(system)
+    arena.produce(EACH)
+    arena.expire(0, EACH + EACH // 2 + 7)
+    arena.fault_proven = True
+    arena.run(system)
+    return system
+
+
+def expire_planned(arena: Arena, name: str) -> System:
+    """Has the broker delete records after their boundaries were written and before they were read."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    arena.run(arena.system(name, lands=False))
+    arena.expire(0, EACH // 2 + 7)
+    arena.fault_proven = True
+    arena.run(system)
+    return system
+
+
+def compact(arena: Arena, name: str) -> System:
+    """Has the broker compact what is not landed yet: most offsets are legally gone."""
+    system = arena.system(name)
+    now = time.time_ns() // 1_000_000
+    for partition in range(arena.partitions):
+        for number in range(EACH):
+            arena.produce_one(partition, key=b"k%d" % (number % 7), timestamp_ms=now - 4 * HOUR_MS)
+        arena.produce_one(partition, key=b"closing", timestamp_ms=now + SEGMENT_MS + HOUR_MS // 6)
+    arena.flush()
+    before = len(arena.truth)
+    arena.wait(lambda: len(arena.readable()) == 8 * arena.partitions)
+    arena.forget_compacted()
+    arena.fault_proven = len(arena.truth) < before
+    arena.run(system)
+    return system
+
+
+def abort_transactions(arena: Arena, name: str) -> System:
+    """Produces in transactions that are aborted, and the same records again in ones that commit."""
+    system = arena.system(name)
+    for number in range(2):
+        arena.produce_aborted(EACH // 2, f"drill-{number}")
+        arena.run(system)
+    ends = sum(arena.watermarks(p).end for p in range(arena.partitions))
+    arena.fault_proven = ends >= 2 * len(arena.truth)
+    return system
+
+
+def leave_transaction_open(arena: Arena, name: str) -> System:
+    """Lands while a transaction is open; then it is aborted, and its records are produced again."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    with arena.open_transaction(EACH // 2):
+        arena.produce(EACH)
+        arena.fault_proven = all(arena.watermarks(p).end == EACH for p in range(arena.partitions))
+        arena.run(system)
+    arena.run(system)
+    return system
+
+
+def recreate(arena: Arena, name: str) -> System:
+    """Has the topic be deleted and created again, with as many records as the old one had."""
+    system = arena.system(name)
+    before = arena.kafka.read_topic_id(arena.topic.name)
+    arena.produce(EACH)
+    arena.run(system)
+    arena.recreate()
+    arena.produce(EACH)
+    arena.fault_proven = arena.kafka.read_topic_id(arena.topic.name) != before
+    arena.run(system)
+    return system
+
+
+def add_partitions(arena: Arena, name: str) -> System:
+    """Has the topic have more Kafka partitions, filled before anybody notices."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    arena.run(system)
+    arena.add_partitions(2)
+    arena.produce(EACH)
+    arena.fault_proven = arena.watermarks(arena.partitions - 1).end == EACH
+    arena.run(system)
+    return system
+
+
+def lose_books(arena: Arena, name: str) -> System:
+    """Deletes what the system keeps beside its files: Dagster's database and the group, the checkpoint, the group."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    arena.run(system)
+    system.forget()
+    arena.fault_proven = True
+    arena.produce(EACH)
+    arena.run(system)
+    return system
+
+
+def delete_group(arena: Arena, name: str) -> System:
+    """Deletes the consumer group that shows how far Offsetlake is."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    arena.run(system)
+    group = group_of(arena.topic.name)
+    had = bool(arena.kafka.read_group(arena.topic.name, group))
+    arena.operations.delete_group(group)
+    arena.fault_proven = had and not arena.kafka.read_group(arena.topic.name, group)
+    arena.produce(EACH)
+    arena.run(system)
+    return system
+
+
+def overtake(arena: Arena, name: str) -> System:
+    """Pauses one attempt before it is done, lets another machine's do the work, and lets the first go on."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    with arena.stopped(system, "verify" if name == OURS else "written") as stale:
+        arena.run(arena.elsewhere(system))
+        try:
+            stale.resume()
+        except ChildFailed as error:
+            arena.note = f"the stale attempt failed: {str(error)[:120]}"
+    arena.run(system)
+    return system
+
+
+def tear_staged_file(arena: Arena, name: str) -> System:
+    """Kills it between commit and publish, and takes the end of the staged file away."""
+    system = arena.system(name)
+    arena.produce(EACH)
+    arena.kill(system, "commit")
+    lake = Lake(arena.settings.lake)
+    coverage = lake.coverage(arena.topic.name)
+    for offsets, manifest in coverage.manifests.items():
+        if manifest.file is not None and not coverage.is_landed(offsets):
+            assert lake.store.local_root is not None
+            path = lake.store.local_root / manifest.file.path
+            os.truncate(path, path.stat().st_size - 100)
+    arena.run(system)
+    return system
+
+
+def lose_answers(arena: Arena, name: str) -> System:
+    """Has the answers of the first plan step and the first manifests be lost, although they were written."""
+    arena.produce(EACH)
+    system = arena.system(name)
+    with arena.stopped(arena.system(name, answers_lost=3), "answer_lost", 3, own_jvm=False) as child:
+        child.resume()
+    arena.run(system)
+    return system
+
+
+def race_planners(arena: Arena, name: str) -> System:
+    """Has two planners decide the same step at once; each then commits its own."""
+    arena.produce(EACH)
+    system, planner = arena.system(name), arena.system(name, lands=False)
+    at_once = partial(arena.stopped, planner, "plan_decided", own_jvm=False)
+    with at_once() as one, at_once() as other:
+        one.resume()
+        other.resume()
+    arena.run(system)
+    return system
+
+
+def fill_disk(arena: Arena, name: str) -> System:
+    """Has every file end at a megabyte, as on a disk that is full (`RLIMIT_FSIZE`); then there is room again."""
+    arena.produce(EACH, value_bytes=20_000)
+    limited = arena.system(name, disk_bytes=DISK_BYTES)
+    reason = arena.run_in_child(limited)
+    arena.fault_proven = bool(reason)
+    arena.note = reason[:120]
+    arena.run(replace(limited, disk_bytes=None))  # type: ignore[type-var]
+    return limited
+
+
+KILLS: Mapping[str, tuple[str, ...]] = {
+    OURS: (
+        "plan_decided",
+        "plan_committed",
+        "keys_registered",
+        "find",
+        "claim",
+        "scan",
+        "stage",
+        "verify",
+        "commit",
+        "publish",
+        "reported",
+        "report",
+    ),
+    STREAMING: ("writing", "written"),
+    LOOP: ("written", "committed"),
+}
+_BY_STEP = {step: tuple(name for name in ALL if step in KILLS[name]) for steps in KILLS.values() for step in steps}
+
+DRILLS: Mapping[str, Drill] = {
+    drill.name: drill
+    for drill in (
+        Drill("no_fault", "control: nothing goes wrong", no_fault, policies=tuple(Delivery)),
+        *(
+            Drill(
+                f"kill_at_{step}",
+                f"SIGKILL at step {step}",
+                kill_at(step),
+                systems,
+                (Delivery.AT_MOST_ONCE,) if step == "claim" else tuple(Delivery),
+            )
+            for step, systems in _BY_STEP.items()
+        ),
+        Drill("kill_again_and_again", "SIGKILL three times in a row", kill_again_and_again),
+        Drill("stall", "the broker stands still while it is read", stall),
+        Drill("expire_unplanned", "retention before records are planned", expire_unplanned),
+        Drill("expire_planned", "retention between plan and read", expire_planned, (OURS,)),
+        Drill("compact", "compaction before records are read", compact, configs=COMPACTED),
+        Drill("abort_transactions", "aborted transactions, done again", abort_transactions),
+        Drill("leave_transaction_open", "a transaction is open while others land", leave_transaction_open),
+        Drill("recreate", "the topic is deleted and created again", recreate),
+        Drill("add_partitions", "more Kafka partitions", add_partitions),
+        Drill("lose_books", "Dagster's database, checkpoint or group is deleted", lose_books),
+        Drill("delete_group", "the consumer group is deleted", delete_group, (OURS,)),
+        Drill("overtake", "a paused attempt goes on after another has finished", overtake),
+        Drill("tear_staged_file", "a staged file is torn between commit and publish", tear_staged_file, (OURS,)),
+        Drill("lose_answers", "answers of commits are lost", lose_answers, (OURS,)),
+        Drill("race_planners", "two planners at once", race_planners, (OURS,)),
+        Drill("fill_disk", "the disk is full, then has room", fill_disk),
+    )
+}

@@ -1,0 +1,147 @@
+"""Runs drills on a broker, lakes and a Spark session of their own, and reports what each fault did to rows."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.delivery import Delivery
+from ..core.errors import BadSetting
+from ..edges.broker import Broker, start_broker, stop_broker
+from ..edges.jars import resolve_jars
+from ..settings import Settings
+from .arena import Arena, Row
+from .faults import DRILLS, Drill
+from .schedules import run_schedule
+from .systems import GATEWAY_PORT, GATEWAY_SECRET, start_session
+
+BROKER_PROPERTIES = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "200",
+}
+
+
+def choose_drills(names: Sequence[str]) -> list[Drill]:
+    """Returns the drills named, or all; refuses names that are none."""
+    unknown = [name for name in names if name not in DRILLS]
+    if unknown:
+        raise BadSetting(
+            f"{', '.join(unknown)}: no such drill; nothing was started; drills are {', '.join(DRILLS)}", names=unknown
+        )
+    return [DRILLS[name] for name in names or DRILLS]
+
+
+def run_drills(
+    settings: Settings, drills: Sequence[Drill], seed: int, schedules: int, first: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Runs drills, then random schedules; returns the report as a document for JSON."""
+    logging.getLogger("dagster").setLevel(logging.CRITICAL)
+    rows: list[Row] = []
+    random_rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder, _ground(settings, Path(folder)) as ground:
+        own, broker, environment = ground
+        turns = [(drill, name, policy) for drill in drills for name, policy in _turns(drill)]
+        for number, (drill, name, policy) in enumerate(turns, 1):
+            say(f"drill {number} of {len(turns)}: {drill.name}, {name} {policy.value if name == 'offsetlake' else ''}")
+            with _arena(own, broker, environment, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
+                rows.append(_run(arena, drill, name))
+        for number in range(first, first + schedules):
+            wrong = sum(row.verdict != "right" for row in random_rows)
+            say(f"schedule {number - first + 1} of {schedules}, seed {seed}: {wrong} wrong so far")
+            with _arena(own, broker, environment, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
+                random_rows.append(run_schedule(arena, seed, number))
+    report: dict[str, Any] = {"seed": seed, "drills": [asdict(row) for row in rows]}
+    if schedules:
+        report["drills"].append(asdict(_sum_up(random_rows, seed)))
+        report["schedules"] = {
+            "count": len(random_rows),
+            "kills": sum(row.note.count("kill ") for row in random_rows),
+            "failed": [asdict(row) for row in random_rows if row.verdict != "right"],
+        }
+    return report
+
+
+def is_right(report: Mapping[str, Any]) -> bool:
+    """Says whether Offsetlake did what it promises in every drill, each with its fault proven."""
+    return all(row["verdict"] == "right" for row in report["drills"] if row["system"] == "offsetlake")
+
+
+def _turns(drill: Drill) -> Iterator[tuple[str, Delivery]]:
+    for name in drill.systems:
+        for policy in drill.policies if name == "offsetlake" else (Delivery.EFFECTIVELY_ONCE,):
+            yield name, policy
+
+
+def _run(arena: Arena, drill: Drill, name: str) -> Row:
+    began = time.monotonic()
+    try:
+        system = drill.act(arena, name)
+    except Exception as error:  # noqa: BLE001 (that a system cannot go on is a result)
+        arena.note = f"{type(error).__name__}: {str(error)[:300]}"
+        system = arena.system(name)
+        row = arena.judge(system, drill.name, time.monotonic() - began)
+        return replace(row, verdict=f"stuck: {row.verdict}")
+    return arena.judge(system, drill.name, time.monotonic() - began)
+
+
+def _sum_up(rows: Sequence[Row], seed: int) -> Row:
+    """Is one line for all random schedules."""
+    wrong = [row for row in rows if row.verdict != "right"]
+    count: Callable[[str], int] = lambda name: sum(getattr(row, name) for row in rows)  # noqa: E731
+    return Row(
+        "offsetlake",
+        Delivery.EFFECTIVELY_ONCE.value,
+        f"{len(rows)} random schedules, seed {seed}",
+        any("kill " in row.note for row in rows),
+        count("produced"),
+        count("landed"),
+        count("holes"),
+        count("lost"),
+        count("missing"),
+        count("doubled"),
+        f"wrong: {', '.join(row.drill for row in wrong[:10])}" if wrong else "right",
+        round(sum(row.seconds for row in rows), 1),
+    )
+
+
+@contextmanager
+def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker, Mapping[str, str]]]:
+    """Starts broker and Spark session, and says how children find the latter."""
+    jars = resolve_jars("broker", settings.jars)
+    resolve_jars("spark", settings.jars)
+    broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES)
+    try:
+        own = replace(settings, bootstrap_servers=broker.bootstrap_servers, spark_master="local[2]")
+        session = start_session(own)
+        gateway = session.sparkContext._gateway  # noqa: SLF001 (children share its JVM)
+        assert gateway is not None
+        found = gateway.gateway_parameters
+        try:
+            yield own, broker, {GATEWAY_PORT: str(found.port), GATEWAY_SECRET: found.auth_token}
+        finally:
+            session.stop()
+    finally:
+        stop_broker(folder / "broker")
+
+
+@contextmanager
+def _arena(
+    settings: Settings,
+    broker: Broker,
+    environment: Mapping[str, str],
+    folder: Path,
+    policy: Delivery,
+    configs: Mapping[str, str],
+) -> Iterator[Arena]:
+    arena = Arena(settings, folder, policy, environment=environment, configs=configs, broker_pid=broker.pid)
+    try:
+        yield arena
+    finally:
+        arena.close()

@@ -1,0 +1,350 @@
+"""The systems that are drilled: Offsetlake under each delivery policy, and two that people use instead.
+
+Each reads a topic to the end that it has now and ends, as often as it is started; each is drilled as its users would run
+it. What it has made visible is what a plain glob over `glob` shows.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from obstore.exceptions import GenericError
+
+from ..bench.handwritten import read_and_write
+from ..component import build_topic_defs
+from ..core.delivery import Delivery
+from ..core.errors import Refused, ScanFailed
+from ..core.losses import find_losses
+from ..edges.duck import Duck
+from ..edges.lake import Lake
+from ..edges.operations import Operations
+from ..landing import group_of
+from ..launching import land_through_dagster, open_instance
+from ..resources import Edges
+from ..sensors import run_tick
+from ..settings import Settings
+from ..topics import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Watch = Callable[..., None]
+TRIES = 6
+GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+POLL_SECONDS = 0.002
+
+
+def unwatched(step: str, **fields: object) -> None:
+    """Watches nothing."""
+    del step, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Is what a system itself says of a topic: rows landed, holes explained, and the places that it says are lost.
+
+    A place is generation, Kafka partition, first and last offset, half-open.
+    """
+
+    landed: int
+    holes: int = 0
+    lost: tuple[tuple[int, int, int, int], ...] = ()
+
+
+class System(Protocol):
+    """Is a system that lands one topic as Parquet."""
+
+    @property
+    def name(self) -> str:
+        """Is its name in the report."""
+
+    @property
+    def policy(self) -> str:
+        """Is what it promises."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Are the steps at which a child of it can be killed."""
+
+    @property
+    def folder(self) -> Path:
+        """Is where its Parquet files lie, the published and no others."""
+
+    def run(self, watch: Watch) -> None:
+        """Lands what the topic has now, and ends."""
+
+    def books(self) -> Books:
+        """Reads what the system says that it has landed, and what is lost."""
+
+    def forget(self) -> None:
+        """Deletes what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsetlake:
+    """Lands through Dagster, a tick and then runs, as the sensor and daemon do; `disk_bytes` bounds a file it writes."""
+
+    settings: Settings
+    topic: Topic
+    plans: bool = True
+    lands: bool = True
+    answers_lost: int = 0
+    disk_bytes: int | None = None
+
+    name = "offsetlake"
+
+    @property
+    def policy(self) -> str:
+        """Is the topic's delivery policy."""
+        return self.topic.delivery.value
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Are the steps of a tick and of the protocol."""
+        claim = ("claim",) if self.topic.delivery is Delivery.AT_MOST_ONCE else ()
+        tick = ("plan_decided", "plan_committed", "keys_registered")
+        return (*tick, "find", *claim, "scan", "stage", "verify", "commit", "publish", "reported", "report")
+
+    @property
+    def folder(self) -> Path:
+        """Is the lake's data tree."""
+        return Path(self.settings.lake) / "data" / self.topic.name
+
+    def run(self, watch: Watch) -> None:
+        """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
+        attach()
+        limit_files(self.disk_bytes)
+        edges = Edges(self.settings, watch_step=watch)
+        if self.answers_lost:
+            lose_answers(edges.lake, self.answers_lost, watch)
+        defs = build_topic_defs(self.topic)
+        with open_instance(self.settings.dagster_home) as instance:
+            reasons: list[str] = []
+            for _ in range(TRIES):
+                if self.plans:
+                    while run_tick(self.topic, instance, edges).planned:
+                        pass
+                pending = edges.lake.coverage(self.topic.name).pending()
+                if not (self.lands and pending):
+                    break
+                reasons = [
+                    launched.reason
+                    for launched in land_through_dagster(self.topic, pending, edges, instance, redo=False, topics=defs)
+                    if not launched.succeeded
+                ]
+            else:
+                raise ScanFailed(f"{self.topic.name} still has pending ranges after {TRIES} runs: {reasons}")
+        edges.kafka(self.topic).close()
+
+    def books(self) -> Books:
+        """Reads plan log, manifests and ledger."""
+        coverage = Lake(self.settings.lake).coverage(self.topic.name)
+        manifests = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
+        lost = tuple(
+            (o.generation, o.partition, o.start, o.end) for o in (loss.offsets for loss in find_losses(coverage))
+        )
+        holes = sum(h.end - h.start for m in manifests for h in m.holes if h.cause != "lost")
+        return Books(sum(manifest.rows for manifest in manifests), holes, lost)
+
+    def forget(self) -> None:
+        """Deletes Dagster's whole home and the consumer group."""
+        remove_tree(self.settings.dagster_home)
+        assert self.settings.bootstrap_servers is not None
+        Operations(self.settings.bootstrap_servers).delete_group(group_of(self.topic.name))
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredStreaming:
+    """Streams what is there (`availableNow`) into Spark's file sink, checkpointed, its options at their defaults.
+
+    Its files are read with a plain glob, as ours are. Where the query refuses because of data loss, it is started again
+    with `failOnDataLoss=false`, which is what its error says to do.
+    """
+
+    settings: Settings
+    topic: Topic
+    out: Path
+    disk_bytes: int | None = None
+
+    name = "structured_streaming"
+    policy = "checkpoint and file sink"
+    steps = ("writing", "written")
+
+    @property
+    def folder(self) -> Path:
+        """Is the sink's folder."""
+        return self.out / "data"
+
+    def run(self, watch: Watch) -> None:
+        """Runs the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
+        attach()
+        limit_files(self.disk_bytes)
+        session = start_session(self.settings)
+        ended = threading.Event()
+        if watch is not unwatched:
+            threading.Thread(target=self._freeze, args=(session, watch, ended), daemon=True).start()
+        try:
+            self._query(session, "true")
+        except Exception as error:  # Spark raises its own streaming exception, of which only the text tells the cause
+            if "failOnDataLoss" not in str(error):
+                raise
+            self._query(session, "false")
+        finally:
+            ended.set()
+
+    def _query(self, session: SparkSession, fail_on_loss: str) -> None:
+        stream = (
+            session.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
+            .option("subscribe", self.topic.name)
+            .option("startingOffsets", "earliest")
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", fail_on_loss)
+            .load()
+        )
+        query = (
+            stream.writeStream.format("parquet")
+            .option("path", str(self.folder))
+            .option("checkpointLocation", str(self.out / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def _freeze(self, session: SparkSession, watch: Watch, ended: threading.Event) -> None:
+        """Stops the JVM as soon as a file stands in the sink, half or whole, that the sink's log does not name."""
+        gateway = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
+        assert gateway is not None
+        seen = self._uncommitted()
+        while not ended.is_set():
+            if self._uncommitted() - seen:
+                os.kill(gateway.proc.pid, signal.SIGSTOP)
+                for step, path in sorted(self._uncommitted() - seen):
+                    seen.add((step, path))
+                    watch(step)
+                os.kill(gateway.proc.pid, signal.SIGCONT)
+            time.sleep(POLL_SECONDS)
+
+    def _uncommitted(self) -> set[tuple[str, Path]]:
+        logs = [path.read_text() for path in (self.folder / "_spark_metadata").glob("*") if path.name.isdigit()]
+        files = [path for path in self.folder.glob("*.parquet") if not any(path.name in text for text in logs)]
+        return {("written" if path.read_bytes().endswith(b"PAR1") else "writing", path) for path in files}
+
+    def books(self) -> Books:
+        """Counts the rows that the sink shows; it says nothing of holes or losses."""
+        return Books(count_visible(self.folder))
+
+    def forget(self) -> None:
+        """Deletes the checkpoint."""
+        remove_tree(self.out / "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class HandWrittenLoop:
+    """Consumes with confluent-kafka, writes with pyarrow, commits to its group after the file is closed."""
+
+    settings: Settings
+    topic: Topic
+    out: Path
+    disk_bytes: int | None = None
+
+    name = "hand_written_loop"
+    policy = "commit after write"
+    steps = ("written", "committed")
+
+    @property
+    def folder(self) -> Path:
+        """Is where it writes."""
+        return self.out / "data"
+
+    def run(self, watch: Watch) -> None:
+        """Reads on from the group's offsets to the end that there is now."""
+        limit_files(self.disk_bytes)
+        assert self.settings.bootstrap_servers is not None
+        read_and_write(self.settings.bootstrap_servers, self.topic.name, self.folder, on_step=watch)
+
+    def books(self) -> Books:
+        """Counts the rows that its folder shows; it says nothing of holes or losses."""
+        return Books(count_visible(self.folder))
+
+    def forget(self) -> None:
+        """Deletes its consumer group."""
+        assert self.settings.bootstrap_servers is not None
+        Operations(self.settings.bootstrap_servers).delete_group(f"hand-written-{self.folder}")
+
+
+def visible_values(folder: Path) -> list[bytes]:
+    """Reads the value of every row that a plain glob shows below a folder; raises `Refused` where it cannot be read."""
+    if not any(folder.rglob("*.parquet")):
+        return []
+    query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
+    return [row[0] for row in Duck(Lake(str(folder)), []).query(query, [f"{folder}/**/*.parquet"])[1]]
+
+
+def count_visible(folder: Path) -> int:
+    """Counts the rows that a plain glob shows; none where it cannot be read."""
+    try:
+        return len(visible_values(folder))
+    except Refused:
+        return 0
+
+
+def start_session(settings: Settings) -> SparkSession:
+    """Starts this process's Spark session, or returns the one that there is."""
+    from dagster_pyspark import LazyPySparkResource
+
+    session: SparkSession = LazyPySparkResource(spark_config=Edges(settings).spark_conf()).spark_session
+    return session
+
+
+def attach() -> None:
+    """Has this process use the Spark session of another one's JVM, where the environment names its gateway."""
+    if GATEWAY_PORT not in os.environ:
+        return
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    jvm = gateway.jvm
+    context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+        jvm.org.apache.spark.SparkContext.getOrCreate()
+    )
+    SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jvm=jvm, _jconf=context.getConf())))
+
+
+def limit_files(size: int | None) -> None:
+    """Has every write of this process and its JVM fail that would make a file larger than `size` bytes."""
+    if size is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def lose_answers(lake: Lake, count: int, watch: Watch) -> None:
+    """Has the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
+    link, left = lake.store._link, count  # noqa: SLF001 (the fault is at the disk itself)
+
+    def link_without_answer(source: str, target: str) -> None:
+        nonlocal left
+        link(source, target)
+        if left and target.startswith(("manifests/", "plan/")):
+            left -= 1
+            watch("answer_lost")
+            raise GenericError("the drill has lost the answer")
+
+    lake.store._link = link_without_answer  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder, where there is one."""
+    if folder.exists():
+        shutil.rmtree(folder)

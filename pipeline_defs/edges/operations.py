@@ -1,0 +1,86 @@
+"""What operators and producers do to a topic, for drills and tests: never a part of landing.
+
+Invariant: what is returned as sent was acknowledged by all replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+
+Sent = tuple[int, int, int]
+"""Kafka partition, offset, timestamp in ms."""
+
+
+class Operations:
+    """Does to the topics of one cluster what their owners do: deletes, alters and fills them."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+
+    @contextmanager
+    def admin(self) -> Iterator[KafkaAdminClient]:
+        """Opens an admin client for a while."""
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
+            yield admin
+
+    def producer(self, **config: Any) -> KafkaProducer:
+        """Opens a producer that is acknowledged by all replicas."""
+        return KafkaProducer(bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **config)
+
+    def delete_topic(self, topic: str) -> None:
+        """Deletes a topic and all its records."""
+        with self.admin() as admin:
+            admin.delete_topics([topic])
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Has a topic have more Kafka partitions."""
+        with self.admin() as admin:
+            admin.create_partitions({topic: total})
+            admin.wait_for_topics([topic])
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Has the broker delete the records of a Kafka partition before an offset, as retention would."""
+        with self.admin() as admin:
+            admin.delete_records({TopicPartition(topic, partition): before})
+
+    def alter_topic(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Changes a topic's configuration."""
+        with self.admin() as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(configs))])
+
+    def delete_group(self, group: str) -> None:
+        """Deletes a consumer group with its offsets; there may be none."""
+        with self.admin() as admin:
+            if group in {found["group_id"] for found in admin.list_groups()}:
+                admin.delete_groups([group])
+
+    def read_offsets(self, topic: str, partition: int) -> list[int]:
+        """Reads the offsets of all records that a plain consumer gets of a Kafka partition now."""
+        place = TopicPartition(topic, partition)
+        with KafkaConsumer(
+            bootstrap_servers=self.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([place])
+            consumer.seek_to_beginning(place)
+            end = consumer.end_offsets([place])[place]
+            offsets: list[int] = []
+            while consumer.position(place) < end:
+                offsets += [record.offset for record in consumer.poll(1000).get(place, [])]
+            return offsets
+
+    def send(
+        self, topic: str, records: Iterable[Mapping[str, Any]], producer: KafkaProducer | None = None
+    ) -> list[Sent]:
+        """Produces records (partition, key, value, headers, timestamp_ms); returns where each one is."""
+        client = producer or self.producer()
+        futures = [client.send(topic, **record) for record in records]
+        client.flush()
+        found = [future.get(30) for future in futures]
+        if producer is None:
+            client.close()
+        return [(meta.partition, meta.offset, meta.timestamp) for meta in found]
