@@ -64,4 +64,6 @@ def main() -> None:
         cli(standalone_mode=True)
     except OffsetlakeError as error:
         ERRORS.print(f"[bold red]error[/] [dim]{error.kind}[/]: {escape(str(error))}", soft_wrap=True)
+        for note in error.__notes__:
+            ERRORS.print(note, style="dim", soft_wrap=True)
         sys.exit(2 if isinstance(error, Refused) else 1)

@@ -67,4 +67,4 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json
         for row in report.get("schedules", {}).get("failed", []):
             OUT.print(f"{row['drill']}: {row['verdict']}; {row['note']}")
     if not is_right(report):
-        raise RangesFailed("Offsetlake did not do what it promises in every drill: see the table")
+        raise RangesFailed("a promise of Offsetlake was not kept in every drill: see the table")

@@ -5,12 +5,15 @@
     |- Unavailable       something outside does not answer: nothing is lost; retrying may help
     `- Violation         a law does not hold: nothing became visible; a person must look
 
-Every message says what, where, expected against found, and the next step; lower case, no full stop.
+Every message says what, where, expected against found, and the next step; lower case, no full stop. A note that every
+traceback and command shows leads to the runbook.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+RUNBOOK = "docs/runbook.md"
 
 
 class OffsetlakeError(Exception):
@@ -23,6 +26,7 @@ class OffsetlakeError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = fields
+        self.add_note(f"see {RUNBOOK}#{self.kind}")
 
 
 class Refused(OffsetlakeError):

@@ -24,8 +24,8 @@ PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.systems", "dagster_pyspa
 START_SECONDS = 180
 END_SECONDS = 60
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(PRELOADED)
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(PRELOADED)
 
 
 class ChildFailed(OffsetlakeError):
@@ -66,7 +66,7 @@ class Child:
             raise ChildFailed(f"a child said nothing for {START_SECONDS} s")
         try:
             word, said = self.connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self.process.join(END_SECONDS)
             return "died", f"with exit code {self.process.exitcode}"
         return str(word), str(said)
@@ -77,16 +77,14 @@ def started(
     work: Work, step: str = "", nth: int = 1, *, log: Path, environment: Mapping[str, str] = {}
 ) -> Iterator[Child]:
     """Starts a child that does the work, and stands still at the `nth` passing of `step`; kills it in the end."""
-    ours, theirs = _FORKS.Pipe()
-    process = _FORKS.Process(target=_main, args=(work, step, nth, theirs, log, dict(environment)), daemon=True)
+    ours, theirs = FORKS.Pipe()
+    process = FORKS.Process(target=_main, args=(work, step, nth, theirs, log, dict(environment)), daemon=True)
     process.start()
     theirs.close()
     try:
         yield Child(process, ours)
     finally:
-        if process.is_alive() and process.pid is not None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.join(END_SECONDS)
+        end(process)
         ours.close()
 
 
@@ -102,12 +100,23 @@ def stopped_at(
         yield child
 
 
-def _main(work: Work, step: str, nth: int, connection: Connection, log: Path, environment: Mapping[str, str]) -> None:
+def end(process: BaseProcess) -> None:
+    """Kills a child with its whole session, where it has not ended."""
+    if process.is_alive() and process.pid is not None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join(END_SECONDS)
+
+
+def become(out: Path, err: Path) -> None:
+    """Gives this process a session of its own, and files to print to."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for path, number in ((out, 1), (err, 2)):
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), number)
+
+
+def _main(work: Work, step: str, nth: int, connection: Connection, log: Path, environment: Mapping[str, str]) -> None:
+    become(log, log)
     os.environ.update(environment)
     passed = 0
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pipeline_defs.settings import PROJECT, Settings
-from tests.support import zygote
 
 Run = subprocess.CompletedProcess[str]
 Offsetlake = Callable[..., Run]
@@ -39,7 +38,7 @@ def offsetlake(environment: dict[str, str]) -> Offsetlake:
     """Runs the command in a process of its own."""
 
     def run(*arguments: str, **changed: str) -> Run:
-        return zygote.run("pipeline_defs.cli", *arguments, env={n: v for n, v in (environment | changed).items() if v})
+        return run_module("pipeline_defs.cli", *arguments, env={n: v for n, v in (environment | changed).items() if v})
 
     return run
 

@@ -1,65 +1,79 @@
-"""Starts a child of `crash_child`, waits until it stands still at a step, and kills it with its JVM, or lets it go on."""
+"""Children of tests: one that lands and is killed at a step, with its JVM, and commands as a person runs them."""
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
-from tests.support.crash_child import describe
+from pipeline_defs.component import build_topic_defs
+from pipeline_defs.drills.children import FORKS, Child, become, end
+from pipeline_defs.drills.children import stopped_at as child_stopped_at
+from pipeline_defs.launching import land_through_dagster, open_instance
+from pipeline_defs.resources import Edges
+from pipeline_defs.sensors import run_tick
+from pipeline_defs.settings import Settings
+from pipeline_defs.topics import Topic
 from tests.support.world import World
-from tests.support.zygote import Forked
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts faster so
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
-    """Is a child process that stands still at a step."""
+class Task:
+    """Is one tick, or landing what is pending, or replacing what is landed, through Dagster."""
 
-    process: Forked
-    stdin: IO[str]
-    stdout: IO[str]
+    settings: Settings
+    topic: Topic
+    action: str
 
-    def resume(self) -> None:
-        """Lets it go on and waits until it has finished by itself."""
-        self.stdin.write("\n")
-        self.stdin.flush()
-        assert "FINISHED\n" in list(self.stdout)
-        assert self.process.wait(60) == 0
+    def run(self, watch: Callable[..., None]) -> None:
+        """Does it once, and tells `watch` each step as it is passed."""
+        edges = Edges(self.settings, watch_step=watch)
+        with open_instance(self.settings.dagster_home) as instance:
+            if self.action == "tick":
+                run_tick(self.topic, instance, edges)
+                watch("tick_requested")
+                return
+            coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
+            ranges = sorted(coverage.manifests) if replace else coverage.pending()
+            how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replace else {"redo": False}
+            defs = build_topic_defs(self.topic)
+            list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
 
 
 @contextmanager
 def stopped_at(world: World, action: str, step: str, nth: int = 1) -> Iterator[Child]:
-    """Runs the child up to the step; inside the context it stands there, after it it has died by SIGKILL or ended."""
-    child_in, ours_out = _pipe()
-    ours_in, child_out = _pipe()
-    with Path(os.devnull).open("w") as nothing, child_in, child_out:
-        task = describe(world.settings, world.topic, action, step, nth)
-        process = Forked("tests.support.crash_child", [task], os.environ, [child_in, child_out, nothing])
-    with process, ours_in, ours_out:
+    """Runs the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended."""
+    task = Task(world.settings, world.topic, action)
+    with child_stopped_at(task, step, nth, log=world.folder / "children.log", environment=os.environ) as child:
+        yield child
+
+
+def run_module(module: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a module to its end as a process of its own, and returns what it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        process = FORKS.Process(target=_run, args=(module, arguments, dict(env), out, err), daemon=True)
+        process.start()
         try:
-            said = _first_word(ours_in)
-            assert said == f"REACHED {step}", f"the child was to stop at {step}, it said {said!r}"
-            yield Child(process, ours_out, ours_in)
+            process.join(120)
+            assert process.exitcode is not None, f"{module} {arguments} does not end"
         finally:
-            has_ended = process.poll() is not None
-            if not has_ended:
-                os.killpg(process.pid, signal.SIGKILL)
-        assert has_ended or process.wait(30) == -signal.SIGKILL
+            end(process)
+        return subprocess.CompletedProcess([module, *arguments], process.exitcode, out.read_text(), err.read_text())
 
 
-def _pipe() -> tuple[IO[str], IO[str]]:
-    read, write = os.pipe()
-    return os.fdopen(read, "r"), os.fdopen(write, "w")
-
-
-def _first_word(stdout: IO[str]) -> str:
-    for line in stdout:
-        if line.startswith(("REACHED", "FINISHED", "ENDED")):
-            return line.strip()
-    return "nothing"
+def _run(module: str, arguments: tuple[str, ...], env: Mapping[str, str], out: Path, err: Path) -> None:
+    become(out, err)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "demo/dagster_server.py": "sets what Dagster's processes inherit",
+    "drills/children.py": "gives a child what its system needs",
+    "drills/systems.py": "looks whether a JVM is shared",
 }
 
 WITHOUT_DAGSTER = ["attempt.py", "landing.py", "staging.py", "redo.py", "planner.py", "auditing.py"]

@@ -1,0 +1,143 @@
+"""The drills themselves: their faults are proven, their numbers right, and against a broken build they are red.
+
+The long ones run every drill, hold docs/delivery.md's table against them, and break one line of a copy of the code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.drills.faults import DRILLS, KILLS, OURS
+from pipeline_defs.settings import PROJECT
+from tests.conftest import JARS
+from tests.support.markdown import read_table
+
+DELIVERY = (PROJECT / "docs" / "delivery.md").read_text()
+
+
+def run_drills(home: Path, *arguments: str, code: Path = PROJECT) -> tuple[int, dict[str, Any]]:
+    """Runs the command as a person would, on the code of a folder; returns its exit code and its JSON."""
+    home.mkdir(exist_ok=True)
+    if not (home / "jars").exists():
+        (home / "jars").symlink_to(JARS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline_defs.cli", "drill", "--json", *arguments],
+        cwd=code,
+        env={**os.environ, "PYTHONPATH": str(code), "OFFSETLAKE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr[-2000:]
+    return done.returncode, json.loads(done.stdout)
+
+
+def broken_build(folder: Path, file: str, line: str, instead: str) -> Path:
+    """Copies the code and breaks one line of it, which must be there once."""
+    for tree in ("pipeline_defs", "assets"):
+        shutil.copytree(PROJECT / tree, folder / tree, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "dagster.yaml", "workspace.yaml"):
+        shutil.copy2(PROJECT / name, folder / name)
+    path = folder / file
+    text = path.read_text()
+    assert text.count(line) == 1
+    path.write_text(text.replace(line, instead))
+    return folder
+
+
+def assert_right(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        assert row["fault_proven"], row
+        assert row["missing"] == 0, row
+        assert row["doubled"] == 0 or row["policy"] == Delivery.AT_LEAST_ONCE, row
+        assert row["produced"] == row["landed"] + row["lost"], row
+
+
+def test_a_drill_counts_rows_here_and_at_the_peers(tmp_path: Path) -> None:
+    """AC10: one drill as a person runs it: the loop that commits after its work doubles what it wrote, we do not."""
+    code, report = run_drills(tmp_path / "home", "kill_at_written", "lose_answers")
+    by_name = {(row["drill"], row["system"]): row for row in report["drills"]}
+    assert code == 0
+    assert_right([row for row in report["drills"] if row["system"] == OURS])
+    assert all(row["fault_proven"] for row in report["drills"])
+    loop = by_name["kill_at_written", "hand_written_loop"]
+    assert (loop["produced"], loop["missing"]) == (800, 0)
+    assert loop["doubled"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_drill_is_right_and_the_documents_table_is_what_they_find(tmp_path: Path) -> None:
+    """AC1-AC18 as drills: 0 missing and 0 doubled under effectively_once; the other policies do what they say."""
+    code, report = run_drills(tmp_path / "home")
+    rows = report["drills"]
+    assert code == 0
+    assert {row["drill"] for row in rows} == set(DRILLS)
+    assert_right([row for row in rows if row["system"] == OURS])
+    found = {
+        (row["drill"], row["policy"]): "doubles" if row["doubled"] else "abandons" if row["lost"] else "nothing"
+        for row in rows
+        if row["system"] == OURS
+    }
+    table = [(step, *(found.get((f"kill_at_{step}", policy), "") for policy in Delivery)) for step in KILLS[OURS]]
+    assert read_table(DELIVERY, "| killed at |") == table
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
+    """AC6, AC10, AC18: and a schedule can be run again alone, by its seed and number."""
+    code, report = run_drills(tmp_path / "home", "--schedules", "60", "--seed", "11")
+    assert (code, report["schedules"]["count"], report["schedules"]["failed"]) == (0, 60, [])
+    assert report["schedules"]["kills"] >= 60
+    assert_right(report["drills"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("drill", "file", "line", "instead"),
+    [
+        pytest.param(
+            "kill_at_publish",
+            "pipeline_defs/resources.py",
+            "delivery=topic.delivery,",
+            'delivery="at_least_once",',
+            id="published before it is committed",
+        ),
+        pytest.param(
+            "kill_at_commit",
+            "pipeline_defs/core/coverage.py",
+            "        return manifest.file is None or offsets in self.published\n",
+            "        return True\n",
+            id="a manifest alone counts as landed",
+        ),
+        pytest.param(
+            "tear_staged_file",
+            "pipeline_defs/redo.py",
+            "if parquet.digest(staged) != manifest.digest:",
+            "if False:",
+            id="what is rolled forward is not verified",
+        ),
+    ],
+)
+def test_a_broken_build_turns_a_drill_red(tmp_path: Path, drill: str, file: str, line: str, instead: str) -> None:
+    """Proves that the drills can fail: one line of a copy of the code is broken, and the row says what it does."""
+    code, report = run_drills(tmp_path / "home", drill, code=broken_build(tmp_path / "code", file, line, instead))
+    assert code == 1
+    assert any(row["verdict"] != "right" for row in report["drills"] if row["policy"] == Delivery.EFFECTIVELY_ONCE)
+
+
+def test_the_documents_name_drills_that_exist() -> None:
+    named = set(re.findall(r"`((?:kill|expire|abort|leave|add|lose|delete|overtake|compact|recreate)\w*)`", DELIVERY))
+    assert named - set(DRILLS) <= {"delete"}
