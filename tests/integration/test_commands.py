@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.killing import run_module
 
 Run = subprocess.CompletedProcess[str]
 Offsetlake = Callable[..., Run]
