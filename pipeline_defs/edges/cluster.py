@@ -7,9 +7,12 @@ Invariant: a node keeps its id, its ports and its data for ever, whatever become
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,10 @@ from kafka.errors import KafkaError
 
 from ..core.errors import BadSetting, BrokerUnavailable
 from .broker import QUICK_JAVA, Broker, free_ports, locked, new_cluster_id, read_broker, start_broker, stop_broker
-from .broker_properties import HOST, Node, replicated
+from .broker_properties import HOST, Node, data_directory, replicated
 
 _STATE = "cluster.json"
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,32 @@ class Cluster:
             node=self.nodes[node_id],
             java_options=QUICK_JAVA,
         )
+
+    def kill(self, node_id: int, timeout_seconds: float = 10) -> None:
+        """Kills a node by SIGKILL, as a machine that goes dark; returns when it is gone."""
+        os.kill(self.broker(node_id).pid, signal.SIGKILL)
+        deadline = time.monotonic() + timeout_seconds
+        while read_broker(_node_directory(self.directory, node_id)) is not None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"node {node_id} still runs {timeout_seconds} seconds after SIGKILL")
+            time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def paused(self, node_ids: Iterable[int]) -> Iterator[None]:
+        """Has nodes stand still by SIGSTOP: their connections stay open, and nobody answers. Then they go on."""
+        pids = [self.broker(node).pid for node in sorted(node_ids)]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def log_bytes(self, node_id: int, topic: str, partition: int) -> int:
+        """Is the size of a Kafka partition's log on a node's own disk, which says what it has whoever else answers."""
+        folder = data_directory(_node_directory(self.directory, node_id)) / f"{topic}-{partition}"
+        return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
     def read_replicas(self, topic: str, partition: int) -> Replicas:
         """Asks the cluster who leads a Kafka partition; asks again where the node that was asked is down."""
