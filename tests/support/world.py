@@ -74,16 +74,20 @@ class World:
 
     # ---- Kafka
 
-    def create_topic(self, partitions: int = 1, **configs: str) -> None:
+    def create_topic(self, partitions: int = 1, *, replicas: int = 1, **configs: str) -> None:
         dotted = {name.replace("_", "."): value for name, value in configs.items()}
-        self.edges.kafka(self.topic).create_topic(self.name, partitions, dotted)
+        self.edges.kafka(self.topic).create_topic(self.name, partitions, dotted, replicas=replicas)
 
-    def recreate_topic(self, partitions: int = 1) -> None:
-        """Deletes the topic and creates another of its name, as an operator would; what was sent so far stays known."""
+    def delete_topic(self) -> None:
+        """Deletes the topic, as an operator would; what was sent so far stays known."""
         from kafka import KafkaAdminClient
 
         with KafkaAdminClient(bootstrap_servers=self.settings.bootstrap_servers) as admin:
             admin.delete_topics([self.name])
+
+    def recreate_topic(self, partitions: int = 1) -> None:
+        """Deletes the topic and creates another of its name; what was sent so far stays known."""
+        self.delete_topic()
         self.create_topic(partitions)
 
     def add_partitions(self, total: int) -> None:
