@@ -19,14 +19,46 @@ from .show import ERRORS, OUT, open_edges
 @click.option("--key", "key_field", help="Field of each JSON line that becomes the record's key.")
 @click.option("--timestamp", "timestamp_field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
-def produce(topic: str, path: Path, key_field: str | None, timestamp_field: str | None, partitions: int | None) -> None:
-    """Produce each line of a .jsonl or .jsonl.gz file to TOPIC, with acks=all and idempotence.
+@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Copies of each partition that is created.")
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Who must have a record before it is acknowledged: nobody, the leader, all replicas in sync.",
+)
+@click.option(
+    "--idempotence/--no-idempotence",
+    default=None,
+    help="Whether a record that is sent again stands once. [default: with acks=all]",
+)
+@click.option("--transactional-id", help="Produce in transactions under this id.")
+@click.option(
+    "--records-per-transaction",
+    type=click.IntRange(min=1),
+    help=f"Commit after so many records. [default: {producer.RECORDS_PER_TRANSACTION}]",
+)
+def produce(
+    topic: str,
+    path: Path,
+    key_field: str | None,
+    timestamp_field: str | None,
+    partitions: int | None,
+    replicas: int,
+    acks: producer.Acks,
+    idempotence: bool | None,
+    transactional_id: str | None,
+    records_per_transaction: int | None,
+) -> None:
+    """Produce each line of a .jsonl or .jsonl.gz file to TOPIC; say what was acknowledged, and what was not.
 
     \b
     Examples:
       offsetlake produce orders --file orders.jsonl --key order_id
       offsetlake produce orders --file orders.jsonl.gz --key order_id --partitions 4
+      offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
+    guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
     edges = open_edges()
     configured = load_topics().get(topic)
     kafka = edges.kafka(configured)
@@ -35,7 +67,7 @@ def produce(topic: str, path: Path, key_field: str | None, timestamp_field: str 
     except UnknownTopic:
         if partitions is None:
             raise
-        kafka.create_topic(topic, partitions)
+        kafka.create_topic(topic, partitions, replicas=replicas)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,} records"))
     with Progress(*columns, TimeElapsedColumn(), console=ERRORS) as bar:
         task = bar.add_task(f"producing to {topic}", total=None)
@@ -44,5 +76,13 @@ def produce(topic: str, path: Path, key_field: str | None, timestamp_field: str 
             topic,
             producer.read_jsonl(path, key_field, timestamp_field),
             lambda done: bar.update(task, completed=done),
+            guarantees,
         )
-    OUT.print(f"{count:,} records acknowledged by {topic}")
+    if acks == "0":
+        OUT.print(
+            f"{count:,} records sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"
+        )
+    elif transactional_id is not None:
+        OUT.print(f"{count:,} records committed to {topic} by {transactional_id}")
+    else:
+        OUT.print(f"{count:,} records acknowledged by {topic}")

@@ -16,7 +16,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from ..core.errors import BrokerUnavailable
-from .broker_properties import HOST, data_directory, format_properties, plan_properties
+from .broker_properties import HOST, Node, data_directory, format_properties, plan_properties
 from .java import archive_options, find_java
 from .processes import Process, spawn_process, stop_process
 
@@ -32,6 +32,7 @@ _STATE = "broker.json"
 _LOG = "broker.log"
 _LOG_LINES = 20
 _POLL_SECONDS = 0.1
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that lives shortly or has little to do
 _LOG4J = Path(__file__).with_name("log4j2.xml")
 
 
@@ -52,6 +53,7 @@ class _State:
     process: Process
     port: int
     controller_port: int
+    node_id: int
 
 
 def start_broker(
@@ -62,34 +64,40 @@ def start_broker(
     properties: Mapping[str, str] = {},
     heap: str = "1g",
     timeout_seconds: float = 60,
+    node: Node | None = None,
+    java_options: Sequence[str] = (),
 ) -> Broker:
     """Is the broker of `directory`, running and able to create topics; started unless it runs already.
 
     `directory` keeps everything: a later start finds the data of an earlier one, also after SIGKILL, and its port if
     that is free and `port` is None. `properties` are Kafka's own names and override everything here but what the
-    broker's identity and addresses depend on. A start that fails leaves no process. Raises BrokerUnavailable with the
+    broker's identity and addresses depend on. `node` is given by a cluster (`cluster.py`), whose nodes keep their ports
+    whatever happens. A start that fails leaves no process. Raises BrokerUnavailable with the
     broker's last log lines, BadSetting for a property that is not the caller's, JavaUnusable.
     """
     directory = directory.absolute()
     deadline = time.monotonic() + timeout_seconds
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory):
+    with locked(directory):
         state = _read_state(directory)
         if state is not None and state.process.is_running():
             _await_ready(directory, state, deadline)
             return _broker(directory, state)
-        ports = _choose_ports(port, state)
-        settings = plan_properties(directory, *ports, properties)
+        if node is None:
+            node = Node(1, *_choose_ports(port, state))
+        else:
+            _require_free(node.port, node.controller_port)
+        settings = plan_properties(directory, node, properties)
         config = directory / "server.properties"
         config.write_text(format_properties(settings), "ascii")
-        java = [str(find_java()), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError"]
+        java = [str(find_java()), f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", *java_options]
         java += archive_options(jars[0].parent.parent, "broker")
         java += [f"-Dlog4j2.configurationFile={_LOG4J}", "-cp", os.pathsep.join(str(jar.resolve()) for jar in jars)]
-        _format(directory, java, config)
+        _format(directory, java, config, node.cluster_id or new_cluster_id())
         process = spawn_process([*java, "kafka.Kafka", str(config)], log=directory / _LOG)
         ready = False
         try:
-            state = _State(process, *ports)
+            state = _State(process, node.port, node.controller_port, node.id)
             _write_state(directory, state)
             _await_ready(directory, state, deadline)
             ready = True
@@ -115,12 +123,24 @@ def stop_broker(directory: Path, timeout_seconds: float = 30) -> bool:
     return state is not None and stop_process(state.process, timeout_seconds)
 
 
-def _format(directory: Path, java: Sequence[str], config: Path) -> None:
+def new_cluster_id() -> str:
+    """Is an id for a new cluster, as Kafka writes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _format(directory: Path, java: Sequence[str], config: Path, cluster_id: str) -> None:
     """Formats the storage of `directory` once; Kafka writes meta.properties last, so half a format is done again."""
     if (data_directory(directory) / "meta.properties").exists():
         return
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    command = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(config)]
+    command = [
+        *java,
+        *QUICK_JAVA,
+        "kafka.tools.StorageTool",
+        "format",
+        f"--cluster-id={cluster_id}",
+        "--config",
+        str(config),
+    ]
     with (directory / _LOG).open("ab") as log:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
@@ -129,7 +149,7 @@ def _format(directory: Path, java: Sequence[str], config: Path) -> None:
 
 def _await_ready(directory: Path, state: _State, deadline: float) -> None:
     """Returns once the broker accepts a topic (asked with validate_only); raises when it is gone or time is up."""
-    while not _accepts_topics(state.port):
+    while not _accepts_topics(state.port, state.node_id):
         if not state.process.is_running():
             raise _unavailable(directory, f"broker at {HOST}:{state.port} ended before it was ready")
         if time.monotonic() > deadline:
@@ -137,14 +157,19 @@ def _await_ready(directory: Path, state: _State, deadline: float) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _accepts_topics(port: int) -> bool:
-    """Says whether the broker would create a topic now: it answers, is unfenced and has a controller."""
+def _accepts_topics(port: int, node_id: int) -> bool:
+    """Says whether the broker would create a topic now: it answers, is unfenced and has a controller.
+
+    In a cluster another broker may take the topic, so this one must be among those that its cluster counts as alive.
+    """
     try:
         socket.create_connection((HOST, port), timeout=1).close()
         admin = KafkaAdminClient(bootstrap_servers=f"{HOST}:{port}", request_timeout_ms=5000)
     except (OSError, KafkaError):
         return False
     try:
+        if node_id not in {broker["broker_id"] for broker in admin.describe_cluster()["brokers"]}:
+            return False
         admin.create_topics({f"offsetlake-probe-{uuid.uuid4()}": {"num_partitions": 1}}, validate_only=True)
     except KafkaError:
         return False
@@ -161,14 +186,22 @@ def _unavailable(directory: Path, what: str) -> BrokerUnavailable:
 
 def _choose_ports(port: int | None, earlier: _State | None) -> tuple[int, int]:
     """Are the ports for clients and for the controller: the given one, else the earlier ones, else free ones."""
-    if port is not None and not _is_free(port):
-        raise BrokerUnavailable(f"port {port} of {HOST} is taken: stop what listens there or choose another", port=port)
-    free, free_for_controller = _free_ports()
+    if port is not None:
+        _require_free(port)
+    free, free_for_controller = free_ports(2)
     if earlier is None:
         return port or free, free_for_controller
     wanted = port or (earlier.port if _is_free(earlier.port) else free)
     reusable = earlier.controller_port != wanted and _is_free(earlier.controller_port)
     return wanted, earlier.controller_port if reusable else free_for_controller
+
+
+def _require_free(*ports: int) -> None:
+    for port in ports:
+        if not _is_free(port):
+            raise BrokerUnavailable(
+                f"port {port} of {HOST} is taken: stop what listens there or choose another", port=port
+            )
 
 
 def _is_free(port: int) -> bool:
@@ -187,11 +220,13 @@ def _binds(port: int) -> bool:
         return True
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind((HOST, 0))
-        other.bind((HOST, 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Are ports that nobody listens on now, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _broker(directory: Path, state: _State) -> Broker:
@@ -201,7 +236,8 @@ def _broker(directory: Path, state: _State) -> Broker:
 def _read_state(directory: Path) -> _State | None:
     try:
         text = json.loads((directory / _STATE).read_text("utf-8"))
-        return _State(Process(text["pid"], text["started"]), text["port"], text["controller_port"])
+        process = Process(text["pid"], text["started"])
+        return _State(process, text["port"], text["controller_port"], text.get("node_id", 1))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -217,6 +253,7 @@ def _write_state(directory: Path, state: _State) -> None:
         "started": state.process.started,
         "port": state.port,
         "controller_port": state.controller_port,
+        "node_id": state.node_id,
     }
     scratch = directory / f".{_STATE}"
     scratch.write_text(json.dumps(text), "utf-8")
@@ -224,7 +261,7 @@ def _write_state(directory: Path, state: _State) -> None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Holds the start lock of `directory`: two who start at once get the same broker."""
     with (directory / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -7,6 +7,7 @@ overridden; everything listens on 127.0.0.1 only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import BadSetting
@@ -35,7 +36,21 @@ _DEFAULTS = {
 }
 
 
-def plan_properties(directory: Path, port: int, controller_port: int, properties: Mapping[str, str]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Is which broker of which cluster a broker is; a single one is a cluster of one.
+
+    `voters` has the controller port of each node of the cluster, by id; none for a cluster of one.
+    """
+
+    id: int
+    port: int
+    controller_port: int
+    voters: Mapping[int, int] | None = None
+    cluster_id: str | None = None
+
+
+def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) -> dict[str, str]:
     """Are the broker's server.properties: quick to start, no data deleted by itself, no topic made by a typo.
 
     | set by | properties |
@@ -43,11 +58,12 @@ def plan_properties(directory: Path, port: int, controller_port: int, properties
     | here, the caller may override | waits, internal topics, retention, topic creation |
     | here, last                    | roles, ids, addresses, directories: BadSetting when the caller gives one |
     """
-    address, controller = f"{HOST}:{port}", f"{HOST}:{controller_port}"
+    address, controller = f"{HOST}:{node.port}", f"{HOST}:{node.controller_port}"
+    voters = node.voters or {node.id: node.controller_port}
     ours = {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{controller}",
+        "node.id": str(node.id),
+        "controller.quorum.voters": ",".join(f"{voter}@{HOST}:{voters[voter]}" for voter in sorted(voters)),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -63,6 +79,20 @@ def plan_properties(directory: Path, port: int, controller_port: int, properties
             properties=taken,
         )
     return _DEFAULTS | dict(properties) | ours
+
+
+def replicated(brokers: int) -> dict[str, str]:
+    """Are the properties of a cluster that keeps a copy of everything on each node, and acknowledges with two."""
+    copies, in_sync = str(brokers), str(min(2, brokers))
+    return {
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
 
 
 def data_directory(directory: Path) -> Path:

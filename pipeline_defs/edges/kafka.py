@@ -223,9 +223,11 @@ class Kafka:
         """Lists the topics of the cluster, without Kafka's own."""
         return sorted(name for name in self._ask("", lambda admin: admin.list_topics()) if not name.startswith("__"))
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        """Creates a topic with one replica and waits until its leaders answer."""
-        wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs or {})}}
+    def create_topic(
+        self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
+    ) -> None:
+        """Creates a topic with `replicas` copies of each Kafka partition and waits until its leaders answer."""
+        wanted = {topic: {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs or {})}}
         self._ask(topic, lambda admin: admin.create_topics(wanted, wait_for_metadata=True))
 
     # ---- the connection

@@ -113,7 +113,8 @@ def _observe_in_proc(pid: int) -> _Seen | None:
         return None
     state, *fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return _Seen(Process(pid, f"{boot_id}:{fields[18]}"), has_ended=state in "ZX")
+    # a zombie whose other threads are still ending holds its ports and files until they are gone
+    return _Seen(Process(pid, f"{boot_id}:{fields[18]}"), has_ended=state in "ZX" and int(fields[16]) <= 1)
 
 
 def _observe_with_ps(pid: int) -> _Seen | None:

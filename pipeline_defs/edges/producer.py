@@ -1,19 +1,28 @@
-"""Producing records to Kafka, for demos, tests and drills; not a part of landing."""
+"""Producing records to Kafka, for demos, tests and drills; not a part of landing.
+
+Invariant: a record counts as acknowledged only where the broker has said so, and in a transaction once it is committed.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from ..core.errors import BrokerUnavailable, Refused
+from ..core.errors import BadSetting, BrokerUnavailable, Refused
 
 PROGRESS_EVERY = 5_000
+RECORDS_PER_TRANSACTION = 1_000
+ABORT_SECONDS = 30.0  # for a broker that does not answer; it then aborts by itself, after the transaction's time-out
+Acks = Literal["0", "1", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,52 @@ class Record:
     value: bytes
     timestamp_ms: int | None = None
     partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """Is what a producer asks of the broker, in kafka-python's words; raises `BadSetting` for what cannot be had together.
+
+    | acks | acknowledged means |
+    |---|---|
+    | `0` | sent: nobody has said anything |
+    | `1` | the leader has it; lost with the leader, where no follower has fetched it yet |
+    | `all` | every replica in sync has it, at least `min.insync.replicas` of them |
+
+    Idempotence is on where nothing else is asked for and `acks` is `all`: a record that is sent again stands once.
+    """
+
+    acks: Acks = "all"
+    enable_idempotence: bool | None = None
+    transactional_id: str | None = None
+    records_per_transaction: int | None = None
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.enable_idempotence and self.acks != "all":
+            wrong.append(f"idempotence needs acks=all, found acks={self.acks}")
+        if self.transactional_id is not None:
+            if self.acks != "all":
+                wrong.append(f"a transactional id needs acks=all, found acks={self.acks}")
+            if self.enable_idempotence is False:
+                wrong.append("a transactional id needs idempotence, which is switched off")
+        elif self.records_per_transaction is not None:
+            wrong.append("records per transaction need a transactional id, and none is given")
+        if wrong:
+            raise BadSetting(f"these producer options contradict each other: {'; '.join(wrong)}; nothing was produced")
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Says whether the broker drops what it has already from this producer."""
+        return self.acks == "all" if self.enable_idempotence is None else self.enable_idempotence
+
+    def config(self) -> dict[str, Any]:
+        """Derives kafka-python's configuration."""
+        return {
+            "acks": "all" if self.acks == "all" else int(self.acks),
+            "enable_idempotence": self.is_idempotent,
+            "transactional_id": self.transactional_id,
+        }
 
 
 def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = None) -> Iterator[Record]:
@@ -42,51 +97,132 @@ def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = 
                 timestamp = int(document[timestamp_field]) if timestamp_field else None
             except (ValueError, TypeError, KeyError) as error:
                 reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+                fields = f" with a field {key_field}" if key_field else ""
                 raise Refused(
-                    f"{path}:{number} is not a record to produce: {reason}; the lines before it were produced; expected "
-                    f"one JSON object per line{f' with a field {key_field}' if key_field else ''}"
+                    f"{path}:{number} is not a record to produce: {reason}; the lines before it were produced, but for "
+                    f"those of an open transaction; expected one JSON object per line{fields}"
                 ) from error
             yield Record(None if key is None else str(key).encode(), value, timestamp)
 
 
+class _Tally:
+    """Counts what a producer was given and what of it was acknowledged, told so on the producer's own thread."""
+
+    def __init__(self, topic: str, progress: Callable[[int], None]) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self.failure: BaseException | None = None
+        self._topic = topic
+        self._progress = progress
+
+    def send(self, producer: KafkaProducer, record: Record) -> None:
+        """Hands one record to the producer."""
+        future = producer.send(
+            self._topic,
+            key=record.key,
+            value=record.value,
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+        )
+        self.sent += 1
+        future.add_callback(self._acknowledge)
+        future.add_errback(self._fail)
+        if self.sent % PROGRESS_EVERY == 0:
+            self._progress(self.sent)
+
+    def _acknowledge(self, _: object) -> None:
+        self.acknowledged += 1
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+
+
 def produce(
-    bootstrap_servers: str, topic: str, records: Iterable[Record], progress: Callable[[int], None] = lambda count: None
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[Record],
+    progress: Callable[[int], None] = lambda count: None,
+    guarantees: Guarantees = Guarantees(),
 ) -> int:
-    """Produces records with acks=all and idempotence; returns how many the broker has acknowledged."""
-    count = 0
+    """Produces records and returns how many were acknowledged: all of them, else it raises and says how many were not.
+
+    With a transactional id it is how many are committed; what fails aborts the open transaction. With `acks=0` it is
+    how many were sent. Raises `BrokerUnavailable`, and what reading the records raises.
+    """
+    tally = _Tally(topic, progress)
     try:
         producer = KafkaProducer(
             bootstrap_servers=bootstrap_servers,
-            acks="all",
-            enable_idempotence=True,
             linger_ms=50,
             batch_size=256 * 1024,
             compression_type="lz4",
             bootstrap_timeout_ms=20_000,
+            **guarantees.config(),
         )
-        failures: list[BaseException] = []
-        try:
-            for record in records:
-                future = producer.send(
-                    topic,
-                    key=record.key,
-                    value=record.value,
-                    partition=record.partition,
-                    timestamp_ms=record.timestamp_ms,
-                )
-                future.add_errback(failures.append)
-                count += 1
-                if count % PROGRESS_EVERY == 0:
-                    progress(count)
-            producer.flush()
-        finally:
-            producer.close()
-        if failures:
-            raise failures[0]
+        if guarantees.transactional_id is None:
+            _produce_plainly(producer, records, tally)
+        else:
+            each = guarantees.records_per_transaction or RECORDS_PER_TRANSACTION
+            _produce_in_transactions(producer, records, tally, each)
+        if tally.failure is not None:
+            raise tally.failure
     except KafkaError as error:
+        done = "committed" if guarantees.transactional_id else "acknowledged"
         raise BrokerUnavailable(
-            f"producing to {topic} at {bootstrap_servers} failed after {count} records: {type(error).__name__}: {error}; "
-            "what was acknowledged is on the broker"
+            f"producing to {topic} at {bootstrap_servers} failed: {type(error).__name__}: {error}; of {tally.sent} records "
+            f"{tally.acknowledged} are {done} and {tally.sent - tally.acknowledged} are not"
+            + (
+                ": no reader of committed records sees these"
+                if guarantees.transactional_id
+                else ", on the broker or not"
+            ),
+            sent=tally.sent,
+            acknowledged=tally.acknowledged,
         ) from error
-    progress(count)
-    return count
+    progress(tally.sent)
+    return tally.acknowledged
+
+
+def _produce_plainly(producer: KafkaProducer, records: Iterable[Record], tally: _Tally) -> None:
+    try:
+        for record in records:
+            tally.send(producer, record)
+        producer.flush()
+    finally:
+        producer.close()
+
+
+def _produce_in_transactions(producer: KafkaProducer, records: Iterable[Record], tally: _Tally, each: int) -> None:
+    """Commits after every `each` records; what fails aborts the open transaction and leaves the committed ones."""
+    committed, is_open, is_answering = 0, False, True
+    try:
+        producer.init_transactions()
+        for record in records:
+            if not is_open:
+                producer.begin_transaction()
+                is_open = True
+            tally.send(producer, record)
+            if tally.sent - committed == each:
+                producer.commit_transaction()
+                committed, is_open = tally.sent, False
+        if is_open:
+            producer.commit_transaction()
+            committed, is_open = tally.sent, False
+    finally:
+        tally.acknowledged = committed
+        if is_open:
+            is_answering = _abort(producer)
+        producer.close(timeout=None if is_answering else 0)
+
+
+def _abort(producer: KafkaProducer) -> bool:
+    """Aborts the open transaction and says whether the broker has answered: kafka-python alone would wait for ever."""
+    answered = threading.Event()
+
+    def abort() -> None:
+        with suppress(KafkaError):  # a fenced producer has nothing to abort
+            producer.abort_transaction()
+        answered.set()
+
+    threading.Thread(target=abort, name="offsetlake-abort", daemon=True).start()
+    return answered.wait(ABORT_SECONDS)

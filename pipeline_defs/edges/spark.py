@@ -36,6 +36,9 @@ KAFKA_OPTIONS: Mapping[str, str] = {
     # a fetch at the end of the log holds up what is asked behind it on the same connection, offsets before each poll:
     # Kafka's default of 500 ms costs each task that reads to the end as much, and a scan a second
     "kafka.fetch.max.wait.ms": "10",
+    # how long a read waits for a record that the broker has: long enough for a new leader. Spark takes it from
+    # spark.network.timeout otherwise, which is set for other reasons
+    "kafkaConsumer.pollTimeoutMs": "120000",
 }
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more

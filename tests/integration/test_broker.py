@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from pipeline_defs.core.errors import BadSetting, BrokerUnavailable
 from pipeline_defs.edges.broker import Broker, read_broker, start_broker, stop_broker
-from pipeline_defs.edges.broker_properties import plan_properties
+from pipeline_defs.edges.broker_properties import Node, plan_properties
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.processes import Process, read_process
 
@@ -188,9 +188,9 @@ def test_a_taken_port_is_refused_before_anything_starts(directory: Path, jars: t
 
 
 def test_the_caller_overrides_what_the_broker_does_not_depend_on() -> None:
-    planned = plan_properties(Path("/b"), 1, 2, {"log.retention.ms": "5", "message.max.bytes": "7"})
+    planned = plan_properties(Path("/b"), Node(1, 1, 2), {"log.retention.ms": "5", "message.max.bytes": "7"})
     assert planned["log.retention.ms"] == "5"
     assert planned["message.max.bytes"] == "7"
-    assert plan_properties(Path("/b"), 1, 2, {})["log.retention.ms"] == "-1"
+    assert plan_properties(Path("/b"), Node(1, 1, 2), {})["log.retention.ms"] == "-1"
     with pytest.raises(BadSetting, match=r"broker properties listeners, node.id cannot be set"):
-        plan_properties(Path("/b"), 1, 2, {"node.id": "2", "listeners": "PLAINTEXT://0.0.0.0:1"})
+        plan_properties(Path("/b"), Node(1, 1, 2), {"node.id": "2", "listeners": "PLAINTEXT://0.0.0.0:1"})

@@ -7,12 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.killing import run_module
 
@@ -177,6 +180,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
         (("status", "nope"), 2, "topic nope has no defs.yaml under assets/; known are flights"),
         (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
         (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
+        (("produce", "x", "--file", "pyproject.toml", "--acks", "1", "--idempotence"), 2, "idempotence needs acks=all"),
         (("produce", "absent", "--file", "pyproject.toml"), 2, "topic absent does not exist on the broker"),
     ],
 )
@@ -226,6 +230,48 @@ def test_produce_names_the_line_that_is_no_record(flights: Offsetlake, tmp_path:
     run = flights("produce", "spare", "--file", str(file), "--key", "tailnum", "--partitions", "1")
     assert run.returncode == 2
     assert "bad.jsonl:2 is not a record to produce: no field 'tailnum'" in run.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "30 records acknowledged by"),
+        (("--acks", "1"), "30 records acknowledged by"),
+        (("--acks", "0"), "with acks=0 none of them is acknowledged"),
+        (("--transactional-id", "loader", "--records-per-transaction", "20"), "committed to"),
+    ],
+    ids=["all", "1", "0", "transactions"],
+)
+def test_produce_says_what_was_acknowledged(
+    flights: Offsetlake, settings: Settings, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    """Each level really is asked of the broker: transactions leave their two markers in the log, the others none."""
+    topic = f"acks-{uuid.uuid4().hex[:8]}"
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(30)))
+    run = flights("produce", topic, "--file", str(file), "--partitions", "1", *options)
+    assert run.returncode == 0, run.stderr
+    assert "30 records" in run.stdout and words in run.stdout
+    with Kafka(str(settings.bootstrap_servers)) as kafka:
+        end = kafka.read_watermarks(topic, "read_committed")[0].end
+    assert end == 30 + 2 * ("--transactional-id" in options)
+
+
+def test_produce_aborts_the_transaction_that_a_bad_line_falls_into(
+    flights: Offsetlake, settings: Settings, tmp_path: Path
+) -> None:
+    """The committed ones stay, and nothing is left open to hold readers back."""
+    topic = f"aborted-{uuid.uuid4().hex[:8]}"
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(f'{{"n": {n}}}\n' for n in range(30)) + "no record\n")
+    options = ("--partitions", "1", "--transactional-id", topic, "--records-per-transaction", "20")
+    run = flights("produce", topic, "--file", str(file), *options)
+    assert run.returncode == 2
+    assert "records.jsonl:31 is not a record" in run.stderr.replace("\n", "")
+    with Kafka(str(settings.bootstrap_servers)) as kafka:
+        assert kafka.read_open_transactions(topic) == []
+        spans = list(kafka.read_spans(topic, 0, [(0, 1000)], "read_committed"))
+    assert sum(span.end - span.start for span in spans if span.kind is SpanKind.DATA) == 20
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,16 @@ class World:
     def operations(self) -> Operations:
         return Operations(self.settings.bootstrap_servers)
 
-    def create_topic(self, partitions: int = 1, **configs: str) -> None:
-        self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs))
+    def create_topic(self, partitions: int = 1, *, replicas: int = 1, **configs: str) -> None:
+        self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs), replicas=replicas)
+
+    def delete_topic(self) -> None:
+        """Deletes the topic, as an operator would; what was sent so far stays known."""
+        self.operations.delete_topic(self.name)
 
     def recreate_topic(self, partitions: int = 1) -> None:
-        """Deletes the topic and creates another of its name, as an operator would; what was sent so far stays known."""
-        self.operations.delete_topic(self.name)
+        """Deletes the topic and creates another of its name; what was sent so far stays known."""
+        self.delete_topic()
         self.create_topic(partitions)
 
     def add_partitions(self, total: int) -> None:

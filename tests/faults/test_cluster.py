@@ -1,0 +1,485 @@
+"""Brokers that die, stall, come back, lose a topic, or lose what they acknowledged: nothing is landed short or twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
+from pipeline_defs.core.losses import CLOSED
+from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.drills.producing import lose_leader
+from pipeline_defs.edges import spark as spark_edge
+from pipeline_defs.edges.broker import read_broker, start_broker, stop_broker
+from pipeline_defs.edges.cluster import Cluster, start_cluster, stop_cluster
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.producer import Acks, Guarantees
+from pipeline_defs.ledger import read_ledger
+from pipeline_defs.settings import Settings
+from pipeline_defs.steps import StepWatcher, no_step
+from tests.conftest import JARS
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS, RECORD_BYTES = 8_000, 5_000
+POLL_SECONDS = 2.0  # where a test shortens what a read waits for
+
+
+# ---- the machines
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Is a cluster of three brokers; each test leaves all of them running and in sync."""
+    directory = tmp_path_factory.mktemp("cluster")
+    try:
+        yield start_cluster(directory, jars=resolve_jars("broker", JARS), timeout_seconds=120)
+    finally:
+        stop_cluster(directory, timeout_seconds=1)
+
+
+@pytest.fixture
+def on_cluster(cluster: Cluster, settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """Is a fresh topic name and lake on the cluster."""
+    own = dataclasses.replace(settings, bootstrap_servers=cluster.bootstrap_servers)
+    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as fresh:
+        yield fresh
+
+
+@dataclasses.dataclass(frozen=True)
+class Lone:
+    """Is a broker of this file alone, which may be stopped and killed."""
+
+    directory: Path
+
+    @property
+    def pid(self) -> int:
+        broker = read_broker(self.directory)
+        assert broker is not None
+        return broker.pid
+
+    def start(self) -> str:
+        return start_broker(self.directory, jars=resolve_jars("broker", JARS), timeout_seconds=120).bootstrap_servers
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        World.wait_until(lambda: read_broker(self.directory) is None)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        pid = self.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lone]:
+    broker = Lone(tmp_path_factory.mktemp("lone"))
+    broker.start()
+    yield broker
+    stop_broker(broker.directory)
+
+
+@pytest.fixture(scope="module")
+def large(
+    lone: Lone, settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """Is a topic of 40 MB on the lone broker, which takes a while to read."""
+    own = dataclasses.replace(settings, bootstrap_servers=lone.start())
+    with World(own, tmp_path_factory.mktemp("large"), "large") as world:
+        world.create_topic()
+        send_large(world)
+        yield world
+
+
+@pytest.fixture
+def unlanded(lone: Lone, large: World, visible_growth: None) -> World:
+    """Is the large topic with an empty lake."""
+    lone.start()
+    large.lake_afresh()
+    return large
+
+
+@pytest.fixture
+def visible_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has Spark fetch and write in small steps, where it would keep 128 MiB, so that a read is seen to be under way."""
+    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "parquet.block.size", str(1 << 18))  # type: ignore[arg-type]
+    monkeypatch.setitem(spark_edge.KAFKA_OPTIONS, "kafka.max.partition.fetch.bytes", str(1 << 20))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a read wait for two seconds where it would wait for minutes."""
+    for name in ("kafkaConsumer.pollTimeoutMs", "kafka.request.timeout.ms", "kafka.default.api.timeout.ms"):
+        monkeypatch.setitem(spark_edge.KAFKA_OPTIONS, name, str(int(POLL_SECONDS * 1000)))  # type: ignore[arg-type]
+
+
+def send_large(world: World, records: int = RECORDS) -> None:
+    with closing(world.producer(batch_size=1 << 19)) as producer:
+        world.send(({"partition": 0, "value": os.urandom(RECORD_BYTES)} for _ in range(records)), producer)
+
+
+# ---- faults in the middle of a read
+
+
+def staged_bytes(world: World) -> int:
+    """Is how much the attempts of this lake have staged so far."""
+    found = 0
+    for path in (world.lake_folder / "staging").rglob("*.parquet"):
+        if path.exists():  # Spark moves it when its task is done
+            found += path.stat().st_size
+    return found
+
+
+@dataclasses.dataclass
+class Struck:
+    """Is a fault that happens once, in another thread, when a read is under way; `at_bytes` is how far it was."""
+
+    world: World
+    fault: Callable[[], None]
+    pool: ThreadPoolExecutor
+    at_bytes: int = 0
+    done: Future[None] | None = None
+
+    def on_step(self, step: str, **_: Any) -> None:
+        if step == "scan" and self.done is None:
+            self.done = self.pool.submit(self._strike)
+
+    def _strike(self) -> None:
+        deadline = time.monotonic() + 60
+        while self.at_bytes < RECORD_BYTES:  # a file of nothing but its first four bytes holds no record yet
+            self.at_bytes = staged_bytes(self.world)
+            assert time.monotonic() < deadline, "the read did not begin"
+        self.fault()
+
+    def assert_struck_in_the_middle(self, records: int = RECORDS) -> None:
+        """Proves the fault: it has happened, and after the read had begun and long before it could have ended."""
+        assert self.done is not None
+        self.done.result(120)
+        assert 0 < self.at_bytes < records * RECORD_BYTES / 2
+
+
+@contextmanager
+def struck(world: World, fault: Callable[[], None]) -> Iterator[Struck]:
+    with ThreadPoolExecutor(1) as pool:
+        yield Struck(world, fault, pool)
+
+
+def outcomes(verdicts: list[Verdict]) -> set[Outcome]:
+    return {verdict.outcome for verdict in verdicts}
+
+
+def assert_landed_whole(world: World) -> None:
+    """Holds the glob against what was sent, and each manifest against its range: no range is short."""
+    world.assert_all_landed_once()
+    for offsets, manifest in world.coverage.manifests.items():
+        assert manifest.rows == len(offsets)
+
+
+def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
+    """Lands through a fault, and asks once more for what failed by name, as the sensor would.
+
+    A range is whole or not there at all.
+    """
+    try:
+        verdicts = world.land(on_step=on_step)
+    except BrokerUnavailable:
+        assert world.pending == sorted(world.coverage.log.ranges)
+    else:
+        assert outcomes(verdicts) <= {Outcome.LANDED, Outcome.FAILED}
+        assert set(world.pending) == {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
+    assert len(world.rows()) == sum(len(offsets) for offsets in world.coverage.manifests)
+    if world.pending:
+        assert outcomes(world.land()) == {Outcome.LANDED}
+    assert_landed_whole(world)
+
+
+# ---- a leader dies
+
+
+def test_a_leader_that_dies_in_the_middle_of_a_read_costs_no_row(
+    cluster: Cluster, on_cluster: World, visible_growth: None
+) -> None:
+    """AC2: another broker leads, and what is landed is whole. The control is the same ranges read again in quiet.
+
+    [R-51]
+    """
+    world, records = on_cluster, RECORDS // 2
+    world.create_topic(replicas=3)
+    send_large(world, records)
+    world.with_policy(records_per_range=records // 4)
+    world.plan()
+    leader = cluster.read_replicas(world.name, 0).leader
+    assert leader is not None
+    with struck(world, lambda: cluster.kill(leader)) as fault:
+        land_until_landed(world, fault.on_step)
+        fault.assert_struck_in_the_middle(records)
+    after = cluster.read_replicas(world.name, 0)
+    assert after.leader not in {None, leader} and leader not in after.in_sync, "the fault: another leads"
+    keys = [offsets.key for offsets in world.coverage.manifests]
+    assert outcomes(world.land(keys, redo=True)) == {Outcome.UNCHANGED}, "the control"
+    come_back(cluster, world, leader)
+
+
+def come_back(cluster: Cluster, world: World, node: int) -> None:
+    cluster.start(node)
+    world.wait_until(lambda: cluster.read_replicas(world.name, 0).in_sync == frozenset(cluster.nodes))
+
+
+@pytest.mark.long
+def test_a_leader_that_dies_before_the_read_costs_no_row(cluster: Cluster, on_cluster: World) -> None:
+    """[R-51] AC2: at the step before Spark reads; plain landing of another range before it is the control."""
+    world = on_cluster
+    world.create_topic(replicas=3)
+    world.send_numbered(200)
+    world.plan()
+    assert outcomes(world.land(["0-0-100"])) == {Outcome.LANDED}
+    leader = cluster.read_replicas(world.name, 0).leader
+    assert leader is not None
+
+    def kill(step: str, **fields: object) -> None:
+        if step == "scan":
+            cluster.kill(leader)
+
+    land_until_landed(world, kill)
+    assert cluster.read_replicas(world.name, 0).leader not in {None, leader}
+    come_back(cluster, world, leader)
+
+
+# ---- a broker is killed and comes back
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["between plan and land", "in the middle of the read"])
+def test_a_broker_that_is_killed_and_comes_back_costs_no_row(lone: Lone, unlanded: World, moment: str) -> None:
+    """[R-51] AC2: SIGKILL and a new start, which recovers its log; every record is landed once."""
+    world = unlanded
+    world.with_policy(records_per_range=RECORDS // 4)
+    world.plan()
+    killed = lone.pid
+
+    def restart() -> None:
+        lone.kill()
+        assert lone.start() == world.settings.bootstrap_servers, "it comes back where its clients look for it"
+
+    if moment == "between plan and land":
+        restart()
+        assert outcomes(world.land()) == {Outcome.LANDED}
+    else:
+        with struck(world, restart) as fault:
+            land_until_landed(world, fault.on_step)
+            fault.assert_struck_in_the_middle()
+    assert lone.pid != killed, "the fault: it is another process"
+    assert_landed_whole(world)
+
+
+# ---- a broker stalls
+
+
+def hold(world: World, seconds: float, seen: list[int]) -> None:
+    """Lets the stall last, and notes what is staged in its second half: what was fetched before is written by then."""
+    end = time.monotonic() + seconds
+    world.wait_until(lambda: time.monotonic() > end - seconds / 2)
+    while time.monotonic() < end:
+        seen.append(staged_bytes(world))
+
+
+@pytest.mark.long
+def test_a_stall_longer_than_the_poll_time_out_fails_the_range_by_name_and_lands_nothing_short(
+    lone: Lone, unlanded: World, impatient: None
+) -> None:
+    """AC2: the broker stands still in the middle of the range; a reader sees nothing of it, and the retry lands it whole.
+
+    [R-52]
+    """
+    world, seen = unlanded, list[int]()
+    world.with_policy(records_per_range=RECORDS)
+    world.plan()
+
+    def stall() -> None:
+        with lone.paused():
+            hold(world, 3 * POLL_SECONDS, seen)
+            assert world.rows() == [], "nothing is half visible"
+
+    with struck(world, stall) as fault:
+        (verdict,) = world.land(on_step=fault.on_step)
+        fault.assert_struck_in_the_middle()
+    assert max(seen) < RECORDS * RECORD_BYTES / 2, "the fault: the read was under way and went no further"
+    assert verdict.outcome is Outcome.FAILED
+    assert "Spark could not land 1 ranges of large" in verdict.violations[0]
+    assert world.rows() == [] and not world.coverage.manifests
+    assert outcomes(world.land()) == {Outcome.LANDED}
+    assert_landed_whole(world)
+
+
+@pytest.mark.long
+def test_a_stall_shorter_than_the_poll_time_out_is_waited_for(lone: Lone, unlanded: World) -> None:
+    """AC2: with the time-outs as they are, the same stall ends, the read goes on, and the range is whole.
+
+    [R-52]
+    """
+    world, seen = unlanded, list[int]()
+    world.with_policy(records_per_range=RECORDS)
+    world.plan()
+
+    def stall() -> None:
+        with lone.paused():
+            hold(world, 3 * POLL_SECONDS, seen)
+
+    with struck(world, stall) as fault:
+        verdicts = world.land(on_step=fault.on_step)
+        fault.assert_struck_in_the_middle()
+    assert 0 < max(seen) < RECORDS * RECORD_BYTES / 2, "the fault: the read was under way and went no further"
+    assert outcomes(verdicts) == {Outcome.LANDED}
+    assert_landed_whole(world)
+
+
+@pytest.mark.long
+def test_a_stall_without_end_ends_the_run_by_name(lone: Lone, unlanded: World, impatient: None) -> None:
+    """[R-52] AC2: the scan is bounded: it ends while the broker still stands still, and says so; then it lands whole."""
+    world = unlanded
+    world.with_policy(records_per_range=RECORDS)
+    world.edges.kafka_timeout_seconds = POLL_SECONDS
+    world.plan()
+    with struck(world, lambda: os.kill(lone.pid, signal.SIGSTOP)) as fault:
+        try:
+            with pytest.raises(BrokerUnavailable, match="does not answer"):
+                world.land(on_step=fault.on_step)
+        finally:
+            os.kill(lone.pid, signal.SIGCONT)
+        fault.assert_struck_in_the_middle()
+    assert world.rows() == [] and not world.coverage.manifests
+    assert outcomes(world.land()) == {Outcome.LANDED}
+    assert_landed_whole(world)
+
+
+def test_a_reader_that_took_a_stall_for_the_end_would_be_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC2: Spark raises; were it to end early instead, the missing offsets have no cause, and nothing is visible.
+
+    [R-52]
+    """
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan()
+    honest = spark_edge.kafka_options
+
+    def ends_early(servers: str, topic: str, *others: Any) -> dict[str, str]:
+        return honest(servers, topic, *others) | {"endingOffsets": f'{{"{topic}": {{"0": 60}}}}'}
+
+    monkeypatch.setattr(spark_edge, "kafka_options", ends_early)
+    (verdict,) = world.land()
+    assert verdict.outcome is Outcome.FAILED
+    assert "[60, 100)" in "".join(verdict.violations)
+    assert world.rows() == [] and not world.coverage.manifests
+    monkeypatch.undo()
+    assert outcomes(world.land()) == {Outcome.LANDED}
+    assert_landed_whole(world)
+
+
+# ---- a topic is deleted
+
+
+def test_a_topic_deleted_while_ranges_wait_is_one_clear_error_and_nothing_is_forgotten(world: World) -> None:
+    """The run is red and names the topic; the plan log keeps what waits; a topic of that name opens a generation.
+
+    [R-53]
+    """
+    world.create_topic()
+    world.send_numbered(150)
+    world.plan()
+    assert outcomes(world.land(["0-0-100"])) == {Outcome.LANDED}, "the control"
+    landed, before = world.rows(), lake_files(world)
+    waiting = world.pending
+    world.delete_topic()
+    world.wait_until(lambda: world.name not in world.edges.kafka().list_topics())
+    with pytest.raises(UnknownTopic, match=f"topic {world.name} does not exist on the broker .* nothing was written"):
+        world.land()
+    with pytest.raises(UnknownTopic, match=f"topic {world.name} does not exist"):
+        world.plan()
+    (run,) = world.try_launch()
+    assert not run.succeeded and f"topic {world.name} does not exist" in run.reason
+    assert lake_files(world) == before
+    assert world.pending == waiting and world.rows() == landed
+
+    world.create_topic()
+    world.send_numbered(30)
+    world.plan()
+    assert {offsets.generation for offsets in world.pending} == {1}
+    assert outcomes(world.land()) == {Outcome.LANDED}
+    assert len(world.rows()) == 100 + 30
+    (loss,) = read_ledger(world.topic, world.edges)
+    assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
+
+
+def lake_files(world: World) -> dict[Path, int]:
+    return {path: path.stat().st_ino for path in world.lake_folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.long
+def test_a_topic_deleted_in_the_middle_of_a_read_lands_nothing_of_it(
+    lone: Lone, large: World, spark: SparkSession, visible_growth: None, impatient: None, tmp_path: Path
+) -> None:
+    """[R-53] What was read of it stays unseen, the run ends by name; the next generation lands."""
+    with World(large.settings, tmp_path, "deleted") as world:
+        world.create_topic()
+        send_large(world)
+        world.with_policy(records_per_range=RECORDS)
+        world.plan()
+        with struck(world, world.delete_topic) as fault:
+            with pytest.raises(UnknownTopic, match="topic deleted does not exist"):
+                world.land(on_step=fault.on_step)
+            fault.assert_struck_in_the_middle()
+        assert world.rows() == [] and not world.coverage.manifests
+        world.sent.clear()
+        world.create_topic()
+        world.send_numbered(30)
+        world.plan()
+        assert outcomes(world.land()) == {Outcome.LANDED}
+        assert_landed_whole(world)
+        (loss,) = read_ledger(world.topic, world.edges)
+        assert (loss.key, loss.cause) == (f"0-0-{RECORDS}", CLOSED)
+
+
+# ---- what each acks level loses
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("acks", "idempotence", "loses", "doubles"),
+    [("0", False, True, False), ("1", False, True, False), ("all", False, False, True), ("all", True, False, False)],
+    ids=["acks=0", "acks=1", "acks=all", "acks=all, idempotent"],
+)
+def test_what_a_producer_loses_or_doubles_with_its_leader_is_not_landing_s(
+    cluster: Cluster, on_cluster: World, acks: Acks, idempotence: bool, loses: bool, doubles: bool
+) -> None:
+    """The schedule is the same for all, so each is the other's control; the lake has exactly what the log has.
+
+    [R-54]
+    """
+    world = on_cluster
+    produced = lose_leader(cluster, world.name, Guarantees(acks, idempotence))
+    assert bool(produced.lost) is loses, produced
+    assert bool(produced.doubled) is doubles, produced
+    third = produced.sent // 3
+    quiet = set(range(third)) | set(range(2 * third, produced.sent))
+    assert quiet <= produced.found, "the control: what was sent before and after is there"
+    assert not quiet & produced.doubled
+    assert produced.acknowledged == frozenset(range(produced.sent))
+    world.plan()
+    assert outcomes(world.land()) == {Outcome.LANDED}
+    assert tuple(int(row[3] or b"") for row in world.rows()) == produced.log
