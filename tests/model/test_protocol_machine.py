@@ -31,7 +31,7 @@ from pipeline_defs.core.coverage import Coverage, State, completeness_violations
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.losses import Acceptance, find_losses, unrecorded_losses
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.lake import Lake
@@ -58,7 +58,7 @@ LOG_EVENTS: list[Event] = [
     ("expire", (0, 50)),
     ("expire", (1, 100)),
     ("add_partition", ()),
-    ("recreate", (2,)),
+    *[("recreate", (2, records)) for records in (0, 12, 12)],
 ]
 OVERTAKEN: list[Event] = [
     ("overtake", (modes, befalls))
@@ -113,6 +113,8 @@ class Process:
         self._passed: Counter[str] = Counter()
 
     def __call__(self, step: str, **fields: object) -> None:
+        if step == "task":
+            self._machine.note_reading(str(fields["key"]))
         nth = self._passed[step]
         self._passed[step] += 1
         for at, which, (name, arguments) in self._befalls:
@@ -164,6 +166,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.now_ms = EPOCH_MS
         self.attempts = count()
         self.replaced: set[OffsetRange] = set()
+        self.readers: Counter[tuple[int, int, int]] = Counter()
         self.seen: dict[Row, str] = {}
         self.taken_away: set[Row] = set()
         self.lake = Lake(str(self.folder))
@@ -228,6 +231,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 through_end=through_end,
                 on_step=process,
             )
+            assert step is None or step in self.lake.read_plan_log(TOPIC).steps
             return step is not None
         return False
 
@@ -262,6 +266,14 @@ class ProtocolMachine(RuleBasedStateMachine):
             if not befalls:
                 self.check_verdicts(verdicts)
         self.the_lake_shows_the_log()
+
+    def note_reading(self, key: str) -> None:
+        """Holds `at_most_once` to its word: what no attempt has landed is read by one of them only."""
+        rest = parse_key(key)
+        committed = {(o.generation, o.partition, o.end) for o in self.coverage().manifests}
+        range_of_rest = (rest.generation, rest.partition, rest.end)
+        self.readers[range_of_rest] += range_of_rest not in committed
+        assert self.delivery is not Delivery.AT_MOST_ONCE or self.readers[range_of_rest] <= 1
 
     def overtake(self, keys: Sequence[str], modes: Sequence[Mode], befalls: Sequence[Trouble]) -> None:
         """Has other processes land the same ranges, or what is pending where the one that stands still has none."""

@@ -20,6 +20,7 @@ from pipeline_defs.core.planlog import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.scans import Scan
 from pipeline_defs.steps import StepWatcher
+from tests.support.strategies import EPOCH_MS
 
 TOPIC = "orders"
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -130,8 +131,11 @@ class FakeKafka:
     def add_partition(self) -> None:
         self.now.partitions.append(FakePartition())
 
-    def recreate(self, partitions: int) -> None:
+    def recreate(self, partitions: int, records: int = 0) -> None:
+        """Has the topic deleted and another of its name there, with some records in each of its partitions."""
         self.incarnations[f"id-{len(self.incarnations)}"] = FakeTopic([FakePartition() for _ in range(partitions)])
+        for partition, log in enumerate(self.now.partitions):
+            log.append([SpanKind.DATA] * records, f"{self.topic_id}/{partition}", EPOCH_MS)
 
     def _log(self, partition: int) -> FakePartition:
         return self.now.partitions[partition % len(self.now.partitions)]
