@@ -65,6 +65,7 @@ OVERTAKEN: list[Event] = [
     for modes in (["retry"], ["replace"], ["redo", "replace"], ["replace", "replace"])
     for befalls in ([], [], [], [("verify", 0, DEATH)], [("commit", 0, DEATH)], [("store.put_new", 1, DEATH)])
 ]
+PLANNER_STRIKES = [*[DEATH] * 4, *[("run_planner", (True,))] * 4, *LOG_EVENTS]
 STRIKES = [*[DEATH] * 12, *OVERTAKEN, *[("run_planner", (True,))] * 2, *LOG_EVENTS]
 
 _KINDS = st.lists(st.sampled_from([SpanKind.DATA] * 4 + [SpanKind.CONTROL, SpanKind.ABORTED]), min_size=1, max_size=8)
@@ -72,12 +73,12 @@ _MODES: st.SearchStrategy[Mode] = st.sampled_from(["retry", "redo", "replace", "
 _ON_LOSS = st.sampled_from(["fail", "record"])
 
 
-def _troubles(steps: Sequence[str]) -> st.SearchStrategy[list[Trouble]]:
+def _troubles(steps: Sequence[str], strikes: Sequence[Event]) -> st.SearchStrategy[list[Trouble]]:
     passing = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 5])
-    return st.lists(st.tuples(st.sampled_from(steps), passing, st.sampled_from(STRIKES)), max_size=2)
+    return st.lists(st.tuples(st.sampled_from(steps), passing, st.sampled_from(strikes)), max_size=2)
 
 
-_LANDING, _PLANNING = _troubles(LANDING), _troubles(PLANNING)
+_LANDING, _PLANNING = _troubles(LANDING, STRIKES), _troubles(PLANNING, PLANNER_STRIKES)
 
 
 def read_rows(path: Path) -> list[tuple[Row, str]]:
@@ -227,7 +228,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 process.lake,
                 cast("Any", self.kafka),
                 self.now_ms,
-                planner="test",
+                planner=f"planner-{next(self.attempts)}",
                 through_end=through_end,
                 on_step=process,
             )
@@ -412,7 +413,7 @@ def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery, **profile: 
     )
 
 
-SHORT = {Delivery.EFFECTIVELY_ONCE: 40, Delivery.AT_LEAST_ONCE: 10, Delivery.AT_MOST_ONCE: 15}
+SHORT = {Delivery.EFFECTIVELY_ONCE: 50, Delivery.AT_LEAST_ONCE: 10, Delivery.AT_MOST_ONCE: 15}
 
 
 @pytest.mark.parametrize("delivery", Delivery)
@@ -426,5 +427,5 @@ def test_the_lake_shows_the_log_whatever_happens(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("delivery", Delivery)
 def test_the_lake_shows_the_log_whatever_happens_for_long(monkeypatch: pytest.MonkeyPatch, delivery: Delivery) -> None:
     """The same, other draws each time and many more of them."""
-    examples = 15 * SHORT[delivery]
+    examples = 8 * SHORT[delivery]
     run_machine(monkeypatch, delivery, derandomize=False, max_examples=examples, stateful_step_count=25)
