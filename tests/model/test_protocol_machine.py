@@ -413,7 +413,7 @@ def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery, **profile: 
     )
 
 
-SHORT = {Delivery.EFFECTIVELY_ONCE: 50, Delivery.AT_LEAST_ONCE: 10, Delivery.AT_MOST_ONCE: 15}
+SHORT = {Delivery.EFFECTIVELY_ONCE: 40, Delivery.AT_LEAST_ONCE: 10, Delivery.AT_MOST_ONCE: 12}
 
 
 @pytest.mark.parametrize("delivery", Delivery)
