@@ -107,7 +107,9 @@ def verify_range(
     begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
     holes, unexplained = explain_holes(missing, evidence, compacted_from=begins)
     holes = (*reading.lost, *holes)
-    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, *staged.topic_ids))
+    before, after = staged.topic_ids
+    after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too
+    violations = verify_staged(topic, offsets, file, runs, holes, unexplained, (step.topic_id, before, after))
     if violations:
         return None, violations
     manifest = Manifest(

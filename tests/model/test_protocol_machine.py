@@ -1,0 +1,431 @@
+"""Plan, land, redo, replace, crash, overtake, expire, compact, recreate in any order: the lake against a plain model.
+
+The lake, the planner and the protocol are the real ones, over a real folder; Kafka and Spark are those of `fake_log`.
+What befalls a process strikes at one passing of one step, of the protocol or of the lake's store: it dies there, or it
+stands still while another process runs or the log changes under it, and then goes on as a zombie.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from pipeline_defs import landing
+from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.auditing import check_published
+from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.losses import Acceptance, find_losses, unrecorded_losses
+from pipeline_defs.core.offsets import OffsetRange, parse_key
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.store import Answer, Store
+from pipeline_defs.landing import land
+from pipeline_defs.planner import commit_next_step
+from tests.support.fake_log import TOPIC, FakeKafka, FakePartition, FakeSpark
+from tests.support.strategies import EPOCH_MS
+
+Row = tuple[int, int, int]  # generation, partition, offset
+Event = tuple[str, tuple[Any, ...]]
+Mode = Literal["retry", "redo", "replace"]
+Trouble = tuple[str, int, Event]  # the step, which passing of it, what happens there
+
+# where a process can be struck; what decides and what becomes visible is struck more often
+STORE = ["store.list", "store.put_new", "store.publish", "store.exchange", "store.delete_folder"]
+DECISIVE = ["verify", "commit", "publish", "store.publish", "store.exchange"]
+LANDING = ["find", "claim", "scan", "task", "stage", "rolled_forward", "report", *DECISIVE, *DECISIVE, *STORE]
+PLANNING = ["plan_decided", "plan_committed", "store.list", "store.put_new"]
+
+DEATH: Event = ("die", ())
+LOG_EVENTS: list[Event] = [
+    *[("compact", (percent,)) for percent in (40, 70, 100, 100, 100)],
+    ("expire", (0, 50)),
+    ("expire", (1, 100)),
+    ("add_partition", ()),
+    *[("recreate", (2, records)) for records in (0, 12, 12)],
+]
+OVERTAKEN: list[Event] = [
+    ("overtake", (modes, befalls))
+    for modes in (["retry"], ["replace"], ["redo", "replace"], ["replace", "replace"])
+    for befalls in ([], [], [], [("verify", 0, DEATH)], [("commit", 0, DEATH)], [("store.put_new", 1, DEATH)])
+]
+PLANNER_STRIKES = [*[DEATH] * 4, *[("run_planner", (True,))] * 4, *LOG_EVENTS]
+STRIKES = [*[DEATH] * 12, *OVERTAKEN, *[("run_planner", (True,))] * 2, *LOG_EVENTS]
+
+_KINDS = st.lists(st.sampled_from([SpanKind.DATA] * 4 + [SpanKind.CONTROL, SpanKind.ABORTED]), min_size=1, max_size=8)
+_MODES: st.SearchStrategy[Mode] = st.sampled_from(["retry", "redo", "replace", "replace"])
+_ON_LOSS = st.sampled_from(["fail", "record"])
+
+
+def _troubles(steps: Sequence[str], strikes: Sequence[Event]) -> st.SearchStrategy[list[Trouble]]:
+    passing = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 5])
+    return st.lists(st.tuples(st.sampled_from(steps), passing, st.sampled_from(strikes)), max_size=2)
+
+
+_LANDING, _PLANNING = _troubles(LANDING, STRIKES), _troubles(PLANNING, PLANNER_STRIKES)
+
+
+def read_rows(path: Path) -> list[tuple[Row, str]]:
+    columns = pq.ParquetFile(path).read(["generation", "partition", "offset", "value"]).columns
+    return [((g, p, o), value.decode()) for g, p, o, value in zip(*(c.to_pylist() for c in columns), strict=True)]
+
+
+def is_emptied(row: Row, coverage: Coverage) -> bool:
+    """Says whether a replace found no record left in a row's range.
+
+    Known and open: a zombie between commit and publish then publishes what that took away, until the next landing.
+    """
+    return any(
+        manifest.file is None and (o.generation, o.partition) == row[:2] and row[2] in o
+        for o, manifest in coverage.manifests.items()
+    )
+
+
+class Dead(BaseException):
+    """Ends a process: nothing in it catches this, as nothing catches SIGKILL."""
+
+
+class Process:
+    """Is one process and what befalls it; once it is dead, none of its threads passes another step."""
+
+    def __init__(self, machine: ProtocolMachine, befalls: Sequence[Trouble], keys: Sequence[str] = ()) -> None:
+        self.lake = Lake(str(machine.folder))
+        self.lake.store = WatchedStore(str(machine.folder), self)
+        self.keys = keys
+        self.is_dead = False
+        self._machine = machine
+        self._befalls = befalls
+        self._passed: Counter[str] = Counter()
+
+    def __call__(self, step: str, **fields: object) -> None:
+        if step == "task":
+            self._machine.note_reading(str(fields["key"]))
+        nth = self._passed[step]
+        self._passed[step] += 1
+        for at, which, (name, arguments) in self._befalls:
+            if (at, which) == (step, nth) and not self.is_dead:
+                self._machine.the_lake_shows_the_log()
+                if name == "die":
+                    self.is_dead = True
+                else:
+                    self._machine.happen((name, (self.keys, *arguments) if name == "overtake" else arguments))
+        if self.is_dead:
+            raise Dead
+
+
+class WatchedStore(Store):
+    """Is the real store; each call that writes or lists is a step too."""
+
+    def __init__(self, root: str, on_step: Process) -> None:
+        super().__init__(root)
+        self._on_step = on_step
+
+    def list(self, prefix: str) -> dict[str, int]:
+        self._on_step("store.list")
+        return super().list(prefix)
+
+    def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
+        self._on_step("store.put_new")
+        return super().put_new(path, data, scratch)
+
+    def publish(self, staged: str, final: str) -> Answer:
+        self._on_step("store.publish")
+        return super().publish(staged, final)
+
+    def exchange(self, staged: str | None, final: str, **guarded: Any) -> None:
+        self._on_step("store.exchange")
+        super().exchange(staged, final, **guarded)
+
+    def delete_folder(self, prefix: str) -> None:
+        self._on_step("store.delete_folder")
+        super().delete_folder(prefix)
+
+
+class ProtocolMachine(RuleBasedStateMachine):
+    """Is a lake and what it is told to do; the model is what `FakeKafka` remembers, and what was visible before."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        super().__init__()
+        self.delivery = delivery
+        self.folder = Path(tempfile.mkdtemp(prefix="offsetlake-model-"))
+        self.now_ms = EPOCH_MS
+        self.attempts = count()
+        self.replaced: set[OffsetRange] = set()
+        self.readers: Counter[tuple[int, int, int]] = Counter()
+        self.seen: dict[Row, str] = {}
+        self.taken_away: set[Row] = set()
+        self.lake = Lake(str(self.folder))
+        self.files: dict[tuple[int, int], list[tuple[Row, str]]] = {}
+
+    @initialize(partitions=st.integers(1, 2), grid=st.integers(2, 5), start=st.sampled_from(["earliest", "latest"]))
+    def begin(self, partitions: int, grid: int, start: str) -> None:
+        self.kafka = FakeKafka(partitions)
+        self.policy = Policy(records_per_range=grid, max_age_seconds=20, start=start, budget=6)
+
+    # ---- the log
+
+    @rule(kinds=_KINDS)
+    def append(self, kinds: list[SpanKind]) -> None:
+        """Has records arrive in every Kafka partition, not of the same kinds in each."""
+        self.now_ms += 7_000
+        for partition, log in enumerate(self.kafka.now.partitions):
+            turn = partition % len(kinds)
+            log.append([*kinds[turn:], *kinds[:turn]], f"{self.kafka.topic_id}/{partition}", self.now_ms)
+
+    def happen(self, event: Event) -> None:
+        """Has something happen to the topic, or another process run."""
+        name, arguments = event
+        getattr(self if hasattr(self, name) else self.kafka, name)(*arguments)
+
+    # ---- processes
+
+    @rule(kinds=_KINDS, through_end=st.booleans(), planner=_PLANNING, lander=_LANDING, on_loss=_ON_LOSS)
+    def tick(
+        self, kinds: list[SpanKind], through_end: bool, planner: list[Trouble], lander: list[Trouble], on_loss: str
+    ) -> None:
+        """Has records arrive, then be planned and landed, as a sensor and its run would."""
+        self.append(kinds)
+        self.run_planner(through_end, planner)
+        self.run_landing(self.coverage().pending(), lander, on_loss=on_loss)
+
+    @rule(event=st.sampled_from(LOG_EVENTS), first=st.integers(0, 9), befalls=_LANDING, mode=_MODES)
+    def land_again(self, event: Event, first: int, befalls: list[Trouble], mode: Mode) -> None:
+        """Has the log change, and a person, a retry or a backfill ask for ranges, whatever has become of them."""
+        self.happen(event)
+        ranges = list(self.coverage().log.ranges)
+        self.run_landing(ranges[first % (len(ranges) or 1) :][:4], befalls, mode)
+
+    @rule()
+    def accept_losses(self) -> None:
+        lake = Lake(str(self.folder))
+        for loss in unrecorded_losses(lake.coverage(TOPIC), self.kafka.read_watermarks(TOPIC, "")):
+            offsets = next(o for o in lake.read_plan_log(TOPIC).ranges if o.key == loss.key)
+            lost = (loss.offsets.start, loss.offsets.end)
+            lake.commit_acceptance(Acceptance(TOPIC, offsets, lost, "somebody", self.now_ms))
+
+    def run_planner(self, through_end: bool, befalls: Sequence[Trouble] = ()) -> bool:
+        process = Process(self, befalls)
+        with suppress(Dead):
+            step = commit_next_step(
+                TOPIC,
+                self.policy,
+                process.lake,
+                cast("Any", self.kafka),
+                self.now_ms,
+                planner=f"planner-{next(self.attempts)}",
+                through_end=through_end,
+                on_step=process,
+            )
+            assert step is None or step in self.lake.read_plan_log(TOPIC).steps
+            return step is not None
+        return False
+
+    def run_landing(
+        self,
+        ranges: Sequence[OffsetRange],
+        befalls: Sequence[Trouble] = (),
+        mode: Mode = "retry",
+        *,
+        on_loss: str = "fail",
+    ) -> None:
+        if not ranges:
+            return
+        keys = [offsets.key for offsets in ranges]
+        attempt = Attempt(f"attempt-{next(self.attempts)}", "run", "test", mode != "retry")
+        if mode == "replace":
+            attempt = replace(attempt, on_change="replace")
+            self.replaced.update(ranges)
+        process = Process(self, befalls, keys)
+        spark = FakeSpark(self.kafka, process)
+        tools = Tools(
+            process.lake,
+            cast("Any", self.kafka),
+            cast("Any", spark),
+            lambda: self.now_ms,
+            on_loss=on_loss,
+            delivery=self.delivery,
+            on_step=process,
+        )
+        with suppress(Dead):
+            verdicts = list(land(TOPIC, keys, attempt, tools))
+            if not befalls:
+                self.check_verdicts(verdicts)
+        self.the_lake_shows_the_log()
+
+    def note_reading(self, key: str) -> None:
+        """Holds `at_most_once` to its word: what no attempt has landed is read by one of them only."""
+        rest = parse_key(key)
+        committed = {(o.generation, o.partition, o.end) for o in self.coverage().manifests}
+        range_of_rest = (rest.generation, rest.partition, rest.end)
+        self.readers[range_of_rest] += range_of_rest not in committed
+        assert self.delivery is not Delivery.AT_MOST_ONCE or self.readers[range_of_rest] <= 1
+
+    def overtake(self, keys: Sequence[str], modes: Sequence[Mode], befalls: Sequence[Trouble]) -> None:
+        """Has other processes land the same ranges, or what is pending where the one that stands still has none."""
+        for mode in modes:
+            coverage = self.coverage()
+            ranges = [offsets for offsets in coverage.log.ranges if offsets.key in keys] or coverage.pending()
+            if mode == "replace":
+                self.kafka.compact(100)
+            self.run_landing(ranges, befalls, mode)
+
+    # ---- what must hold
+
+    def coverage(self) -> Coverage:
+        """Reads what the lake has; raises where the links do not tile."""
+        return self.lake.coverage(TOPIC)
+
+    def visible(self) -> list[tuple[Row, str]]:
+        """Reads what a plain glob shows."""
+        rows = []
+        for path in (self.folder / "data").rglob("*.parquet"):
+            file = (path.stat().st_ino, path.stat().st_mtime_ns)
+            if file not in self.files:
+                self.files[file] = read_rows(path)
+            rows += self.files[file]
+        return rows
+
+    def log_of(self, offsets: OffsetRange, coverage: Coverage) -> FakePartition:
+        """Is the Kafka partition that a link is of, as it is now or was when its topic was deleted."""
+        ids = {step.generation: step.topic_id or "" for step in coverage.log.steps}
+        return self.kafka.incarnations[ids[offsets.generation]].partitions[offsets.partition]
+
+    def check_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Holds an undisturbed attempt to its word."""
+        coverage, rows = self.coverage(), dict(self.visible())
+        for offsets, outcome in ((verdict.offsets, verdict.outcome) for verdict in verdicts):
+            assert coverage.is_landed(offsets) or not outcome.is_landed
+            if outcome in {Outcome.LANDED, Outcome.REPLACED, Outcome.UNCHANGED} and not coverage.doubles:
+                place = (offsets.generation, offsets.partition)
+                shown = {o for g, p, o in rows if (g, p) == place and o in offsets}
+                assert shown == set(self.log_of(offsets, coverage).rows(offsets.start, offsets.end))
+
+    @invariant()
+    def the_lake_shows_the_log(self) -> None:
+        rows, coverage = self.visible(), self.coverage()
+        times = Counter(row for row, _ in rows)
+        if self.delivery is not Delivery.AT_LEAST_ONCE:
+            assert max(times.values(), default=1) == 1, f"shown twice: {times}"
+        shown: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        for (generation, partition, offset), value in rows:
+            shown[generation, partition].add(offset)
+            log = self.log_of(OffsetRange(generation, partition, offset, offset + 1), coverage)
+            record = log.appended[offset]
+            assert (record.kind, record.value.decode()) == (SpanKind.DATA, value)
+        for generation, partition, offset in self.seen.keys() - times.keys():
+            (owner,) = (
+                o for o in self.replaced if (o.generation, o.partition) == (generation, partition) and offset in o
+            )
+            assert offset in self.log_of(owner, coverage).compacted, f"{offset} of {owner} has vanished"
+        self.taken_away |= self.seen.keys() - times.keys()
+        back = [row for row in self.taken_away & times.keys() if not is_emptied(row, coverage)]
+        assert not back, f"what a replace took away is back: {back}"
+        self.seen = dict(rows)
+        for link in coverage.log.links:
+            self.check_link(link.offsets, coverage, shown[link.offsets.generation, link.offsets.partition])
+        self.check_losses(coverage)
+
+    def check_link(self, offsets: OffsetRange, coverage: Coverage, shown: set[int]) -> None:
+        """Holds one link against the log: each of its offsets is shown, or something true says why it is not."""
+        log, state = self.log_of(offsets, coverage), coverage.states()[offsets]
+        every = set(range(offsets.start, offsets.end))
+        assert offsets.end <= log.marks.end
+        if state is State.LANDED:
+            holes = {o: hole.cause for hole in coverage.manifests[offsets].holes for o in range(hole.start, hole.end)}
+            assert shown & every == every - holes.keys() or coverage.doubles
+            assert all(log.explains(o, cause) for o, cause in holes.items())
+            return
+        is_exchanging = offsets in coverage.manifests and coverage.manifests[offsets].revision > 0
+        assert not shown & every or is_exchanging or self.delivery is Delivery.AT_LEAST_ONCE
+        if state is State.LOST and offsets not in coverage.log.ranges:
+            assert offsets.end <= log.earliest
+        elif state is State.LOST:
+            assert log not in self.kafka.now.partitions
+
+    def check_losses(self, coverage: Coverage) -> None:
+        """Holds the ledger against the links: what is lost or abandoned is in it, once, and nothing else."""
+        gone = {State.LOST, State.CLAIMED}
+        expected = [offsets for offsets, state in coverage.states().items() if state in gone]
+        losses = [loss.offsets for loss in find_losses(coverage)]
+        assert {offsets for offsets in losses if offsets in coverage.states()} >= set(expected)
+        listed = Counter((o.generation, o.partition, at) for o in losses for at in range(o.start, o.end))
+        assert max(listed.values(), default=1) == 1
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "kafka"):
+                self.finish()
+        finally:
+            shutil.rmtree(self.folder)
+
+    def owed(self) -> list[OffsetRange]:
+        """Is what is pending, and what is committed and not published.
+
+        Known and open: nobody asks for the latter where its generation is closed, or where it was claimed.
+        """
+        coverage = self.coverage()
+        committed = [offsets for offsets in coverage.manifests if not coverage.is_landed(offsets)]
+        return sorted({*coverage.pending(), *committed})
+
+    def finish(self) -> None:
+        """Plans and lands once more, undisturbed: then nothing is pending, and what the log still has is shown."""
+        while self.run_planner(through_end=True):
+            pass
+        self.run_landing(self.owed(), on_loss="record")
+        self.the_lake_shows_the_log()
+        coverage = self.coverage()
+        assert coverage.pending() == []
+        assert tiling_violations(coverage) + completeness_violations(coverage) == []
+        assert check_published(TOPIC, Lake(str(self.folder))).violations == ()
+        generation, states = coverage.log.generation, coverage.states()
+        left_out = {State.SKIPPED, State.CLAIMED}
+        excused = [o for o in states if o.generation == generation and states[o] in left_out]
+        for partition, log in enumerate(self.kafka.now.partitions):
+            for offset in log.rows(0, log.marks.end):
+                is_excused = any(o.partition == partition and offset in o for o in excused)
+                assert is_excused or (generation, partition, offset) in self.seen, f"{partition}/{offset} is missing"
+
+
+def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery, **profile: Any) -> None:
+    """Runs the machine in one thread at a time, so that the same draw is the same run; the disk keeps all it was given."""
+    monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        lambda: ProtocolMachine(delivery),
+        settings=settings(deadline=None, database=None, suppress_health_check=quiet, **profile),
+    )
+
+
+SHORT = {Delivery.EFFECTIVELY_ONCE: 40, Delivery.AT_LEAST_ONCE: 10, Delivery.AT_MOST_ONCE: 12}
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_the_lake_shows_the_log_whatever_happens(monkeypatch: pytest.MonkeyPatch, delivery: Delivery) -> None:
+    """AC6, AC9, AC10: rows are shown as sent, and once, or as the delivery policy says; nothing is missing unexplained."""
+    run_machine(monkeypatch, delivery, max_examples=SHORT[delivery], stateful_step_count=15)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("delivery", Delivery)
+def test_the_lake_shows_the_log_whatever_happens_for_long(monkeypatch: pytest.MonkeyPatch, delivery: Delivery) -> None:
+    """The same, other draws each time and many more of them."""
+    examples = 8 * SHORT[delivery]
+    run_machine(monkeypatch, delivery, derandomize=False, max_examples=examples, stateful_step_count=25)

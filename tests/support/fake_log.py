@@ -1,0 +1,211 @@
+"""Kafka and Spark in memory, with the methods that planning and landing call, around one topic.
+
+`FakeKafka` can take records away in each way a broker can: retention, compaction, the topic created again. What was
+appended is never forgotten: it is what the lake is held against. `FakeSpark` writes real Parquet files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_defs.core.errors import ScanFailed, UnknownTopic
+from pipeline_defs.core.holes import BatchSpan, Cause, SpanKind
+from pipeline_defs.core.planlog import Tail, Watermarks
+from pipeline_defs.core.planning import PartitionState, Policy, TopicState
+from pipeline_defs.core.scans import Scan
+from pipeline_defs.steps import StepWatcher
+from tests.support.strategies import EPOCH_MS
+
+TOPIC = "orders"
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("generation", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(_HEADER)),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Is what an offset was given: a record that a reader sees, one of an aborted transaction, or a marker."""
+
+    kind: SpanKind
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+@dataclass
+class FakePartition:
+    """Is the log of one Kafka partition: all that was appended, from offset 0 on, and what of it is gone."""
+
+    appended: list[Record] = field(default_factory=list)
+    earliest: int = 0
+    compacted: set[int] = field(default_factory=set)
+
+    def append(self, kinds: Sequence[SpanKind], value: str, now_ms: int) -> None:
+        for kind in kinds:
+            at = len(self.appended)
+            self.appended.append(Record(kind, b"k%d" % (at * at % 5), f"{value}/{at}".encode(), now_ms))
+
+    @property
+    def marks(self) -> Watermarks:
+        return Watermarks(self.earliest, len(self.appended))
+
+    def left(self, start: int, end: int) -> Iterator[tuple[int, Record]]:
+        """Yields what the log still holds of `[start, end)`."""
+        for offset in range(max(start, self.earliest), min(end, len(self.appended))):
+            if offset not in self.compacted:
+                yield offset, self.appended[offset]
+
+    def rows(self, start: int, end: int) -> dict[int, bytes]:
+        """Is what a reader sees of `[start, end)` now: the values by offset."""
+        return {offset: record.value for offset, record in self.left(start, end) if record.kind is SpanKind.DATA}
+
+    def explains(self, offset: int, cause: Cause) -> bool:
+        """Says whether an offset really holds no record for this cause."""
+        kind = self.appended[offset].kind
+        return {
+            Cause.LOST: offset < self.earliest,
+            Cause.COMPACTED: offset in self.compacted,
+            Cause.ABORTED: kind is SpanKind.ABORTED,
+            Cause.TRANSACTION_MARKER: kind is SpanKind.CONTROL,
+        }[cause]
+
+
+@dataclass
+class FakeTopic:
+    """Is one incarnation of the topic."""
+
+    partitions: list[FakePartition]
+    is_compacted: bool = False
+
+
+class FakeKafka:
+    """Is a broker with one topic; incarnations that were deleted are kept to be looked at, and shown to nobody."""
+
+    def __init__(self, partitions: int) -> None:
+        self.incarnations: dict[str, FakeTopic] = {}
+        self.groups: dict[str, Mapping[int, int]] = {}
+        self.recreate(partitions)
+
+    @property
+    def topic_id(self) -> str:
+        return f"id-{len(self.incarnations) - 1}"
+
+    @property
+    def now(self) -> FakeTopic:
+        return self.incarnations[self.topic_id]
+
+    # ---- what happens to the topic
+
+    def expire(self, partition: int, percent: int) -> None:
+        log = self._log(partition)
+        log.earliest += (len(log.appended) - log.earliest) * percent // 100
+
+    def compact(self, percent: int) -> None:
+        """Has compaction on from now on, and the cleaner take what a later record of its key, or nobody, stands for."""
+        self.now.is_compacted = True
+        for log in self.now.partitions:
+            left = list(log.left(0, len(log.appended)))
+            newest = {record.key: offset for offset, record in left if record.kind is SpanKind.DATA}
+            for offset, record in left[: len(left) * percent // 100]:
+                is_stale = record.kind is SpanKind.DATA and offset < newest[record.key]
+                if is_stale or record.kind is SpanKind.ABORTED:
+                    log.compacted.add(offset)
+
+    def add_partition(self) -> None:
+        self.now.partitions.append(FakePartition())
+
+    def recreate(self, partitions: int, records: int = 0) -> None:
+        """Has the topic deleted and another of its name there, with some records in each of its partitions."""
+        self.incarnations[f"id-{len(self.incarnations)}"] = FakeTopic([FakePartition() for _ in range(partitions)])
+        for partition, log in enumerate(self.now.partitions):
+            log.append([SpanKind.DATA] * records, f"{self.topic_id}/{partition}", EPOCH_MS)
+
+    def _log(self, partition: int) -> FakePartition:
+        return self.now.partitions[partition % len(self.now.partitions)]
+
+    # ---- what planning and landing call
+
+    def read_topic_id(self, topic: str) -> str | None:
+        return self.topic_id
+
+    def read_watermarks(self, topic: str, isolation_level: str) -> dict[int, Watermarks]:
+        return {p: log.marks for p, log in enumerate(self.now.partitions)}
+
+    def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+        partitions = {}
+        for p, log in enumerate(self.now.partitions):
+            head = tail.heads[p].offset if tail.topic_id == self.topic_id and p in tail.heads else log.earliest
+            oldest = next((record.timestamp_ms for _, record in log.left(head, len(log.appended))), None)
+            start = log.marks.end if tail.seq == 0 and policy.start == "latest" else None
+            partitions[p] = PartitionState(log.marks, oldest, start)
+        return TopicState(topic, self.topic_id, partitions)
+
+    def read_spans(
+        self, topic: str, partition: int, wanted: Sequence[tuple[int, int]], isolation_level: str
+    ) -> Iterator[BatchSpan]:
+        for start, end in wanted:
+            if partition >= len(self.now.partitions):
+                raise UnknownTopic(f"{topic} has no partition {partition}")
+            for offset, record in self.now.partitions[partition].left(start, end):
+                yield BatchSpan(offset, offset + 1, record.kind)
+
+    def is_compacted(self, topic: str) -> bool:
+        return self.now.is_compacted
+
+    def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
+        self.groups[group] = frontier
+
+
+class FakeSpark:
+    """Is a Spark that reads as `failOnDataLoss` does; each of its tasks is a step, `task`, of the process that it is of."""
+
+    writer = "fake spark"
+
+    def __init__(self, kafka: FakeKafka, on_step: StepWatcher) -> None:
+        self._kafka = kafka
+        self._on_step = on_step
+
+    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        # the files' order says nothing, as with Spark
+        for number, offsets in enumerate(reversed(scan.ranges)):
+            self._on_step("task", key=offsets.key)
+            log = dict(enumerate(self._kafka.now.partitions)).get(offsets.partition)
+            if log is None or offsets.start < log.earliest or offsets.end > log.marks.end:
+                raise ScanFailed(f"some of {offsets.text(topic)} is not there")
+            columns: dict[str, list[object]] = defaultdict(list)
+            for offset, record in log.left(offsets.start, offsets.end):
+                if record.kind is SpanKind.DATA:
+                    stamp = record.timestamp_ms * 1000
+                    row = (
+                        topic,
+                        offsets.generation,
+                        offsets.partition,
+                        offset,
+                        stamp,
+                        0,
+                        record.key,
+                        record.value,
+                        None,
+                    )
+                    for name, value in zip(_SCHEMA.names, row, strict=True):
+                        columns[name].append(value)
+            if columns:
+                pq.write_table(pa.table(dict(columns), schema=_SCHEMA), f"{folder}/part-{number:05d}.parquet")
