@@ -96,16 +96,27 @@ def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict
         if manifest is None:
             waiting.append(offsets)
         elif not run.coverage.is_landed(offsets):
-            if roll_forward(manifest, run.tools.lake):
-                run.tools.on_step("rolled_forward", key=offsets.key)
-                finished.append(Verdict(offsets, Outcome.ROLLED_FORWARD, manifest))
-            else:
+            verdict = _roll_forward(run, manifest)
+            if verdict is None:
                 waiting.append(offsets)
+            else:
+                finished.append(verdict)
         elif run.attempt.redo:
             waiting.append(offsets)
         else:
             finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
     return finished, waiting
+
+
+def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
+    """Publishes what an attempt before has committed; none where its staged file is gone, and the range is read again."""
+    try:
+        if not roll_forward(manifest, run.tools.lake):
+            return None
+    except OffsetlakeError as error:
+        return failed(manifest.offsets, str(error))
+    run.tools.on_step("rolled_forward", key=manifest.offsets.key)
+    return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, manifest)
 
 
 # ---- scan, stage

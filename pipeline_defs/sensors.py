@@ -4,18 +4,20 @@ Cursorless: everything is read from the lake and from Dagster's runs. Two sensor
 """
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import dagster as dg
 
-from .checks import NOTHING_LOST, TIME_TO_LOSS, expiry_result, loss_result
+from .checks import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, expiry_result, loss_result, progress_result, standing_key
 from .core.coverage import Coverage
-from .core.dispatch import Request, plan_requests
+from .core.dispatch import Request, Tried, plan_requests
 from .core.losses import all_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
 from .exposure import read_endangered
 from .planner import commit_next_step
+from .progress import check_progress
 from .projection import (
     RANGE_END,
     RANGE_START,
@@ -34,17 +36,18 @@ from .topics import TOPIC_TAG, Topic
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
+STALLED_SHOWN = 5  # in a tick's one line; the check names more
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Is what one tick did, and the runs it asks for."""
+    """Is what one tick did, the runs it asks for, and in words what does not get on."""
 
     requests: tuple[Request, ...]
     planned: int
     registered: int
     pending: int
-    stalled: tuple[OffsetRange, ...]
+    stalled: tuple[str, ...]
 
 
 def build_sensor(topic: Topic) -> dg.SensorDefinition:
@@ -61,7 +64,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
         tick = run_tick(topic, context.instance, edges)
         requests = [run_request(topic, request, edges) for request in tick.requests]
         edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
-        stalled = f"; stalled: {', '.join(o.text(topic.name) for o in tick.stalled[:5])}" if tick.stalled else ""
+        stalled = f"; stalled: {'; '.join(tick.stalled[:STALLED_SHOWN])}" if tick.stalled else ""
         context.log.info("planned=%s registered=%s pending=%s%s", tick.planned, tick.registered, tick.pending, stalled)
         if not requests:
             return dg.SensorResult(skip_reason=f"{tick.pending} ranges pending, none to ask for now{stalled}")
@@ -88,28 +91,39 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
     held = read_held(instance, topic, order)
-    _report_dangers(topic, coverage, held, instance, edges)
-    report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
-    pending = set(coverage.pending())
     tried = read_tried(instance, topic, order)
-    requests = plan_requests(order, pending, held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
-    stalled = tuple(offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled)
+    stalled = _report_dangers(topic, coverage, (held, tried), instance, edges)
+    report_unseen(
+        instance, topic, coverage, held.keys(), lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK
+    )
+    pending = set(coverage.pending())
+    requests = plan_requests(order, pending, held.keys(), tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     return Tick(tuple(requests), len(step.ranges) if step else 0, registered, len(pending), stalled)
 
 
 def _report_dangers(
-    topic: Topic, coverage: Coverage, held: frozenset[OffsetRange], instance: dg.DagsterInstance, edges: Edges
-) -> None:
-    """Tells Dagster what is lost and what soon may be: from here, for when nothing lands no run would."""
+    topic: Topic,
+    coverage: Coverage,
+    runs: tuple[Mapping[OffsetRange, str], Mapping[OffsetRange, Tried]],
+    instance: dg.DagsterInstance,
+    edges: Edges,
+) -> tuple[str, ...]:
+    """Tells Dagster what is lost, what soon may be and what does not get on: for when nothing lands no run would.
+
+    Returns in words what does not get on.
+    """
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    ledger = [loss for loss in all_losses(coverage, marks) if loss.offsets not in held]  # a claim at work is no loss
+    ledger = [loss for loss in all_losses(coverage, marks) if loss.offsets not in runs[0]]  # a claim at work is no loss
     report_losses(instance, topic, ledger)
     endangered = read_endangered(topic, coverage, marks, edges)
+    progress = check_progress(topic, coverage, endangered, runs, instance, edges.now_ms())
     for name, result in (
         (NOTHING_LOST, loss_result(topic, ledger)),
         (TIME_TO_LOSS, expiry_result(topic, endangered)),
+        (PROGRESS, progress_result(progress)),
     ):
-        report_check(instance, dg.AssetCheckKey(topic.losses_key, name), result)
+        report_check(instance, standing_key(topic, name), result)
+    return progress[0].violations
 
 
 def run_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:

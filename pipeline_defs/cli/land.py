@@ -13,12 +13,13 @@ from ..core.planlog import PlanStep
 from ..core.planning import TopicState
 from ..core.planning import plan as decide
 from ..launching import choose_ranges, land_through_dagster, open_instance
+from ..moments import time_text
 from ..planner import commit_next_step
 from ..projection import register_keys, report_unseen
 from ..resources import Edges
 from ..sensors import landed_event
 from ..topics import Topic
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text, time_text
+from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
 
 
 @click.command()
