@@ -15,7 +15,7 @@ from pathlib import Path
 from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import BadKey, EmptySelection, OffsetlakeError, ScanFailed
+from .core.errors import BadKey, BrokerUnavailable, EmptySelection, OffsetlakeError, ScanFailed
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
@@ -57,13 +57,21 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 
     now = tools.lake.coverage(topic)
     sweep_own_staging(ranges, now, attempt, tools.lake)
-    tools.kafka.move_group(topic, now.frontier(coverage.log.generation), group_of(topic))
+    _move_group(topic, now.frontier(coverage.log.generation), tools)
     tools.on_step("report", topic=topic)
 
 
 def group_of(topic: str) -> str:
     """Is the consumer group that mirrors the landed frontier of a topic."""
     return f"offsetlake.{topic}"
+
+
+def _move_group(topic: str, frontier: Mapping[int, int], tools: Tools) -> None:
+    """Has Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
+    try:
+        tools.kafka.move_group(topic, frontier, group_of(topic))
+    except BrokerUnavailable as error:
+        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # the next run moves it to where it must be then
 
 
 # ---- find

@@ -16,7 +16,7 @@ from uuid import UUID
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from ..core.errors import BrokerUnavailable, UnknownTopic
@@ -208,9 +208,17 @@ class Kafka:
 
     def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
         """Moves the consumer group's offsets to the landed frontier, so that lag tools work."""
-        if frontier:
-            offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
-            self._ask(topic, lambda admin: admin.alter_group_offsets(group, offsets))
+        if not frontier:
+            return
+        offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
+        refused = self._ask(topic, lambda admin: _refusals(admin.alter_group_offsets(group, offsets)))
+        if refused:
+            raise BrokerUnavailable(
+                f"the Kafka broker at {self.bootstrap_servers} does not move consumer group {group} on "
+                f"{', '.join(f'{topic}/{p} to {frontier[p]}: {why}' for p, why in refused.items())}; what is landed stays "
+                "landed; have no consumer join that group, the next run moves it",
+                group=group,
+            )
 
     def read_group(self, topic: str, group: str) -> dict[int, int]:
         """Reads the group's offsets of a topic."""
@@ -279,6 +287,17 @@ def _unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:
         "correct its name in assets/*/defs.yaml",
         topic=topic,
     )
+
+
+def _refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
+    """Reads from the answers of a group's coordinator which Kafka partitions it refused; raises what may pass."""
+    refused = {}
+    for tp, answer in sorted(answers.items()):
+        if answer is not NoError:
+            if _is_retriable(answer()):
+                raise answer
+            refused[tp.partition] = answer.__name__
+    return refused
 
 
 def _replicas(brokers: list[Mapping[str, Any]], topic: str) -> Iterator[Mapping[str, Any]]:
