@@ -6,14 +6,14 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from .auditing import Finding, check_completeness, check_published, check_replay, check_tiling
-from .core.coverage import Coverage
 from .core.losses import Loss
 from .edges.lake import Lake
 from .exposure import Endangered, check_expiry, read_endangered
 from .ledger import check_losses, loss_text, read_ledger
-from .progress import check_progress
-from .projection import CONCERNS, read_held, read_order, read_tried
+from .progress import check_progress, read_situation
+from .projection import CONCERNS
 from .resources import Edges
+from .sweeping import sweep_orphans
 from .topics import Topic
 
 REPLAY_RANGES = 1
@@ -21,6 +21,7 @@ QUICK = ("tiling", "completeness")  # what every landing run proves again; the r
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
+SWEPT = "orphans_swept"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
     "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
@@ -39,13 +40,13 @@ def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
 
 
 def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Builds the checks that the sensor's tick tells too, since they are of what no run may ever look at."""
+    """Builds the checks of what is around the landed ranges; the sensor's tick tells of the first three too."""
     return [_standing_check(topic, name) for name in _STANDING_CHECKS]
 
 
 def standing_key(topic: Topic, name: str) -> dg.AssetCheckKey:
-    """Is the key of one of the checks that the tick tells too."""
-    return dg.AssetCheckKey(topic.asset_key if name == PROGRESS else topic.losses_key, name)
+    """Is the key of one of the checks of what is around the landed ranges."""
+    return dg.AssetCheckKey(topic.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else topic.asset_key, name)
 
 
 def progress_result(found: tuple[Finding, bool]) -> dg.AssetCheckResult:
@@ -73,20 +74,19 @@ def _ask_losses(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.
 
 
 def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
-    return expiry_result(topic, _endangered(topic, edges.lake.coverage(topic.name), edges))
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges))
 
 
 def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    coverage = edges.lake.coverage(topic.name)
-    endangered = _endangered(topic, coverage, edges)
-    order = read_order(instance, topic)
-    runs = read_held(instance, topic, order), read_tried(instance, topic, order)
-    return progress_result(check_progress(topic, coverage, endangered, runs, instance, edges.now_ms()))
+    found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance)
+    return progress_result(check_progress(topic, found, instance, edges.now_ms()))
 
 
-def _endangered(topic: Topic, coverage: Coverage, edges: Edges) -> list[Endangered]:
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    return read_endangered(topic, coverage, marks, edges)
+def _sweep(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
+    orphans = sweep_orphans(edges.lake, edges.now_ms())
+    facts = {"swept": len(orphans), "swept_bytes": sum(orphan.bytes for orphan in orphans)}
+    return as_result(Finding(SWEPT, "staging", facts=facts))
 
 
 _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {
@@ -100,7 +100,11 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
     ),
     PROGRESS: (
         _ask_progress,
-        "What arrives is landed: no range fails again and again, and nothing waits while nothing lands.",
+        "What arrives is landed: no range fails again and again, nothing waits while nothing lands, no transaction hangs.",
+    ),
+    SWEPT: (
+        _sweep,
+        "What attempts that died left in the lake's staging is deleted, once no run can be at work on it any more.",
     ),
 }
 

@@ -117,7 +117,10 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
     audit = dg.define_asset_job(
         topic.audit_job,
         selection=dg.AssetSelection.checks_for_assets(topic.asset_key) | no_loss,
-        description=f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, progress, losses.",
+        description=(
+            f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, progress, losses; sweeps what "
+            "crashes left in staging."
+        ),
         tags={TOPIC_TAG: topic.name},
     )
     source = dg.AssetSpec(

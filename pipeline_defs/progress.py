@@ -1,4 +1,4 @@
-"""Whether a topic lands what arrives: ranges that fail again and again, and silence where something waits.
+"""Whether a topic lands what arrives: ranges that fail again and again, silence, transactions that do not end.
 
 Found from the lake, the broker and Dagster's runs; the sensor's tick and the check of the audit job ask the same.
 Invariant: a topic on which nothing waits has nothing to say.
@@ -7,6 +7,7 @@ Invariant: a topic on which nothing waits has nothing to say.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import dagster as dg
@@ -15,46 +16,85 @@ from .auditing import Finding
 from .core.coverage import Coverage
 from .core.dispatch import Tried
 from .core.offsets import OffsetRange
-from .core.progress import Silence, Unplanned, find_silences
-from .exposure import Endangered
+from .core.planlog import Watermarks
+from .core.progress import Silence, Unplanned, find_silences, patience_seconds
+from .edges.kafka_transactions import OpenTransaction
+from .exposure import Endangered, read_endangered
 from .moments import time_text
-from .projection import read_reason
+from .projection import Order, read_held, read_order, read_reason, read_tried
+from .resources import Edges
 from .topics import Topic
+from .transactions import holding_text, open_seconds, read_holding
 
 REASON_LENGTH = 600
 
 
-def check_progress(
-    topic: Topic,
-    coverage: Coverage,
-    endangered: Sequence[Endangered],
-    runs: tuple[Mapping[OffsetRange, str], Mapping[OffsetRange, Tried]],
-    instance: dg.DagsterInstance,
-    now_ms: int,
-) -> tuple[Finding, bool]:
-    """Checks that what arrives is landed; says too whether it is an error: not, where runs are still at work on it.
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `runs` says of ranges which active run holds them, and how often they were tried.
+    `order` are Dagster's keys, `held` says which active run holds a range, `tried` how often runs of it have failed.
     """
-    held, tried = runs
-    pending = coverage.pending()
-    failing = [offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled]
-    waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in endangered}
+
+    coverage: Coverage
+    marks: Mapping[int, Watermarks]
+    endangered: Sequence[Endangered]
+    transactions: Sequence[OpenTransaction]
+    order: Order
+    held: Mapping[OffsetRange, str]
+    tried: Mapping[OffsetRange, Tried]
+
+
+def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
+    """Reads where a topic stands now."""
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    order = read_order(instance, topic)
+    return Situation(
+        coverage,
+        marks,
+        read_endangered(topic, coverage, marks, edges),
+        read_holding(topic, edges),
+        order,
+        read_held(instance, topic, order),
+        read_tried(instance, topic, order),
+    )
+
+
+def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[Finding, bool]:
+    """Checks that what arrives is landed; says too whether it is an error: not, where runs are still at work on it."""
+    pending = found.coverage.pending()
+    failing = [offsets for offsets in sorted(pending) if offsets in found.tried and found.tried[offsets].is_stalled]
+    waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
     silent = [
         silence
-        for silence in find_silences(coverage, waiting, topic.policy.max_age_seconds, now_ms)
+        for silence in find_silences(found.coverage, waiting, topic.policy.max_age_seconds, now_ms)
         if silence.planned not in failing
     ]
+    patience = patience_seconds(topic.policy.max_age_seconds)
+    holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
     reason_of = cache(lambda run_id: read_reason(instance, run_id))
-    violations = [
-        _failing_text(topic, offsets, tried[offsets], reason_of(tried[offsets].failed_run)) for offsets in failing
-    ]
-    violations += [_silent_text(topic, silence, held) for silence in silent]
+    tried = {offsets: found.tried[offsets] for offsets in failing}
+    violations = [_failing_text(topic, o, each, reason_of(each.failed_run)) for o, each in tried.items()]
+    violations += [_silent_text(topic, silence, found.held) for silence in silent]
+    violations += [holding_text(topic, each, now_ms) for each in holding]
     concerns = [offsets.key for offsets in failing]
     concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
-    facts = {"pending_ranges": len(pending), "failing_ranges": len(failing), "silent_partitions": len(silent)}
-    is_error = bool(failing) or any(silence.planned is None or silence.planned not in held for silence in silent)
-    return Finding("progress", f"{len(pending)} pending ranges", tuple(violations), facts, tuple(concerns)), is_error
+    concerns += [f"{each.partition}-{each.first_offset}-" for each in holding]
+    facts = {
+        "pending_ranges": len(pending),
+        "failing_ranges": len(failing),
+        "silent_partitions": len(silent),
+        "open_transactions": len(found.transactions),
+    }
+    is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
+    finding = Finding("progress", f"{len(pending)} pending ranges", tuple(violations), facts, tuple(concerns))
+    return finding, bool(failing or holding) or not is_at_work
+
+
+def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
+    """Says which open transactions have held the topic back for longer than its records may wait."""
+    late = [each for each in found.transactions if open_seconds(each, now_ms) > topic.policy.max_age_seconds]
+    return tuple(holding_text(topic, each, now_ms) for each in late)
 
 
 def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:

@@ -75,6 +75,8 @@ def status(topic: str | None, as_json: bool) -> None:
             for row in rows
         ],
     )
+    for transaction in (each for row in rows for each in row["open_transactions"]):
+        OUT.print(escape(transaction["text"]), soft_wrap=True)
 
 
 @click.command()

@@ -61,13 +61,18 @@ def find_silences(
             offset, patience = first.start, PATIENCE_SECONDS
             times = [coverage.log.ranges[first].planned_at_ms]
         else:
-            offset, patience = unplanned[partition].offset, max(PATIENCE_SECONDS, PATIENCE_AGES * max_age_seconds)
+            offset, patience = unplanned[partition].offset, patience_seconds(max_age_seconds)
             times = [unplanned[partition].timestamp_ms or 0, *(step.planned_at_ms for step in coverage.log.steps[-1:])]
         times.append(landed.get(partition, 0))
         since_ms = max((time for time in times if time <= now_ms), default=0)
         if since_ms and now_ms - since_ms > patience * 1000:
             found.append(Silence(partition, offset, first, since_ms))
     return found
+
+
+def patience_seconds(max_age_seconds: float) -> float:
+    """Is for how long what no range has yet may wait, behind an open transaction too."""
+    return max(PATIENCE_SECONDS, PATIENCE_AGES * max_age_seconds)
 
 
 def _last_landed(coverage: Coverage) -> dict[int, int]:
