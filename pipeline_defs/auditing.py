@@ -29,12 +29,16 @@ DIGEST_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Is the result of one check over a topic: what it looked at, and every violation."""
+    """Is the result of one check over a topic: what it looked at, and every violation.
+
+    `concerns` are the keys that violations are of, where these say more than what stays the same while they last.
+    """
 
     check: str
     looked_at: str
     violations: tuple[str, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict)
+    concerns: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -10,13 +10,18 @@ from .core.losses import Loss
 from .edges.lake import Lake
 from .exposure import Endangered, check_expiry, read_endangered
 from .ledger import check_losses, loss_text, read_ledger
+from .progress import check_progress, read_situation
+from .projection import CONCERNS
 from .resources import Edges
+from .sweeping import sweep_orphans
 from .topics import Topic
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
+PROGRESS = "progress"
+SWEPT = "orphans_swept"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
     "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
@@ -34,33 +39,20 @@ def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
     return dg.AssetCheckKey(topic.asset_key, name)
 
 
-def build_loss_check(topic: Topic) -> dg.AssetChecksDefinition:
-    """Builds the check of the loss ledger: an error while a loss waits to be accepted, a warning for ever after."""
-
-    @dg.asset_check(
-        asset=topic.losses_key,
-        name=NOTHING_LOST,
-        description="No offset was deleted by the broker before it was landed; names those that were, and who accepted it.",
-    )
-    def nothing_lost(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return loss_result(topic, read_ledger(topic, edges))
-
-    return nothing_lost
+def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
+    """Builds the checks of what is around the landed ranges; the sensor's tick tells of the first three too."""
+    return [_standing_check(topic, name) for name in _STANDING_CHECKS]
 
 
-def build_expiry_check(topic: Topic) -> dg.AssetChecksDefinition:
-    """Builds the check that warns, and then fails, before the broker deletes what is not landed."""
+def standing_key(topic: Topic, name: str) -> dg.AssetCheckKey:
+    """Is the key of one of the checks of what is around the landed ranges."""
+    return dg.AssetCheckKey(topic.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else topic.asset_key, name)
 
-    @dg.asset_check(
-        asset=topic.losses_key,
-        name=TIME_TO_LOSS,
-        description="What is not landed will be kept for long enough: a warning at half, an error at a quarter of the time.",
-    )
-    def time_to_loss(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-        return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges))
 
-    return time_to_loss
+def progress_result(found: tuple[Finding, bool]) -> dg.AssetCheckResult:
+    """Shows whether what arrives is landed: each range that fails again and again, each silence, since when and why."""
+    finding, is_error = found
+    return as_result(finding, dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN)
 
 
 def expiry_result(topic: Topic, endangered: list[Endangered]) -> dg.AssetCheckResult:
@@ -75,6 +67,57 @@ def loss_result(topic: Topic, losses: list[Loss]) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.ERROR if facts["not_accepted_offsets"] else dg.AssetCheckSeverity.WARN
     found = Finding("nothing_lost", f"{len(losses)} losses", tuple(loss_text(topic, loss) for loss in losses), facts)
     return as_result(found, severity)
+
+
+def _ask_losses(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
+    return loss_result(topic, read_ledger(topic, edges))
+
+
+def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges))
+
+
+def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+    found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance)
+    return progress_result(check_progress(topic, found, instance, edges.now_ms()))
+
+
+def _sweep(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
+    orphans = sweep_orphans(edges.lake, edges.now_ms())
+    facts = {"swept": len(orphans), "swept_bytes": sum(orphan.bytes for orphan in orphans)}
+    return as_result(Finding(SWEPT, "staging", facts=facts))
+
+
+_STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {
+    NOTHING_LOST: (
+        _ask_losses,
+        "No offset was deleted by the broker before it was landed; names those that were, and who accepted it.",
+    ),
+    TIME_TO_LOSS: (
+        _ask_expiry,
+        "What is not landed will be kept for long enough: a warning at half, an error at a quarter of the time.",
+    ),
+    PROGRESS: (
+        _ask_progress,
+        "What arrives is landed: no range fails again and again, nothing waits while nothing lands, no transaction hangs.",
+    ),
+    SWEPT: (
+        _sweep,
+        "What attempts that died left in the lake's staging is deleted, once no run can be at work on it any more.",
+    ),
+}
+
+
+def _standing_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
+    question, description = _STANDING_CHECKS[name]
+    key = standing_key(topic, name)
+
+    @dg.asset_check(asset=key.asset_key, name=name, description=description)
+    def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return question(topic, edges, context.instance)
+
+    return check
 
 
 def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
@@ -115,6 +158,7 @@ def as_result(finding: Finding, severity: dg.AssetCheckSeverity = dg.AssetCheckS
             "looked_at": finding.looked_at,
             **finding.facts,
             "violations": len(finding.violations),
+            **({CONCERNS: ", ".join(finding.concerns[:100])} if finding.concerns else {}),
             **({"offsets": dg.MetadataValue.md("\n".join(f"- {text}" for text in shown))} if shown else {}),
         },
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_expiry_check, build_loss_check, check_key
+from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
@@ -112,14 +112,15 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
 def build_topic_defs(topic: Topic) -> dg.Definitions:
     """Builds everything that Dagster shows and runs of one topic."""
     raw = dg.AssetSelection.assets(topic.asset_key)
-    no_loss = dg.AssetSelection.checks(
-        *(dg.AssetCheckKey(topic.losses_key, name) for name in (NOTHING_LOST, TIME_TO_LOSS))
-    )
+    no_loss = dg.AssetSelection.checks(*(standing_key(topic, name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
     audit = dg.define_asset_job(
         topic.audit_job,
         selection=dg.AssetSelection.checks_for_assets(topic.asset_key) | no_loss,
-        description=f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, losses.",
+        description=(
+            f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, progress, losses; sweeps what "
+            "crashes left in staging."
+        ),
         tags={TOPIC_TAG: topic.name},
     )
     source = dg.AssetSpec(
@@ -140,7 +141,7 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
     )
     return dg.Definitions(
         assets=[source, build_raw_asset(topic), ledger],
-        asset_checks=[*build_checks(topic), build_loss_check(topic), build_expiry_check(topic)],
+        asset_checks=[*build_checks(topic), *build_standing_checks(topic)],
         jobs=[
             dg.define_asset_job(
                 topic.land_job,

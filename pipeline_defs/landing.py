@@ -15,7 +15,7 @@ from pathlib import Path
 from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import BadKey, EmptySelection, OffsetlakeError, ScanFailed
+from .core.errors import BadKey, BrokerUnavailable, EmptySelection, OffsetlakeError, ScanFailed
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
@@ -57,13 +57,21 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 
     now = tools.lake.coverage(topic)
     sweep_own_staging(ranges, now, attempt, tools.lake)
-    tools.kafka.move_group(topic, now.frontier(coverage.log.generation), group_of(topic))
+    _move_group(topic, now.frontier(coverage.log.generation), tools)
     tools.on_step("report", topic=topic)
 
 
 def group_of(topic: str) -> str:
     """Is the consumer group that mirrors the landed frontier of a topic."""
     return f"offsetlake.{topic}"
+
+
+def _move_group(topic: str, frontier: Mapping[int, int], tools: Tools) -> None:
+    """Has Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
+    try:
+        tools.kafka.move_group(topic, frontier, group_of(topic))
+    except BrokerUnavailable as error:
+        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # the next run moves it to where it must be then
 
 
 # ---- find
@@ -96,16 +104,27 @@ def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict
         if manifest is None:
             waiting.append(offsets)
         elif not run.coverage.is_landed(offsets):
-            if roll_forward(manifest, run.tools.lake):
-                run.tools.on_step("rolled_forward", key=offsets.key)
-                finished.append(Verdict(offsets, Outcome.ROLLED_FORWARD, manifest))
-            else:
+            verdict = _roll_forward(run, manifest)
+            if verdict is None:
                 waiting.append(offsets)
+            else:
+                finished.append(verdict)
         elif run.attempt.redo:
             waiting.append(offsets)
         else:
             finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
     return finished, waiting
+
+
+def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
+    """Publishes what an attempt before has committed; none where its staged file is gone, and the range is read again."""
+    try:
+        if not roll_forward(manifest, run.tools.lake):
+            return None
+    except OffsetlakeError as error:
+        return failed(manifest.offsets, str(error))
+    run.tools.on_step("rolled_forward", key=manifest.offsets.key)
+    return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, manifest)
 
 
 # ---- scan, stage

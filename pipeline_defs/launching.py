@@ -12,7 +12,7 @@ from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
 from .definitions import build_defs
 from .landing import find_ranges
-from .projection import RANGE_END, RANGE_START, fail_dead_runs, read_order, register_keys
+from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
 from .settings import PROJECT
@@ -82,9 +82,4 @@ def _range_tags(request: Request) -> dict[str, str]:
 
 def _reason(result: dg.ExecuteInProcessResult) -> str:
     """Reads why a run failed, in the words of the error itself."""
-    for event in result.all_events:
-        if event.is_step_failure:
-            error = event.step_failure_data.error
-            cause = error.cause if error is not None and error.cause is not None else error
-            return cause.message.strip() if cause is not None else ""
-    return ""
+    return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")

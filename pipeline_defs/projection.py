@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from .core.coverage import Coverage
-from .core.dispatch import Tried
+from .core.dispatch import NEVER_TRIED, Tried
 from .core.errors import BadKey
 from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
@@ -23,9 +24,11 @@ from .edges.processes import Process, read_process
 from .topics import TOPIC_TAG, WORKER_TAG, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
-RECENT_RUNS = 100
+FAILED_RUNS = 500  # looked at by a tick; a range that always fails is tried six times in an hour
+SUCCESSFUL_RUNS = 100
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
+CONCERNS = "concerns"  # of a check's metadata: another value is news, even where the result is the same
 ACTIVE = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -35,6 +38,7 @@ ACTIVE = [
 ]
 
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+_RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
 
 def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage) -> int:
@@ -52,7 +56,7 @@ def report_unseen(
     instance: dg.DagsterInstance,
     topic: Topic,
     coverage: Coverage,
-    held: frozenset[OffsetRange],
+    held: AbstractSet[OffsetRange],
     event: Callable[[OffsetRange], dg.AssetMaterialization],
     limit: int,
 ) -> int:
@@ -89,8 +93,11 @@ def report_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     event = latest.event if latest else None
     told = event.dagster_event.event_specific_data if event and event.dagster_event else None
-    if isinstance(told, dg.AssetCheckEvaluation) and (told.passed, told.severity) == (result.passed, result.severity):
-        return False
+    if isinstance(told, dg.AssetCheckEvaluation):
+        if _news(told) == _news(result):
+            return False
+    elif result.passed:
+        return False  # that all is well, as ever, is no news
     evaluation = dg.AssetCheckEvaluation(
         asset_key=key.asset_key,
         check_name=key.name,
@@ -100,6 +107,11 @@ def report_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg
     )
     instance.report_runless_asset_event(evaluation)
     return True
+
+
+def _news(check: dg.AssetCheckEvaluation | dg.AssetCheckResult) -> tuple[object, ...]:
+    concerns = (check.metadata or {}).get(CONCERNS)
+    return check.passed, check.severity, concerns.value if isinstance(concerns, dg.MetadataValue) else concerns
 
 
 Order = Sequence[OffsetRange | None]  # Dagster's keys in insertion order; none where somebody typed what is no range
@@ -112,26 +124,51 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
     return [_parsed(key) for key in instance.get_dynamic_partitions(name)]
 
 
-def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> frozenset[OffsetRange]:
-    """Reads which ranges active runs hold, however they were launched."""
-    held: set[OffsetRange] = set()
+def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, str]:
+    """Reads which ranges active runs hold, however they were launched, and names the run."""
+    held: dict[OffsetRange, str] = {}
+    places = _places(order)
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
         if _is_of(run, topic):
-            held.update(_ranges_of(run, order))
-    return frozenset(held)
+            held |= dict.fromkeys(_ranges_of(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
+    return held
 
 
 def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, Tried]:
-    """Counts the recent runs of each range that failed, and when the last one ended, failed or not."""
+    """Reads of each range how the recent runs ended that covered it: failures count until a run of it succeeds."""
+    records: list[dg.RunRecord] = []
+    for statuses, limit in ((FAILED, FAILED_RUNS), ([DagsterRunStatus.SUCCESS], SUCCESSFUL_RUNS)):
+        filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=statuses)
+        records += instance.get_run_records(filters, limit=limit)
+    ended = sorted(
+        ((int((r.end_time or r.update_timestamp.timestamp()) * 1000), r.dagster_run) for r in records),
+        key=lambda each: each[0],
+    )
     tried: dict[OffsetRange, Tried] = {}
-    filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=[*FAILED, DagsterRunStatus.SUCCESS])
-    for record in instance.get_run_records(filters, limit=RECENT_RUNS):
-        ended_ms = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
-        for offsets in _ranges_of(record.dagster_run, order):
-            before = tried.get(offsets, Tried(0, 0))
-            has_failed = record.dagster_run.status in FAILED
-            tried[offsets] = Tried(before.attempts + has_failed, max(before.last_ended_ms, ended_ms))
+    places = _places(order)
+    for ended_ms, run in ended:
+        for offsets in _ranges_of(run, order, places):
+            before = tried.get(offsets, NEVER_TRIED)
+            has_failed = run.status in FAILED
+            tried[offsets] = before.then_failed(run.run_id, ended_ms) if has_failed else Tried(0, ended_ms)
     return tried
+
+
+def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Reads why a run failed, in the words of the error itself; those of the run where no step says why."""
+    events = instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE, *_RUN_ENDED})
+    texts = [(event.dagster_event, event.user_message) for event in events if event.dagster_event is not None]
+    for event, _ in texts:
+        if event.is_step_failure:
+            return failure_text(event)
+    return next((event.message or text for event, text in texts), "its run says no reason")
+
+
+def failure_text(event: dg.DagsterEvent) -> str:
+    """Reads why a step failed, in the words of the error itself."""
+    error = event.step_failure_data.error
+    cause = error.cause if error is not None and error.cause is not None else error
+    return cause.message.strip() if cause is not None else ""
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, topic: Topic) -> list[str]:
@@ -168,7 +205,11 @@ def _is_of(run: DagsterRun, topic: Topic) -> bool:
     return run.tags.get(TOPIC_TAG) == topic.name or topic.asset_key in selection or run.job_name == topic.land_job
 
 
-def _ranges_of(run: DagsterRun, order: Order) -> Iterator[OffsetRange]:
+def _places(order: Order) -> dict[OffsetRange | None, int]:
+    return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
+
+
+def _ranges_of(run: DagsterRun, order: Order, places: Mapping[OffsetRange | None, int]) -> Iterator[OffsetRange]:
     """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
     first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
     if first is None or last is None:
@@ -178,8 +219,8 @@ def _ranges_of(run: DagsterRun, order: Order) -> Iterator[OffsetRange]:
             yield offsets
         return
     start, end = _parsed(first), _parsed(last)
-    if start in order and end in order:
-        covered = order[order.index(start) : order.index(end) + 1]
+    if start in places and end in places:
+        covered = order[places[start] : places[end] + 1]
         yield from (offsets for offsets in covered if offsets is not None)
 
 

@@ -74,8 +74,8 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
         edges: dg.ResourceParam[Edges],
         pyspark: LazyPySparkResource,
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        edges.check_lake()
         context.instance.add_run_tags(context.run.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
+        edges.check_lake()
         keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
         attempt = _attempt(context, config)
 

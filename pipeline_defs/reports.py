@@ -13,10 +13,14 @@ from .edges.lake import published_path
 from .exposure import read_endangered
 from .resources import Edges
 from .topics import Topic
+from .transactions import holding_row, read_holding
 
 
 def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
-    """Returns one row per Kafka partition: planned, landed, lag (in offsets), time to loss, last landed (ms)."""
+    """Returns one row per Kafka partition: planned, landed, lag (in offsets), time to loss, last landed (ms).
+
+    What open transactions hold back is not lag yet: it is beyond what a reader may see.
+    """
     coverage = edges.lake.coverage(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     generation = coverage.log.tail.generation
@@ -26,6 +30,8 @@ def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
     for offsets, manifest in coverage.manifests.items():
         last[offsets.partition] = max(last.get(offsets.partition, 0), manifest.provenance.landed_at_ms)
     endangered = {each.partition: each for each in read_endangered(topic, coverage, marks, edges)}
+    holding = read_holding(topic, edges)
+    now_ms = edges.now_ms()
     rows = []
     for partition in sorted(marks):
         head = coverage.log.tail.heads.get(partition)
@@ -48,6 +54,9 @@ def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
                 "last_landed_at_ms": last.get(partition),
                 "oldest_waiting_ms": endangered[partition].timestamp_ms if partition in endangered else None,
                 "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
+                "open_transactions": [
+                    holding_row(topic, each, now_ms) for each in holding if each.partition == partition
+                ],
             }
         )
     return rows

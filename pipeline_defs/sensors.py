@@ -8,21 +8,18 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from .checks import NOTHING_LOST, TIME_TO_LOSS, expiry_result, loss_result
+from .checks import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, expiry_result, loss_result, progress_result, standing_key
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
 from .core.losses import all_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
-from .exposure import read_endangered
 from .planner import commit_next_step
+from .progress import Situation, check_progress, held_back, read_situation
 from .projection import (
     RANGE_END,
     RANGE_START,
     fail_dead_runs,
-    read_held,
-    read_order,
-    read_tried,
     register_keys,
     report_check,
     report_losses,
@@ -34,17 +31,19 @@ from .topics import TOPIC_TAG, Topic
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
+SHOWN = 5  # in a tick's one line; the check names more
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Is what one tick did, and the runs it asks for."""
+    """Is what one tick did, the runs it asks for, and in words what does not get on."""
 
     requests: tuple[Request, ...]
     planned: int
     registered: int
     pending: int
-    stalled: tuple[OffsetRange, ...]
+    stalled: tuple[str, ...]
+    held_back: tuple[str, ...]
 
 
 def build_sensor(topic: Topic) -> dg.SensorDefinition:
@@ -61,7 +60,8 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
         tick = run_tick(topic, context.instance, edges)
         requests = [run_request(topic, request, edges) for request in tick.requests]
         edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
-        stalled = f"; stalled: {', '.join(o.text(topic.name) for o in tick.stalled[:5])}" if tick.stalled else ""
+        words = {"stalled": tick.stalled, "held back": [each for each in tick.held_back if each not in tick.stalled]}
+        stalled = "".join(f"; {what}: {'; '.join(said[:SHOWN])}" for what, said in words.items() if said)
         context.log.info("planned=%s registered=%s pending=%s%s", tick.planned, tick.registered, tick.pending, stalled)
         if not requests:
             return dg.SensorResult(skip_reason=f"{tick.pending} ranges pending, none to ask for now{stalled}")
@@ -86,30 +86,32 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
     fail_dead_runs(instance, topic)
-    order = read_order(instance, topic)
-    held = read_held(instance, topic, order)
-    _report_dangers(topic, coverage, held, instance, edges)
+    found = read_situation(topic, coverage, edges, instance)
+    now_ms, held = edges.now_ms(), found.held.keys()
+    stalled = _report_dangers(topic, found, instance, now_ms)
     report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
     pending = set(coverage.pending())
-    tried = read_tried(instance, topic, order)
-    requests = plan_requests(order, pending, held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
-    stalled = tuple(offsets for offsets in sorted(pending) if offsets in tried and tried[offsets].is_stalled)
-    return Tick(tuple(requests), len(step.ranges) if step else 0, registered, len(pending), stalled)
+    requests = plan_requests(found.order, pending, held, found.tried, now_ms, ranges_per_run=RANGES_PER_RUN)
+    planned = len(step.ranges) if step else 0
+    return Tick(tuple(requests), planned, registered, len(pending), stalled, held_back(topic, found, now_ms))
 
 
-def _report_dangers(
-    topic: Topic, coverage: Coverage, held: frozenset[OffsetRange], instance: dg.DagsterInstance, edges: Edges
-) -> None:
-    """Tells Dagster what is lost and what soon may be: from here, for when nothing lands no run would."""
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    ledger = [loss for loss in all_losses(coverage, marks) if loss.offsets not in held]  # a claim at work is no loss
+def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[str, ...]:
+    """Tells Dagster what is lost, what soon may be and what does not get on: for when nothing lands no run would.
+
+    Returns in words what does not get on.
+    """
+    losses = all_losses(found.coverage, found.marks)
+    ledger = [loss for loss in losses if loss.offsets not in found.held]  # a claim at work is no loss
     report_losses(instance, topic, ledger)
-    endangered = read_endangered(topic, coverage, marks, edges)
+    progress = check_progress(topic, found, instance, now_ms)
     for name, result in (
         (NOTHING_LOST, loss_result(topic, ledger)),
-        (TIME_TO_LOSS, expiry_result(topic, endangered)),
+        (TIME_TO_LOSS, expiry_result(topic, list(found.endangered))),
+        (PROGRESS, progress_result(progress)),
     ):
-        report_check(instance, dg.AssetCheckKey(topic.losses_key, name), result)
+        report_check(instance, standing_key(topic, name), result)
+    return progress[0].violations
 
 
 def run_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:

@@ -21,6 +21,7 @@ from .losses import accept_loss, losses
 from .produce import produce
 from .read import audit, sql, status, trace
 from .show import ERRORS
+from .sweep import sweep
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -50,6 +51,7 @@ for command in (
     audit,
     losses,
     accept_loss,
+    sweep,
     doctor,
     demo,
     bench,

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import click
+from rich.markup import escape
 
 from ..core.errors import EmptySelection, RangesFailed
 from ..core.planlog import PlanStep
@@ -18,7 +19,8 @@ from ..projection import register_keys, report_unseen
 from ..resources import Edges
 from ..sensors import landed_event
 from ..topics import Topic
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text, time_text
+from ..transactions import holding_row, read_holding
+from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
 
 
 @click.command()
@@ -40,7 +42,8 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     size = kafka.read_bytes_per_record(topic)
     steps = list(_commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end))
     ranges = [offsets for step in steps for offsets in step.ranges]
-    transactions = kafka.read_open_transactions(topic)
+    now_ms = edges.now_ms()
+    transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
     estimate = None if size is None else round(size * sum(len(offsets) for offsets in ranges))
     if as_json:
         print_json(
@@ -54,16 +57,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
                 ],
                 "offsets": sum(len(offsets) for offsets in ranges),
                 "bytes_on_broker": estimate,
-                "open_transactions": [
-                    {
-                        "partition": t.partition,
-                        "first_offset": t.first_offset,
-                        "producer_id": t.producer_id,
-                        "transactional_id": t.transactional_id,
-                        "open_seconds": None if t.started_at_ms is None else (edges.now_ms() - t.started_at_ms) / 1000,
-                    }
-                    for t in transactions
-                ],
+                "open_transactions": transactions,
             }
         )
         return
@@ -71,12 +65,8 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     print_table(
         f"{'planned' if commit else 'would plan'} {len(ranges)} ranges", ["key", "range", "offsets", "~bytes"], rows
     )
-    for t in transactions:
-        OUT.print(
-            f"{topic}/{t.partition} is held back at offset {t.first_offset} by an open transaction of producer "
-            f"{t.producer_id} ({t.transactional_id or 'no transactional id'}), started {time_text(t.started_at_ms)}; "
-            "what follows is planned when it ends"
-        )
+    for transaction in transactions:
+        OUT.print(escape(transaction["text"]), soft_wrap=True)
     if not commit and ranges:
         OUT.print("nothing was written; add --commit to fix these boundaries")
 

@@ -8,7 +8,8 @@ import click
 
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
-from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, time_text
+from ..moments import time_text
+from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table
 
 
 @click.command()

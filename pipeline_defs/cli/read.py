@@ -12,19 +12,18 @@ from ..auditing import Finding, check_completeness, check_published, check_repla
 from ..definitions import load_topics
 from ..edges.duck import Duck
 from ..ledger import check_losses, read_ledger
+from ..moments import duration_text, time_text
 from ..reports import check_broker, status_rows, trace_row
 from ..resources import Edges
 from ..topics import Topic
 from .show import (
     OUT,
-    duration_text,
     find_topic,
     find_topics,
     json_option,
     open_edges,
     print_json,
     print_table,
-    time_text,
 )
 
 
@@ -76,6 +75,8 @@ def status(topic: str | None, as_json: bool) -> None:
             for row in rows
         ],
     )
+    for transaction in (each for row in rows for each in row["open_transactions"]):
+        OUT.print(escape(transaction["text"]), soft_wrap=True)
 
 
 @click.command()

@@ -14,15 +14,24 @@ from .offsets import OffsetRange
 
 BACKOFF_FIRST_SECONDS = 10
 BACKOFF_LAST_SECONDS = 600
-STALLED_AFTER_ATTEMPTS = 5
+STALLED_AFTER_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Is how often runs that covered a range have failed, and when the last one ended, well or not (ms since 1970)."""
+    """Is how often in a row runs that covered a range have failed, and when the last one ended, well or not.
+
+    Times are ms since 1970; the run is the last one that failed.
+    """
 
     attempts: int
     last_ended_ms: int
+    first_failed_ms: int = 0
+    failed_run: str = ""
+
+    def then_failed(self, run_id: str, ended_ms: int) -> Tried:
+        """Is this and one more failure after it."""
+        return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id)
 
     @property
     def is_stalled(self) -> bool:

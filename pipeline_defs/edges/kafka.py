@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from ..core.errors import BrokerUnavailable, UnknownTopic
@@ -25,6 +25,7 @@ from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
+from .kafka_transactions import OpenTransaction, find_open
 
 stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
@@ -32,17 +33,6 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat wha
 T = TypeVar("T")
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 _NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """Is a transaction that holds back the last stable offset of a Kafka partition."""
-
-    partition: int
-    first_offset: int
-    producer_id: int
-    transactional_id: str | None
-    started_at_ms: int | None
 
 
 class Kafka:
@@ -77,14 +67,16 @@ class Kafka:
         """Reads `[earliest, end)` of every Kafka partition, the end at the reader's isolation level."""
         _, partitions = self._describe(topic)
         firsts = {TopicPartition(topic, p): OffsetSpec.EARLIEST for p in partitions}
+        earliest = self._ask(topic, lambda admin: admin.list_partition_offsets(firsts))
+        ends = self._read_ends(topic, partitions, isolation_level)
+        return {p: Watermarks(earliest[TopicPartition(topic, p)].offset, ends[p]) for p in partitions}
+
+    def _read_ends(self, topic: str, partitions: Sequence[int], isolation_level: str) -> dict[int, int]:
+        """Reads the last stable offset of each Kafka partition, or where transactions do not matter its high watermark."""
         lasts = {TopicPartition(topic, p): OffsetSpec.LATEST for p in partitions}
         level = ISOLATION[isolation_level]
-        earliest = self._ask(topic, lambda admin: admin.list_partition_offsets(firsts))
-        end = self._ask(topic, lambda admin: admin.list_partition_offsets(lasts, isolation_level=level))
-        return {
-            p: Watermarks(earliest[TopicPartition(topic, p)].offset, end[TopicPartition(topic, p)].offset)
-            for p in partitions
-        }
+        found = self._ask(topic, lambda admin: admin.list_partition_offsets(lasts, isolation_level=level))
+        return {p: found[TopicPartition(topic, p)].offset for p in partitions}
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
@@ -174,43 +166,40 @@ class Kafka:
 
     # ---- open transactions
 
-    def read_open_transactions(self, topic: str) -> list[OpenTransaction]:
-        """Names the transactions that hold back the last stable offset, with producer, first offset and start."""
+    def read_open_transactions(self, topic: str, now_ms: int) -> list[OpenTransaction]:
+        """Names the transactions that hold back the last stable offset; asks only where it is behind the log's end.
+
+        One that its coordinator does not know began, as far as anybody can tell, with its first record.
+        """
         _, partitions = self._describe(topic)
-        wanted = [TopicPartition(topic, p) for p in partitions]
-        described = self._ask(topic, lambda admin: admin.describe_producers(wanted))
-        open_now = {
-            (tp.partition, producer.producer_id): producer.current_transaction_start_offset
-            for tp, state in described.items()
-            for producer in state.active_producers
-            if producer.current_transaction_start_offset >= 0
-        }
-        if not open_now:
-            return []
-        listed = self._ask(topic, lambda admin: admin.list_transactions())
-        producers = {producer_id for _, producer_id in open_now}
-        names = {
-            listing.producer_id: listing.transactional_id
-            for listings in listed.values()
-            for listing in listings
-            if listing.producer_id in producers
-        }
-        details = self._ask(topic, lambda admin: admin.describe_transactions(list(names.values()))) if names else {}
-        found = []
-        for (partition, producer_id), first_offset in sorted(open_now.items()):
-            name = names.get(producer_id)
-            detail = details.get(name)
-            started = detail.transaction_start_time_ms if detail is not None else None
-            found.append(OpenTransaction(partition, first_offset, producer_id, name, started))
-        return found
+        stable = self._read_ends(topic, partitions, "read_committed")
+        high = self._read_ends(topic, partitions, "read_uncommitted")
+        behind = {p: high[p] for p in partitions if stable[p] < high[p]}
+        found = self._ask(topic, lambda admin: find_open(admin, topic, behind, now_ms)) if behind else []
+        return [
+            each
+            if each.started_at_ms is not None
+            else replace(
+                each, started_at_ms=self.read_timestamp(topic, each.partition, each.first_offset, "read_uncommitted")
+            )
+            for each in found
+        ]
 
     # ---- the mirror
 
     def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
         """Moves the consumer group's offsets to the landed frontier, so that lag tools work."""
-        if frontier:
-            offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
-            self._ask(topic, lambda admin: admin.alter_group_offsets(group, offsets))
+        if not frontier:
+            return
+        offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
+        refused = self._ask(topic, lambda admin: _refusals(admin.alter_group_offsets(group, offsets)))
+        if refused:
+            raise BrokerUnavailable(
+                f"the Kafka broker at {self.bootstrap_servers} does not move consumer group {group} on "
+                f"{', '.join(f'{topic}/{p} to {frontier[p]}: {why}' for p, why in refused.items())}; what is landed stays "
+                "landed; have no consumer join that group, the next run moves it",
+                group=group,
+            )
 
     def read_group(self, topic: str, group: str) -> dict[int, int]:
         """Reads the group's offsets of a topic."""
@@ -281,6 +270,17 @@ def _unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:
         "correct its name in assets/*/defs.yaml",
         topic=topic,
     )
+
+
+def _refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
+    """Reads from the answers of a group's coordinator which Kafka partitions it refused; raises what may pass."""
+    refused = {}
+    for tp, answer in sorted(answers.items()):
+        if answer is not NoError:
+            if _is_retriable(answer()):
+                raise answer
+            refused[tp.partition] = answer.__name__
+    return refused
 
 
 def _replicas(brokers: list[Mapping[str, Any]], topic: str) -> Iterator[Mapping[str, Any]]:

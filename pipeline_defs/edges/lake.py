@@ -69,6 +69,10 @@ class Lake:
 
     # ---- manifests
 
+    def read_topics(self) -> tuple[str, ...]:
+        """Reads the topics that anything was ever landed of, whether a defs.yaml names them or not."""
+        return self.store.folders("manifests")
+
     def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
         """Reads the newest revision of every manifest of a topic."""
         newest: dict[str, str] = {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ class Answer(StrEnum):
 
     COMMITTED = "committed"
     CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Is an object or a folder with all in it: its size in bytes, and when anything of it was last written."""
+
+    bytes: int
+    changed_at_ms: int
 
 
 class Store:
@@ -85,6 +94,36 @@ class Store:
         with self._explained("list", prefix):
             found = {meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page}
         return dict(sorted(found.items()))
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """Lists the names of the folders directly below a folder, sorted."""
+        with self._explained("list", prefix):
+            found = obstore.list_with_delimiter(self.objects, prefix)["common_prefixes"]
+        return tuple(sorted(path.rsplit("/", 1)[-1] for path in found))
+
+    def entries(self, prefix: str) -> dict[str, Entry]:
+        """Reads of all that lies directly below a folder how large it is and when anything in it was last written."""
+        with self._explained("list", prefix):
+            found: dict[str, Entry] = {}
+            for path, size, changed_at_ms in self._walk(prefix):
+                name = path.removeprefix(f"{prefix}/").split("/")[0]
+                before = found.get(name, Entry(0, 0))
+                found[name] = Entry(before.bytes + size, max(before.changed_at_ms, changed_at_ms))
+        return found
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, int, int]]:
+        """Yields path, size and time of all that is below a folder; on a local disk of folders too, which may be empty."""
+        if self.local_root is None:
+            for page in obstore.list(self.objects, prefix):
+                yield from (
+                    (meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000)) for meta in page
+                )
+            return
+        for path in _below(self.local_root / prefix):
+            with suppress(FileNotFoundError):  # its attempt has swept it
+                found = path.stat()
+                size = 0 if path.is_dir() else found.st_size
+                yield path.relative_to(self.local_root).as_posix(), size, found.st_mtime_ns // 1_000_000
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
         """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at."""
@@ -165,17 +204,19 @@ class Store:
                 self._sync_folders((self.local_root / path).parent)
 
     def delete_folder(self, prefix: str) -> None:
-        """Deletes what an attempt staged; never called for anything a manifest refers to before it is published."""
+        """Deletes what an attempt staged; never called for anything a manifest refers to before it is published.
+
+        What another sweeper has deleted is as good.
+        """
         with self._explained("delete", prefix):
-            paths = list(self.list(prefix))
-            if paths:
-                obstore.delete(self.objects, paths)
-            if self.local_root is not None:
-                folder = self.local_root / prefix
-                for below in sorted(folder.rglob("*"), reverse=True):
-                    below.rmdir() if below.is_dir() else below.unlink()
-                if folder.is_dir():
-                    folder.rmdir()
+            if self.local_root is None:
+                paths = list(self.list(prefix))
+                if paths or self.exists(prefix):
+                    obstore.delete(self.objects, paths or prefix)
+                return
+            for path in [*_below(self.local_root / prefix), self.local_root / prefix]:
+                with suppress(FileNotFoundError):
+                    path.rmdir() if path.is_dir() else path.unlink()
 
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
@@ -232,6 +273,12 @@ class Store:
                 "that exists and that this user may write",
                 path=path,
             ) from error
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yields files and folders below a folder, what is in a folder before it; what goes away meanwhile is passed over."""
+    for at, folders, files in os.walk(folder, topdown=False):
+        yield from (Path(at, name) for name in (*files, *folders))
 
 
 def _fsync(path: Path) -> None:

@@ -207,43 +207,6 @@ def test_a_range_ending_on_a_commit_marker_completes(world: World) -> None:
     world.assert_all_landed_once()
 
 
-def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> None:
-    """[R-3] AC15: nothing is planned past the last stable offset; after the commit the rest lands."""
-    world.create_topic()
-    world.send_numbered(5)
-    producer = world.producer(transactional_id=f"{world.name}-open")
-    producer.init_transactions()
-    producer.begin_transaction()
-    world.send(({"partition": 0, "value": b"t%d" % n} for n in range(3)), producer)
-    world.plan()
-    assert [offsets.key for offsets in world.coverage.log.ranges] == ["0-0-5"]
-    (open_now,) = world.edges.kafka(world.topic).read_open_transactions(world.name)
-    assert (open_now.partition, open_now.first_offset) == (0, 5)
-    assert open_now.transactional_id == f"{world.name}-open"
-    assert open_now.started_at_ms is not None and open_now.started_at_ms <= world.edges.now_ms()
-    producer.commit_transaction()
-    producer.close()
-    assert world.edges.kafka(world.topic).read_open_transactions(world.name) == []
-    world.plan_and_land()
-    world.assert_all_landed_once()
-
-
-def test_an_aborted_transaction_lands_nothing_and_blocks_nothing(world: World) -> None:
-    """[R-3] AC15: after an abort the rest lands, without the aborted records."""
-    world.create_topic()
-    producer = world.producer(transactional_id=f"{world.name}-abort")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer_send_unrecorded(world, producer, 3)
-    assert not world.plan()[0].ranges
-    producer.abort_transaction()
-    producer.close()
-    world.send_numbered(4)
-    world.plan_and_land()
-    world.assert_all_landed_once()
-    assert len(world.rows()) == 4
-
-
 def test_an_idle_topic_makes_no_keys_and_no_alarm(world: World) -> None:
     """[R-7] AC14, AC16: planning an empty topic again and again decides no range, and every check is green."""
     world.create_topic(2)

@@ -12,13 +12,16 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import obstore
 import pytest
 
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.lake import published_path
 from pipeline_defs.edges.store import Answer, Store
 from pipeline_defs.resources import Edges
+from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.world import World
 
 START_SECONDS = 60
@@ -96,3 +99,30 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     )
     assert rows == sorted(row[:4] for row in world.sent.values())
     assert not world.edges.lake.store.list("staging")
+
+
+@pytest.mark.usefixtures("environment")
+def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
+    """[R-58] What nobody needs goes, by the bucket's own times; what a manifest needs stays until it is published."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
+    world.edges = Edges(world.settings)
+    world.plan_and_land()
+    store = world.edges.lake.store
+    (manifest,) = world.coverage.manifests.values()
+    assert manifest.file is not None
+    file = tmp_path / "staged.parquet"
+    file.write_bytes(store.get(published_path(manifest)) or b"")
+    for path in ("staging/dead/part.parquet", "staging/plan-dead", manifest.file.path):
+        store.upload(file, path)
+    obstore.delete(store.objects, published_path(manifest))  # as if it had not been published yet
+    later = world.edges.now_ms() + int((SWEEP_AFTER_SECONDS + 60) * 1000)
+    assert sweep_orphans(world.edges.lake, world.edges.now_ms()) == [], "the control: all of it is new"
+    assert [orphan.name for orphan in sweep_orphans(world.edges.lake, later)] == ["dead", "plan-dead"]
+    assert list(store.list("staging")) == [manifest.file.path]
+    (verdict,) = world.land()
+    assert verdict.outcome is Outcome.ROLLED_FORWARD
+    sweep_orphans(world.edges.lake, later)
+    assert not store.list("staging")
+    assert store.get(published_path(manifest)) == file.read_bytes()

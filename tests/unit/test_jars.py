@@ -110,7 +110,7 @@ def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> 
     log = tmp_path / "jars/ivy-broker.log"
     progress, line = done.stderr.splitlines()
     assert done.returncode == 1
-    assert progress == f"resolving 46 broker jars, once, up to a minute (log: {log})"
+    assert progress == f"resolving 47 broker jars, once, up to a minute (log: {log})"
     assert line == (
         f"setup: broker jars could not be resolved, Ivy gave exit code 1: check the network (the first run needs it) "
         f"and run `make setup` again (log: {log})"

@@ -1,0 +1,103 @@
+"""Open transactions of a Kafka topic: who holds back what, and whether anybody can still end them.
+
+kafka-python's `find_hanging_transactions` looks only among those that a coordinator knows; one that is lost to its
+coordinator, which is what hangs for ever, it never finds. Invariant: one that has ended meanwhile is never named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import TransactionDescription, TransactionState
+from kafka.errors import TransactionalIdNotFoundError
+
+OVERDUE_SECONDS = 300  # behind its own time-out, as Kafka's own tool has it
+_RUNNING = {
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_COMMIT,
+    TransactionState.PREPARE_ABORT,
+    TransactionState.PREPARE_EPOCH_FENCE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """Is a transaction that holds back the last stable offset of a Kafka partition, and `held_offsets` behind it.
+
+    `hanging` says why nobody will end it, none where its producer or its coordinator still can.
+    """
+
+    partition: int
+    first_offset: int
+    held_offsets: int
+    producer_id: int
+    transactional_id: str | None
+    started_at_ms: int | None
+    hanging: str | None
+
+
+def find_open(
+    admin: KafkaAdminClient, topic: str, high_watermarks: Mapping[int, int], now_ms: int
+) -> list[OpenTransaction]:
+    """Finds the open transactions of some Kafka partitions, given with their high watermarks.
+
+    The log is asked before and after the coordinators: what it still has open then, and they have no more, hangs.
+    """
+    partitions = [TopicPartition(topic, p) for p in sorted(high_watermarks)]
+    before = _read_open(admin, partitions)
+    known = _describe(admin, {producer_id for _, _, producer_id in before}) if before else {}
+    found = []
+    for place in sorted(before & _read_open(admin, partitions)) if before else ():
+        partition, first_offset, producer_id = place
+        name, detail = known.get(producer_id, (None, None))
+        started = detail.transaction_start_time_ms if detail is not None else -1
+        found.append(
+            OpenTransaction(
+                partition,
+                first_offset,
+                max(0, high_watermarks[partition] - first_offset),
+                producer_id,
+                name,
+                started if started >= 0 else None,
+                _why_hanging(detail, TopicPartition(topic, partition), now_ms),
+            )
+        )
+    return found
+
+
+def _read_open(admin: KafkaAdminClient, partitions: Sequence[TopicPartition]) -> set[tuple[int, int, int]]:
+    """Reads partition, first offset and producer id of each transaction that the log has open."""
+    return {
+        (tp.partition, producer.current_transaction_start_offset, producer.producer_id)
+        for tp, state in admin.describe_producers(partitions).items()
+        for producer in state.active_producers
+        if producer.current_transaction_start_offset >= 0
+    }
+
+
+def _describe(
+    admin: KafkaAdminClient, producer_ids: set[int]
+) -> dict[int, tuple[str | None, TransactionDescription | None]]:
+    """Reads the transactional id of each producer, and what its coordinator says of it; none where it has forgotten."""
+    found: dict[int, tuple[str | None, TransactionDescription | None]] = {}
+    for listings in admin.list_transactions(producer_id_filters=sorted(producer_ids)).values():
+        for listing in listings:
+            try:
+                (detail,) = admin.describe_transactions([listing.transactional_id]).values()
+            except TransactionalIdNotFoundError:  # expired since it was listed
+                detail = None
+            found[listing.producer_id] = (listing.transactional_id, detail)
+    return found
+
+
+def _why_hanging(detail: TransactionDescription | None, partition: TopicPartition, now_ms: int) -> str | None:
+    if detail is None:
+        return "no coordinator knows its producer"
+    if detail.state not in _RUNNING or partition not in detail.topic_partitions:
+        return f"its coordinator has it as {detail.state.value} without this Kafka partition"
+    overdue = (now_ms - detail.transaction_start_time_ms - detail.transaction_timeout_ms) / 1000
+    if detail.transaction_start_time_ms >= 0 and overdue > OVERDUE_SECONDS:
+        return f"its coordinator should have ended it {overdue:.0f} s ago"
+    return None

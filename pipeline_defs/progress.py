@@ -1,0 +1,123 @@
+"""Whether a topic lands what arrives: ranges that fail again and again, silence, transactions that do not end.
+
+Found from the lake, the broker and Dagster's runs; the sensor's tick and the check of the audit job ask the same.
+Invariant: a topic on which nothing waits has nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import dagster as dg
+
+from .auditing import Finding
+from .core.coverage import Coverage
+from .core.dispatch import Tried
+from .core.offsets import OffsetRange
+from .core.planlog import Watermarks
+from .core.progress import Silence, Unplanned, find_silences, patience_seconds
+from .edges.kafka_transactions import OpenTransaction
+from .exposure import Endangered, read_endangered
+from .moments import time_text
+from .projection import Order, read_held, read_order, read_reason, read_tried
+from .resources import Edges
+from .topics import Topic
+from .transactions import holding_text, open_seconds, read_holding
+
+REASON_LENGTH = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
+
+    `order` are Dagster's keys, `held` says which active run holds a range, `tried` how often runs of it have failed.
+    """
+
+    coverage: Coverage
+    marks: Mapping[int, Watermarks]
+    endangered: Sequence[Endangered]
+    transactions: Sequence[OpenTransaction]
+    order: Order
+    held: Mapping[OffsetRange, str]
+    tried: Mapping[OffsetRange, Tried]
+
+
+def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
+    """Reads where a topic stands now."""
+    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    order = read_order(instance, topic)
+    return Situation(
+        coverage,
+        marks,
+        read_endangered(topic, coverage, marks, edges),
+        read_holding(topic, edges),
+        order,
+        read_held(instance, topic, order),
+        read_tried(instance, topic, order),
+    )
+
+
+def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[Finding, bool]:
+    """Checks that what arrives is landed; says too whether it is an error: not, where runs are still at work on it."""
+    pending = found.coverage.pending()
+    failing = [offsets for offsets in sorted(pending) if offsets in found.tried and found.tried[offsets].is_stalled]
+    waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
+    silent = [
+        silence
+        for silence in find_silences(found.coverage, waiting, topic.policy.max_age_seconds, now_ms)
+        if silence.planned not in failing
+    ]
+    patience = patience_seconds(topic.policy.max_age_seconds)
+    holding = [each for each in found.transactions if each.hanging or open_seconds(each, now_ms) > patience]
+    reason_of = cache(lambda run_id: read_reason(instance, run_id))
+    tried = {offsets: found.tried[offsets] for offsets in failing}
+    violations = [_failing_text(topic, o, each, reason_of(each.failed_run)) for o, each in tried.items()]
+    violations += [_silent_text(topic, silence, found.held) for silence in silent]
+    violations += [holding_text(topic, each, now_ms) for each in holding]
+    concerns = [offsets.key for offsets in failing]
+    concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
+    concerns += [f"{each.partition}-{each.first_offset}-" for each in holding]
+    facts = {
+        "pending_ranges": len(pending),
+        "failing_ranges": len(failing),
+        "silent_partitions": len(silent),
+        "open_transactions": len(found.transactions),
+    }
+    is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
+    finding = Finding("progress", f"{len(pending)} pending ranges", tuple(violations), facts, tuple(concerns))
+    return finding, bool(failing or holding) or not is_at_work
+
+
+def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:
+    """Says which open transactions have held the topic back for longer than its records may wait."""
+    late = [each for each in found.transactions if open_seconds(each, now_ms) > topic.policy.max_age_seconds]
+    return tuple(holding_text(topic, each, now_ms) for each in late)
+
+
+def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines()]
+    own = [line for line in lines if offsets.text(topic.name) in line or f"{offsets.folder}/{offsets.stem}" in line]
+    why = " ".join(own or lines).removeprefix("- ")
+    return (
+        f"range {offsets.text(topic.name)} has failed {tried.attempts} times in a row since "
+        f"{time_text(tried.first_failed_ms)}, last in run {tried.failed_run[:8]}: {why[:REASON_LENGTH]}"
+    )
+
+
+def _silent_text(topic: Topic, silence: Silence, held: Mapping[OffsetRange, str]) -> str:
+    since = f"waits and nothing of {topic.name}/{silence.partition} has landed since {time_text(silence.since_ms)}"
+    if silence.planned is None:
+        return (
+            f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
+            f"plan_and_land_{topic.slug} run, or `offsetlake plan {topic.name} --commit`"
+        )
+    holder = held.get(silence.planned)
+    why = (
+        f"{holder} holds it"
+        if holder
+        else f"no run holds it; have the sensor plan_and_land_{topic.slug} run, or `offsetlake land {topic.name} --pending`"
+    )
+    return f"range {silence.planned.text(topic.name)} {since}: {why}"

@@ -1,0 +1,171 @@
+"""The consumer group as Kafka's own tool shows it: a mirror of what is landed, and never more than that."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer
+
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.broker import start_broker, stop_broker
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.java import find_java
+from pipeline_defs.landing import group_of
+from pipeline_defs.settings import Settings
+from pipeline_defs.steps import StepWatcher
+from tests.support.killing import QUICK_JVM
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Steps = list[tuple[str, str]]
+
+
+def kafka_consumer_groups(world: World, *arguments: str) -> str:
+    """Runs what `kafka-consumer-groups.sh` runs, out of the broker's jars, on the topic's group; returns what it prints."""
+    jars = os.pathsep.join(map(str, resolve_jars("broker", world.settings.jars)))
+    tool = [find_java(), QUICK_JVM, "-cp", jars, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    command = [*tool, "--bootstrap-server", str(world.settings.bootstrap_servers), "--group", group_of(world.name)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def lag_by_tool(world: World) -> dict[int, tuple[str, str, str]]:
+    """Is what the tool shows per Kafka partition: CURRENT-OFFSET, LOG-END-OFFSET, LAG."""
+    header, *lines = [line.split() for line in kafka_consumer_groups(world, "--describe").splitlines() if line.strip()]
+    rows = [dict(zip(header, line, strict=False)) for line in lines]
+    assert all(row["TOPIC"] == world.name for row in rows)
+    return {int(row["PARTITION"]): (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) for row in rows}
+
+
+def fill(world: World) -> None:
+    world.create_topic(2)
+    world.send_numbered(150, 0)
+    world.send_numbered(20, 1)
+    world.plan()
+
+
+def land(world: World, *keys: str) -> Steps:
+    """Lands and returns the steps that were told, each with its reason where it has one; every range must be landed."""
+    steps: Steps = []
+    world.edges.watch_step = watcher(steps)
+    verdicts = world.land(keys or None)
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
+    return steps
+
+
+def watcher(steps: Steps, then: Callable[[str], None] = lambda step: None) -> StepWatcher:
+    def watch(step: str, **fields: object) -> None:
+        steps.append((step, str(fields.get("reason", ""))))
+        then(step)
+
+    return watch
+
+
+def reasons(steps: Steps) -> list[str]:
+    return [reason for step, reason in steps if step == "mirror_failed"]
+
+
+def group(world: World) -> dict[int, int]:
+    return world.edges.kafka(world.topic).read_group(world.name, group_of(world.name))
+
+
+def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
+    """[R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed."""
+    fill(world)
+    land(world, "0-0-100")
+    assert lag_by_tool(world) == {0: ("100", "150", "50"), 1: ("0", "20", "20")}
+    land(world)
+    assert lag_by_tool(world) == {0: ("150", "150", "0"), 1: ("20", "20", "0")}
+
+
+@pytest.mark.parametrize("harm", ["move", "delete"])
+def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: World, harm: str) -> None:
+    """[R-59] By Kafka's own tool: the lake stays as it is, the next tick asks for no more, the next run puts it right."""
+    fill(world)
+    land(world)
+    world.tick()
+    before = {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()}
+    if harm == "move":
+        kafka_consumer_groups(world, "--reset-offsets", "--to-offset", "7", "--topic", world.name, "--execute")
+        assert group(world) == {0: 7, 1: 7}, "the fault"
+    else:
+        kafka_consumer_groups(world, "--delete")
+        assert group(world) == {}, "the fault"
+    tick = world.tick()
+    assert (tick.requests, tick.planned, tick.pending) == ((), 0, 0)
+    world.assert_all_landed_once()
+    assert {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()} == before
+    world.send_numbered(10, 1)
+    world.plan()
+    assert [offsets.key for offsets in world.pending] == ["1-20-30"]
+    land(world)
+    assert lag_by_tool(world) == {0: ("150", "150", "0"), 1: ("30", "30", "0")}
+
+
+def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: World) -> None:
+    """[R-59] Kafka refuses to move a group with members: the run has landed, says so, and the next one moves it."""
+    fill(world)
+    with closing(
+        KafkaConsumer(bootstrap_servers=world.settings.bootstrap_servers, group_id=group_of(world.name))
+    ) as member:
+        member.subscribe([world.name])
+        world.wait_until(lambda: member.poll(timeout_ms=100) is not None and bool(member.assignment()))
+        (reason,) = reasons(land(world))
+        assert (
+            f"does not move consumer group {group_of(world.name)} on {world.name}/0 to 150: UnknownMemberIdError"
+            in reason
+        )
+        assert group(world).get(0) != 150, "the fault: it was not moved"
+        world.assert_all_landed_once()
+    world.send_numbered(10, 1)
+    world.plan()
+    assert reasons(land(world)) == [], "the control: nobody consumes with it any more"
+    assert group(world) == {0: 150, 1: 30}
+
+
+@pytest.fixture
+def mortal(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """Is a world on a broker of its own, which the test may stop."""
+    del spark
+    broker = start_broker(tmp_path / "broker", jars=resolve_jars("broker", settings.jars), heap="384m")
+    own = dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers)
+    with World(own, tmp_path, "mortal") as fresh:
+        fresh.edges.kafka_timeout_seconds = 2
+        yield fresh
+    stop_broker(tmp_path / "broker")
+
+
+def test_a_broker_that_goes_before_the_mirror_does_not_make_the_run_red(mortal: World) -> None:
+    """[R-59] It stops when everything is published: the ranges are landed and it is said; the next run moves the group."""
+    mortal.create_topic()
+    mortal.send_numbered(100)
+    mortal.plan()
+    where, jars = mortal.folder / "broker", resolve_jars("broker", mortal.settings.jars)
+    stopped: list[bool] = []
+    steps: Steps = []
+    mortal.edges.watch_step = watcher(
+        steps, lambda step: stopped.append(stop_broker(where)) if step == "publish" else None
+    )
+    (verdict,) = mortal.land()
+    assert stopped == [True]
+    (reason,) = reasons(steps)
+    assert f"the Kafka broker at {mortal.settings.bootstrap_servers} does not answer" in reason, "the fault"
+    assert (verdict.outcome, steps[-1][0]) == (Outcome.LANDED, "report")
+    mortal.assert_all_landed_once()
+
+    start_broker(where, jars=jars, heap="384m")
+    assert group(mortal) == {}, "the fault: it was not moved"
+    mortal.send_numbered(10)
+    mortal.plan()
+    assert reasons(land(mortal)) == [], "the control: the broker is there"
+    assert group(mortal) == {0: 110}

@@ -1,0 +1,210 @@
+"""A pipeline that stands still is found, with range, since when and why; an idle topic makes no noise (AC16, AC17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.checks import PROGRESS, standing_key
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.sensors import build_sensor
+from tests.support.world import World
+
+ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+
+
+@contextmanager
+def obstacle(world: World) -> Iterator[None]:
+    """Has a file stand where the folder of the published files must be: staging and committing go on, publishing fails."""
+    folder = world.lake_folder / "data" / world.name / "g0"
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    yield
+    folder.unlink()
+
+
+def told(world: World) -> list[dg.AssetCheckEvaluation]:
+    """Is what Dagster was told of the check, oldest first."""
+    records = world.instance.event_log_storage.get_asset_check_execution_history(
+        standing_key(world.topic, PROGRESS), limit=100
+    )
+    found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
+    return list(reversed(found))
+
+
+def said(world: World) -> str:
+    """Is what the real sensor definition says when it has no run to ask for."""
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        data = build_sensor(world.topic).evaluate_tick(context)
+    assert not data.run_requests
+    return data.skip_message or ""
+
+
+def audit(world: World) -> dg.AssetCheckEvaluation:
+    """Runs the check as the nightly audit job does, without the others, and returns what it found."""
+    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
+    alone = job.get_subset(asset_check_selection={standing_key(world.topic, PROGRESS)})
+    (evaluation,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
+    return evaluation
+
+
+def at(world: World, seconds: float) -> int:
+    """Sets the clock of this machine, counted from now; returns it."""
+    moment = world.edges.now_ms() + int(seconds * 1000)
+    world.edges.now_ms = lambda: moment
+    return moment
+
+
+def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sensor_says_so(world: World) -> None:
+    """AC17: range, since when, how often and why, in the failed run's own words; green when the obstacle is gone.
+
+    [R-56] [R-33]
+    """
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    real_now = world.edges.now_ms
+    with obstacle(world):
+        for number in range(3):
+            assert not told(world), "twice may be bad luck"
+            (run,) = world.try_launch()
+            assert not run.succeeded
+            assert f"cannot publish {world.lake_folder}/data/{world.name}/g0/p0000/" in run.reason, "the fault"
+            if number < 2:
+                assert "stalled" not in said(world)
+        first, *_, last = sorted(world.instance.get_run_records(), key=lambda record: record.end_time or 0)
+        sentence = said(world)
+        (red,) = told(world)
+        assert (red.passed, red.severity, red.metadata["concerns"].value) == (False, ERROR, "0-0-100")
+        assert sentence.count("stalled: ") == 1
+        for text in (sentence, str(red.metadata["offsets"].value), str(audit(world).metadata["offsets"].value)):
+            assert f"range {world.name}/0 [0, 100) has failed 3 times in a row since" in text
+            assert f"since {moment(first)}, last in run {last.dagster_run.run_id[:8]}" in text
+            assert f"cannot publish {world.lake_folder}/data/{world.name}/g0/p0000/" in text
+        world.tick()
+        assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
+    at(world, 60)
+    (request,) = world.tick().requests
+    assert request.attempt == 4, "stalled is still asked for"
+    world.edges.now_ms = real_now
+    world.launch()
+    world.assert_all_landed_once()
+    assert world.tick().stalled == ()
+    assert [each.passed for each in told(world)] == [False, False, True]
+    assert audit(world).passed
+
+
+def test_another_range_that_fails_is_told_while_the_check_is_red(world: World) -> None:
+    """[R-56] The result stays the same, the ranges concerned do not."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    with obstacle(world):
+        for _ in range(3):
+            world.try_launch()
+        world.tick()
+        world.send_numbered(100)
+        world.tick()
+        for _ in range(3):
+            world.try_launch()
+        world.tick()
+        world.tick()
+    assert [each.metadata["concerns"].value for each in told(world)] == ["0-0-100", "0-0-100, 0-100-200"]
+
+
+def test_a_range_that_fails_leaves_the_others_of_its_run_landed(world: World) -> None:
+    """[R-56] One committed range that cannot be published does not hold up its neighbours, and is named alone."""
+    world.create_topic(2)
+    world.send_numbered(100, 0)
+    world.send_numbered(100, 1)
+    world.tick()
+    in_the_way = world.lake_folder / "data" / world.name / "g0" / "p0000"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("in the way")
+    for _ in range(3):
+        assert not world.try_launch()[0].succeeded
+    assert [offsets.key for offsets in world.pending] == ["0-0-100"]
+    world.tick()
+    (red,) = told(world)
+    assert red.metadata["concerns"].value == "0-0-100"
+    in_the_way.unlink()
+    world.launch()
+    world.assert_all_landed_once()
+
+
+def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> None:
+    """[R-56] Planned, asked for, and nothing happens: after 15 minutes an error; while a run is at work, a warning."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    planned_at_ms = world.coverage.log.ranges[world.pending[0]].planned_at_ms
+    at(world, 14 * 60)
+    assert world.tick().stalled == () and not told(world), "the control: not yet"
+    at(world, 2 * 60)
+    (sentence,) = world.tick().stalled
+    since = (
+        f"range {world.name}/0 [0, 100) waits and nothing of {world.name}/0 has landed since {moment(planned_at_ms)}"
+    )
+    assert sentence.startswith(since)
+    assert "no run holds it" in sentence
+    run = world.instance.create_run_for_job(
+        build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.land_job),
+        tags={"dagster/partition": "0-0-100"},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    (sentence,) = world.tick().stalled
+    assert f"run {run.run_id[:8]} (STARTED) holds it" in sentence
+    assert [(each.passed, each.severity) for each in told(world)] == [(False, ERROR), (False, WARN)]
+    world.instance.report_run_failed(run)
+    world.land()
+    world.tick()
+    assert told(world)[-1].passed
+
+
+def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
+    """[R-56] The sensor does not run: the nightly audit says which partition waits, and since when."""
+    world.create_topic()
+    world.send_numbered(100)
+    at(world, 14 * 60)
+    assert audit(world).passed, "the control: not yet"
+    at(world, 2 * 60)
+    red = audit(world)
+    assert (red.passed, red.severity) == (False, ERROR)
+    arrived_ms = min(row[5] for row in world.sent.values())
+    text = str(red.metadata["offsets"].value)
+    assert f"{world.name}/0: offset 0 is in no range, waits" in text
+    assert f"has landed since {moment(arrived_ms)}" in text
+    assert f"have the sensor plan_and_land_{world.topic.slug} run" in text
+
+
+@pytest.mark.parametrize("count", [0, 100])
+def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> None:
+    """AC16: empty, or landed and then quiet for a month: nothing is told, nothing is asked for.
+
+    [R-56]
+    """
+    world.create_topic()
+    world.send_numbered(count)
+    world.tick()
+    world.launch()
+    world.tick()
+    storage = world.instance.event_log_storage
+    before = storage.get_maximum_record_id()
+    for _ in range(3):
+        at(world, 10 * 24 * 3600)
+        tick = world.tick()
+        assert (tick.stalled, tick.requests, tick.planned, tick.registered) == ((), (), 0, 0)
+        assert "stalled" not in said(world)
+    assert not told(world)
+    assert storage.get_maximum_record_id() == before
+    assert audit(world).passed
+
+
+def moment(at_ms: int | dg.RunRecord) -> str:
+    from pipeline_defs.moments import time_text
+
+    return time_text(int((at_ms.end_time or 0) * 1000) if isinstance(at_ms, dg.RunRecord) else at_ms)

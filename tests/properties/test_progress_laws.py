@@ -1,0 +1,125 @@
+"""Progress (AC16, AC17): silence is told where something waits and nothing lands, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import PlanLog, Tail
+from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.core.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
+from tests.support.strategies import EPOCH_MS, TOPIC, World, logs, provenance, staged_file
+
+PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
+
+
+def land(log: PlanLog, ranges: Sequence[OffsetRange], landed_at_ms: int = EPOCH_MS) -> Coverage:
+    """Lands some ranges of a log, every row of them, at one moment."""
+    manifests = {
+        offsets: Manifest(
+            TOPIC,
+            offsets,
+            staged_file(offsets, range(offsets.start, offsets.end)),
+            (),
+            replace(provenance(offsets), landed_at_ms=landed_at_ms),
+        )
+        for offsets in ranges
+    }
+    return Coverage(log, manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
+
+
+def two_ranges() -> PlanLog:
+    """Is a log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
+    topic = World()
+    topic.grow(0, 20)
+    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    assert step is not None
+    return PlanLog(TOPIC, (step,))
+
+
+@given(logs(), st.integers(0, 10**12))
+def test_where_nothing_waits_nothing_is_said(log: PlanLog, later_ms: int) -> None:
+    """[R-56] AC16: an idle topic makes no noise, however long it is idle."""
+    coverage = land(log, list(log.ranges))
+    assert find_silences(coverage, {}, 60, EPOCH_MS + later_ms) == []
+
+
+@given(logs(), st.data(), st.integers(0, 2 * PATIENCE_MS), st.integers(0, 2 * PATIENCE_MS))
+def test_a_partition_is_named_exactly_when_it_has_waited_for_too_long(
+    log: PlanLog, chance: st.DataObject, landed_ms: int, waited_ms: int
+) -> None:
+    """[R-56] Per Kafka partition, by the oldest pending range, and anew since anything of it has landed."""
+    some = st.sets(st.sampled_from(list(log.ranges))) if log.ranges else st.just(set())
+    newest_ms = max((step.planned_at_ms for step in log.steps), default=EPOCH_MS)
+    coverage = land(log, sorted(chance.draw(some)), newest_ms + landed_ms)
+    now_ms = newest_ms + landed_ms + waited_ms
+    expected = []
+    for partition in sorted({offsets.partition for offsets in coverage.pending()}):
+        first = next(offsets for offsets in coverage.pending() if offsets.partition == partition)
+        landed = any(o.partition == partition and o.generation == log.generation for o in coverage.manifests)
+        since_ms = newest_ms + landed_ms if landed else log.ranges[first].planned_at_ms
+        if now_ms - since_ms > PATIENCE_MS:
+            expected.append(Silence(partition, first.start, first, since_ms))
+    assert find_silences(coverage, {}, 10**6, now_ms) == expected, "a planned range has nothing to wait for"
+
+
+@pytest.mark.parametrize(
+    ("record", "max_age_seconds", "waited_ms", "is_named"),
+    [
+        pytest.param(Unplanned(20, EPOCH_MS), 60, PATIENCE_MS, False, id="not for long enough"),
+        pytest.param(Unplanned(20, EPOCH_MS), 60, PATIENCE_MS + 1, True, id="for too long"),
+        pytest.param(Unplanned(20, EPOCH_MS), 100, 10 * 100_000, False, id="it may wait for max_age"),
+        pytest.param(Unplanned(20, EPOCH_MS), 100, 10 * 100_000 + 1, True, id="for more than 10 times max_age"),
+        pytest.param(Unplanned(20, 1_000), 60, PATIENCE_MS, False, id="an old timestamp: since the last plan step"),
+        pytest.param(
+            Unplanned(20, EPOCH_MS + 2 * PATIENCE_MS), 60, PATIENCE_MS + 1, True, id="a future one says nothing"
+        ),
+        pytest.param(Unplanned(20, None), 60, PATIENCE_MS + 1, True, id="no timestamp: since the last plan step"),
+    ],
+)
+def test_a_record_that_no_range_has_is_named_when_it_has_waited_for_too_long(
+    record: Unplanned, max_age_seconds: float, waited_ms: int, is_named: bool
+) -> None:
+    """[R-56] That the planner does not run is found by what it has not planned."""
+    log = two_ranges()
+    coverage = land(log, list(log.ranges))
+    found = find_silences(coverage, {0: record}, max_age_seconds, EPOCH_MS + waited_ms)
+    assert found == ([Silence(0, 20, None, EPOCH_MS)] if is_named else [])
+
+
+def test_what_lands_begins_the_wait_anew() -> None:
+    """[R-56] A backlog that is worked off is no silence; the control: it is, where nothing of it landed."""
+    log = two_ranges()
+    first, second = log.ranges
+    now_ms = EPOCH_MS + PATIENCE_MS + 1
+    assert find_silences(land(log, []), {}, 60, now_ms) == [Silence(0, 0, first, EPOCH_MS)]
+    assert find_silences(land(log, [first], now_ms - 5), {}, 60, now_ms) == []
+    later_ms = now_ms + PATIENCE_MS
+    assert find_silences(land(log, [first], now_ms - 5), {}, 60, later_ms) == [Silence(0, 10, second, now_ms - 5)]
+
+
+def test_a_topic_that_was_never_planned_is_told_by_its_oldest_record() -> None:
+    """[R-56] Nor has it landed anything: since when is what the record itself says, and without that nothing is."""
+    nothing = Coverage(PlanLog(TOPIC, ()), {}, {})
+    now_ms = EPOCH_MS + PATIENCE_MS + 1
+    assert find_silences(nothing, {0: Unplanned(0, EPOCH_MS)}, 60, now_ms) == [Silence(0, 0, None, EPOCH_MS)]
+    assert find_silences(nothing, {0: Unplanned(0, None)}, 60, now_ms) == []
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=9))
+def test_failures_in_a_row_keep_the_first_and_the_last(seconds: list[int]) -> None:
+    """[R-33] [R-56] Since when is the first of them; whose words are told, the last one's."""
+    tried, times = NEVER_TRIED, sorted(EPOCH_MS + each for each in seconds)
+    for number, ended_ms in enumerate(times):
+        tried = tried.then_failed(f"run-{number}", ended_ms)
+    assert (tried.attempts, tried.first_failed_ms, tried.last_ended_ms) == (len(times), times[0], times[-1])
+    assert tried.failed_run == f"run-{len(times) - 1}"
+    assert tried.is_stalled == (len(times) >= STALLED_AFTER_ATTEMPTS)
