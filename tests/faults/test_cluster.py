@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
+from pipeline_defs.core.errors import BadSetting, BrokerUnavailable, UnknownTopic
 from pipeline_defs.core.losses import CLOSED
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.drills.producing import lose_leader
@@ -207,6 +207,21 @@ def land_until_landed(world: World, on_step: StepWatcher = no_step) -> None:
     if world.pending:
         assert outcomes(world.land()) == {Outcome.LANDED}
     assert_landed_whole(world)
+
+
+# ---- the cluster itself
+
+
+@pytest.mark.long
+def test_a_cluster_that_does_not_come_up_leaves_no_process(tmp_path: Path) -> None:
+    """The control is every other test here; a second start with what is asked for rightly finds the same nodes."""
+    jars = resolve_jars("broker", JARS)
+    with pytest.raises(BrokerUnavailable, match="was not ready in time"):
+        start_cluster(tmp_path, jars=jars, timeout_seconds=0)
+    assert [read_broker(node) for node in sorted(tmp_path.glob("node*"))] == [None] * 3
+    with pytest.raises(BadSetting, match="has 3 brokers, 5 are asked for"):
+        start_cluster(tmp_path, jars=jars, brokers=5)
+    assert stop_cluster(tmp_path) == 0
 
 
 # ---- a leader dies

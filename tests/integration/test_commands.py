@@ -257,6 +257,19 @@ def test_produce_says_what_was_acknowledged(
     assert end == 30 + 2 * ("--transactional-id" in options)
 
 
+def test_produce_says_what_was_not_acknowledged(flights: Offsetlake, settings: Settings, tmp_path: Path) -> None:
+    """The broker refuses a record that is larger than the topic allows; the count is of what it has taken."""
+    topic = f"small-{uuid.uuid4().hex[:8]}"
+    file = tmp_path / "records.jsonl"
+    file.write_text(f'{{"n": "{os.urandom(5_000).hex()}"}}\n')
+    with Kafka(str(settings.bootstrap_servers)) as kafka:
+        kafka.create_topic(topic, 1, {"max.message.bytes": "1000"})
+        run = flights("produce", topic, "--file", str(file))
+        assert kafka.read_watermarks(topic, "read_committed")[0].end == 0
+    assert run.returncode == 1
+    assert "of 1 records 0 are acknowledged and 1 are not" in run.stderr.replace("\n", " ")
+
+
 def test_produce_aborts_the_transaction_that_a_bad_line_falls_into(
     flights: Offsetlake, settings: Settings, tmp_path: Path
 ) -> None:
