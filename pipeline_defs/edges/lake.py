@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..core.coverage import Coverage
 from ..core.delivery import Claim, Delivery
-from ..core.errors import BrokenManifest
+from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
@@ -156,10 +156,18 @@ class Lake:
             if manifest.revision:
                 self._exchange(manifest)
             elif manifest.file is not None:
-                self.store.publish(manifest.file.path, published_path(manifest))
+                self._publish_new(manifest.file.path, published_path(manifest))
         except FileNotFoundError:
             return False
         return True
+
+    def _publish_new(self, staged: str, path: str) -> None:
+        if self.store.publish(staged, path) is Answer.CONFLICT and not self.store.exists(path):
+            raise LakeUnavailable(
+                f"cannot publish {self.store.url(path)}: what stands there is no file; nothing is lost; move it away, and the "
+                "next run publishes the range",
+                path=path,
+            )
 
     def _exchange(self, manifest: Manifest) -> None:
         path = published_path(manifest)

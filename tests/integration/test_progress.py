@@ -10,7 +10,9 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.checks import PROGRESS, standing_key
+from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.edges.lake import data_path
 from pipeline_defs.sensors import build_sensor
 from tests.support.world import World
 
@@ -133,6 +135,23 @@ def test_a_range_that_fails_leaves_the_others_of_its_run_landed(world: World) ->
     assert red.metadata["concerns"].value == "0-0-100"
     in_the_way.unlink()
     world.launch()
+    world.assert_all_landed_once()
+
+
+def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: World) -> None:
+    """[R-56] To put-if-absent it is as if the file were there: the range must not pass for landed."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan()
+    (offsets,) = world.pending
+    in_the_way = world.lake_folder / data_path(world.name, offsets)
+    in_the_way.mkdir(parents=True)
+    for outcome in (Outcome.FAILED, Outcome.FAILED):  # committed and not published, then not rolled forward
+        (verdict,) = world.land()
+        assert verdict.outcome is outcome
+        assert f"cannot publish {in_the_way}: what stands there is no file" in verdict.violations[0]
+    in_the_way.rmdir()
+    world.land()
     world.assert_all_landed_once()
 
 
