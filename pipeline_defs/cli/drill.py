@@ -45,21 +45,19 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json
     \b
     Examples:
       offsetlake drill
-      offsetlake drill kill_at_commit recreate --json
+      offsetlake drill kill_at_commit recreate lose_leader --json
       offsetlake drill --schedules 500 --seed 7
       offsetlake drill --schedules 1 --seed 7 --first 42
     """
-    from ..drills.report import choose_drills, is_right, run_drills
+    from ..drills.report import choose, is_right, run_drills
 
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
-    chosen = [] if schedules and not names else choose_drills(names)
+    chosen = choose(names, schedules, seed, first)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting broker and Spark", total=None)
-        report = run_drills(
-            read_settings(), chosen, seed, schedules, first, lambda text: bar.update(task, description=escape(text))
-        )
+        report = run_drills(read_settings(), chosen, lambda text: bar.update(task, description=escape(text)))
     if as_json:
         print_json(report)
     else:

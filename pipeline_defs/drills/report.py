@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from ..core.errors import BadSetting
 from ..edges.broker import Broker, start_broker, stop_broker
 from ..edges.jars import resolve_jars
 from ..settings import Settings
+from .acks import NAME as ACKS
+from .acks import drill_acks
 from .arena import Arena, Row
 from .faults import DRILLS, Drill
 from .schedules import run_schedule
@@ -28,38 +30,53 @@ BROKER_PROPERTIES = {
 }
 
 
-def choose_drills(names: Sequence[str]) -> list[Drill]:
-    """Returns the drills named, or all; refuses names that are none."""
-    unknown = [name for name in names if name not in DRILLS]
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Is what a person asked for: drills, whether acks are drilled too, and random schedules."""
+
+    drills: Sequence[Drill]
+    acks: bool
+    schedules: int = 0
+    seed: int = 1
+    first: int = 0
+
+
+def choose(names: Sequence[str], schedules: int, seed: int, first: int) -> Chosen:
+    """Returns the drills named, or all; refuses names that are none. Schedules without names are run alone."""
+    unknown = [name for name in names if name not in {*DRILLS, ACKS}]
     if unknown:
         raise BadSetting(
-            f"{', '.join(unknown)}: no such drill; nothing was started; drills are {', '.join(DRILLS)}", names=unknown
+            f"{', '.join(unknown)}: no such drill; nothing was started; drills are {', '.join([*DRILLS, ACKS])}",
+            names=unknown,
         )
-    return [DRILLS[name] for name in names or DRILLS]
+    wanted = names or ([] if schedules else [*DRILLS, ACKS])
+    return Chosen([DRILLS[name] for name in wanted if name != ACKS], ACKS in wanted, schedules, seed, first)
 
 
-def run_drills(
-    settings: Settings, drills: Sequence[Drill], seed: int, schedules: int, first: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -> dict[str, Any]:
     """Runs drills, then random schedules; returns the report as a document for JSON."""
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     rows: list[Row] = []
     random_rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder, _ground(settings, Path(folder)) as ground:
         own, broker, environment = ground
-        turns = [(drill, name, policy) for drill in drills for name, policy in _turns(drill)]
+        turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
         for number, (drill, name, policy) in enumerate(turns, 1):
             say(f"drill {number} of {len(turns)}: {drill.name}, {name} {policy.value if name == 'offsetlake' else ''}")
             with _arena(own, broker, environment, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
                 rows.append(_run(arena, drill, name))
-        for number in range(first, first + schedules):
+        if chosen.acks:
+            say(f"drill {ACKS}, on three brokers")
+            rows += drill_acks(own, Path(folder))
+        for number in range(chosen.first, chosen.first + chosen.schedules):
             wrong = sum(row.verdict != "right" for row in random_rows)
-            say(f"schedule {number - first + 1} of {schedules}, seed {seed}: {wrong} wrong so far")
+            done = number - chosen.first + 1
+            say(f"schedule {done} of {chosen.schedules}, seed {chosen.seed}: {wrong} wrong so far")
             with _arena(own, broker, environment, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
-                random_rows.append(run_schedule(arena, seed, number))
-    report: dict[str, Any] = {"seed": seed, "drills": [asdict(row) for row in rows]}
-    if schedules:
-        report["drills"].append(asdict(_sum_up(random_rows, seed)))
+                random_rows.append(run_schedule(arena, chosen.seed, number))
+    report: dict[str, Any] = {"seed": chosen.seed, "drills": [asdict(row) for row in rows]}
+    if chosen.schedules:
+        report["drills"].append(asdict(_sum_up(random_rows, chosen.seed)))
         report["schedules"] = {
             "count": len(random_rows),
             "kills": sum(row.note.count("kill ") for row in random_rows),
