@@ -25,7 +25,15 @@ from .edges.lake import Lake
 from .edges.parquet import PartFile
 from .reading import claim, split_readable
 from .redo import compare, roll_forward
-from .staging import Staged, match_parts, open_staging, sweep_own_staging, verify_range, written_back
+from .staging import (
+    Staged,
+    match_parts,
+    open_staging,
+    stage_empty,
+    sweep_own_staging,
+    verify_range,
+    written_back,
+)
 
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 
@@ -231,20 +239,20 @@ def _bring(manifest: Manifest, part: PartFile | None, lake: Lake) -> None:
 def _publish(ours: Manifest, outcome: Outcome, tools: Tools) -> Verdict:
     offsets = ours.offsets
     tools.on_step("commit", key=offsets.key, digest=ours.digest)
-    if not tools.lake.publish(ours):
+    standing = tools.lake.publish(ours)
+    if standing is None:
         return failed(offsets, f"staged file {ours.file.path if ours.file else ''} is gone before it was published")
     tools.on_step("publish", key=offsets.key)
-    return Verdict(offsets, outcome, ours)
+    return Verdict(offsets, outcome if standing == ours else Outcome.SUPERSEDED, standing)
 
 
 def _replace(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Verdict:
     """Commits what was read now as the next revision, and exchanges the file; one attempt wins, as ever."""
     lake = run.tools.lake
-    newer = replace(ours, revision=standing.revision + 1)
+    file = ours.file or stage_empty(standing, run.attempt, lake)
+    newer = replace(ours, file=file, revision=standing.revision + 1)
     _bring(newer, part, lake)
     winner = lake.commit_manifest(newer)
     if winner.provenance.attempt != run.attempt.id:
         return compare(winner, ours, part, lake, is_redo=True)
-    verdict = _publish(newer, Outcome.REPLACED, run.tools)
-    newest = lake.read_manifests(run.topic)[ours.offsets]
-    return verdict if newest == newer else Verdict(ours.offsets, Outcome.SUPERSEDED, newest)
+    return _publish(newer, Outcome.REPLACED, run.tools)

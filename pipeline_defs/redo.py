@@ -53,10 +53,12 @@ def roll_forward(manifest: Manifest, lake: Lake) -> bool:
                     return False
         except FileNotFoundError:
             return False
-    return lake.publish(manifest)
+    return lake.publish(manifest) is not None
 
 
 def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
+    if standing.rows == ours.rows == 0:
+        return None
     if part is None or standing.file is None:
         return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
     with lake.local_copy(published_path(standing)) as published:

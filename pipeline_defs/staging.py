@@ -17,14 +17,14 @@ from .attempt import Attempt, Tools
 from .core.coverage import Coverage
 from .core.holes import explain_holes, missing_offsets
 from .core.losses import Reading
-from .core.manifest import Manifest, Provenance
+from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
 from .core.planlog import PlanStep
 from .core.scans import Scan
 from .core.verdicts import verify_staged
 from .edges import parquet
 from .edges.footer import canonicalize
-from .edges.lake import Lake
+from .edges.lake import Lake, published_path
 
 WATCH_SECONDS = 0.05
 
@@ -132,6 +132,23 @@ def verify_range(
         schema=part.schema if part else {},
     )
     return manifest, []
+
+
+def stage_empty(standing: Manifest, attempt: Attempt, lake: Lake) -> StagedFile | None:
+    """Stages a file without rows, for a replace that finds none; none where nothing is published.
+
+    Were the published file taken away instead, its name would be free, and a stale attempt could publish there again.
+    """
+    if not lake.store.exists(published_path(standing)):
+        return None
+    path = f"staging/{attempt.id}/{standing.offsets.key}.empty.parquet"
+    with lake.local_copy(published_path(standing)) as published, tempfile.TemporaryDirectory() as folder:
+        empty = Path(folder) / "empty.parquet"
+        parquet.write_empty(published, empty)
+        lake.store.upload(empty, path)
+        lake.store.make_durable(path)
+        start = standing.offsets.start
+        return StagedFile(path, empty.stat().st_size, parquet.digest(empty), 0, start, start, None, None)
 
 
 def _log_start(topic: str, partition: int, tools: Tools) -> int:

@@ -34,8 +34,8 @@ class Coverage:
 
     `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range
     can own; `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of
-    `at_most_once`. `doubles` are files of `at_least_once` that no manifest names; `exchanging` are ranges whose manifest
-    was replaced while the file of the one before may still stand.
+    `at_most_once`. `doubles` are files of `at_least_once` that no manifest names; `unfinished` are
+    ranges that are committed and whose staged file still waits to be published, or to be exchanged.
     """
 
     log: PlanLog
@@ -45,23 +45,28 @@ class Coverage:
     accepted: Mapping[OffsetRange, Acceptance] = field(default_factory=dict)
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
     doubles: tuple[str, ...] = ()
-    exchanging: frozenset[OffsetRange] = frozenset()
+    unfinished: frozenset[OffsetRange] = frozenset()
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Says whether the manifest exists and its file, where it has one, is published."""
         manifest = self.manifests.get(offsets)
-        if manifest is None or offsets in self.exchanging:
+        if manifest is None or offsets in self.unfinished:
             return False
         if manifest.revision:  # a file is there in any case: is it this revision's?
             return self.published.get(offsets) == (manifest.file.bytes if manifest.file else None)
         return manifest.file is None or offsets in self.published
 
     def state_of(self, link: Link) -> State:
-        """Returns where a link stands; an un-landed range of a closed generation is lost."""
+        """Returns where a link stands; what is committed is finished whatever became of its topic.
+
+        Else an un-landed range of a closed generation is lost.
+        """
         if link.kind is not LinkKind.RANGE:
             return State(link.kind.value)
         if self.is_landed(link.offsets):
             return State.LANDED
+        if link.offsets in self.unfinished:
+            return State.PENDING
         if link.offsets in self.claims:
             return State.CLAIMED
         return State.LOST if link.offsets.generation < self.log.generation else State.PENDING

@@ -30,7 +30,8 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.001",
     "min.compaction.lag.ms": "0",
 }
-DISK_BYTES = 1024 * 1024
+DISK_BYTES = 16 * 1024 * 1024  # more than any jar that Spark copies at its start
+BIG_RECORD_BYTES = 400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,8 @@ def compact(arena: Arena, name: str) -> System:
     for partition in range(arena.partitions):
         for number in range(EACH):
             arena.produce_one(partition, key=b"k%d" % (number % 7), timestamp_ms=now - 4 * HOUR_MS)
+    arena.flush()
+    for partition in range(arena.partitions):
         arena.produce_one(partition, key=b"closing", timestamp_ms=now + SEGMENT_MS + HOUR_MS // 6)
     arena.flush()
     before = len(arena.truth)
@@ -264,8 +267,8 @@ def race_planners(arena: Arena, name: str) -> System:
 
 
 def fill_disk(arena: Arena, name: str) -> System:
-    """Has every file end at a megabyte, as on a disk that is full (`RLIMIT_FSIZE`); then there is room again."""
-    arena.produce(EACH, value_bytes=20_000)
+    """Has no file grow beyond 16 MiB (`RLIMIT_FSIZE`), less than a range is, as on a full disk; then there is room."""
+    arena.produce(EACH // 4, value_bytes=BIG_RECORD_BYTES)
     limited = arena.system(name, disk_bytes=DISK_BYTES)
     reason = arena.run_in_child(limited)
     arena.fault_proven = bool(reason)

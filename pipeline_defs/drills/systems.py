@@ -237,7 +237,8 @@ class StructuredStreaming:
     def _uncommitted(self) -> set[tuple[str, Path]]:
         logs = [path.read_text() for path in (self.folder / "_spark_metadata").glob("*") if path.name.isdigit()]
         files = [path for path in self.folder.glob("*.parquet") if not any(path.name in text for text in logs)]
-        return {("written" if path.read_bytes().endswith(b"PAR1") else "writing", path) for path in files}
+        is_half = any(not path.read_bytes().endswith(b"PAR1") for path in files)
+        return {("writing" if is_half else "written", path) for path in files}
 
     def books(self) -> Books:
         """Counts the rows that the sink shows; it says nothing of holes or losses."""

@@ -24,7 +24,7 @@ from ..core.coverage import Coverage
 from ..core.delivery import Claim, Delivery
 from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.losses import Acceptance
-from ..core.manifest import Manifest
+from ..core.manifest import Manifest, StagedFile
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
 from .store import Answer, Store
@@ -143,23 +143,27 @@ class Lake:
         """Says whether the manifest's file, where it has one, stands under its final name."""
         size = self.store.size(published_path(manifest))
         if manifest.revision:  # a file stands there in any case: is it this revision's?
-            return size == (manifest.file.bytes if manifest.file else None) and not self._is_exchanging(manifest)
+            return size == (manifest.file.bytes if manifest.file else None) and not self._is_staged(manifest)
         return manifest.file is None or size is not None
 
-    def publish(self, manifest: Manifest) -> bool:
-        """Publishes the staged file that the manifest names; false where that file is gone.
+    def publish(self, manifest: Manifest) -> Manifest | None:
+        """Publishes the staged file that the manifest names; none where that file is gone.
 
-        A file that already stands there was put there for the same manifest: nothing else publishes. A revision of a
-        manifest exchanges the file of the one before, unless a later revision stands by then.
+        A file that already stands there was put there for the same manifest, or for a later revision: a name is never
+        free again. A revision exchanges the file of the one before, unless a later one stands by then. Returns the
+        manifest that stands afterwards, this one or a later revision.
         """
         try:
-            if manifest.revision:
-                self._exchange(manifest)
+            if manifest.file is not None and manifest.revision:
+                self._exchange(manifest, manifest.file)
             elif manifest.file is not None:
                 self._publish_new(manifest.file.path, published_path(manifest))
         except FileNotFoundError:
-            return False
-        return True
+            return None
+        return self.read_manifests(manifest.topic)[manifest.offsets] if self._is_replaced(manifest) else manifest
+
+    def _is_replaced(self, manifest: Manifest) -> bool:
+        return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
 
     def _publish_new(self, staged: str, path: str) -> None:
         if self.store.publish(staged, path) is Answer.CONFLICT and not self.store.exists(path):
@@ -169,19 +173,13 @@ class Lake:
                 path=path,
             )
 
-    def _exchange(self, manifest: Manifest) -> None:
+    def _exchange(self, manifest: Manifest, file: StagedFile) -> None:
         path = published_path(manifest)
-        later = manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1)
-        size = manifest.file.bytes if manifest.file else None
+        guard = manifest_path(manifest.topic, manifest.offsets, 0)
         try:
-            self.store.exchange(
-                manifest.file.path if manifest.file else None,
-                path,
-                guard=manifest_path(manifest.topic, manifest.offsets, 0),
-                is_due=lambda: not self.store.exists(later),
-            )
+            self.store.exchange(file.path, path, guard=guard, is_due=lambda: not self._is_replaced(manifest))
         except FileNotFoundError:
-            if self.store.size(path) != size:  # else another attempt has finished it
+            if self.store.size(path) != file.bytes:  # else another attempt has finished it
                 raise
 
     @contextmanager
@@ -220,12 +218,16 @@ class Lake:
             self.read_accepted(topic),
             self.read_claims(topic),
             tuple(doubles),
-            frozenset(offsets for offsets, manifest in manifests.items() if self._is_exchanging(manifest)),
+            frozenset(
+                offsets
+                for offsets, manifest in manifests.items()
+                if (manifest.revision or published_path(manifest) not in files) and self._is_staged(manifest)
+            ),
         )
 
-    def _is_exchanging(self, manifest: Manifest) -> bool:
-        # the exchange takes the staged file away
-        return manifest.revision > 0 and manifest.file is not None and self.store.exists(manifest.file.path)
+    def _is_staged(self, manifest: Manifest) -> bool:
+        # publishing leaves the staged file, an exchange takes it away
+        return manifest.file is not None and self.store.exists(manifest.file.path)
 
 
 def published_path(manifest: Manifest) -> str:

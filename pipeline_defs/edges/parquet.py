@@ -87,6 +87,11 @@ def staged_file(part: PartFile, lake_path: str) -> StagedFile:
     )
 
 
+def write_empty(like: Path, path: Path) -> None:
+    """Writes a file with the columns of another one, and no rows."""
+    pq.write_table(pq.read_schema(like).empty_table(), path, compression="zstd")
+
+
 def differing_rows(landed: Path, read_again: Path) -> str | None:
     """Compares two files row by row; none where the rows are equal, else what differs first."""
     before, after = (pq.read_table(path) for path in (landed, read_again))

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
@@ -22,6 +22,10 @@ from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown
+
+
+if TYPE_CHECKING:
+    from obstore import UpdateVersion
 
 
 class Answer(StrEnum):
@@ -153,12 +157,12 @@ class Store:
                 raise FileNotFoundError(staged) from error
             return Answer.COMMITTED
 
-    def exchange(self, staged: str | None, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
+    def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
         """Puts a staged object in the place of a published one, in one step, and takes the staged name away.
 
         The only change that an object ever sees. `is_due` is asked where no stale caller can come in between: under a
         lock of the object `guard`, which ends with the process that holds it, or, on an object store, before a put that
-        holds only for the version that was there. None as `staged` takes the published object away.
+        holds only for the version that was there.
         """
         with self._explained("exchange", final):
             if self.local_root is None:
@@ -168,31 +172,28 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not is_due():
                     return
-                if staged is None:
-                    (self.local_root / final).unlink(missing_ok=True)
-                else:
-                    _fsync(self.local_root / staged)
-                    (self.local_root / staged).replace(self.local_root / final)
+                _fsync(self.local_root / staged)
+                (self.local_root / staged).replace(self.local_root / final)
                 _fsync((self.local_root / final).parent)
 
-    def _exchange_remote(self, staged: str | None, final: str, is_due: Callable[[], bool]) -> None:
+    def _exchange_remote(self, staged: str, final: str, is_due: Callable[[], bool]) -> None:
         try:
             found = obstore.head(self.objects, final)
             if not is_due():
                 return
-            if staged is None:
-                obstore.delete(self.objects, final)
-                return
             data = obstore.get(self.objects, staged).bytes()
-            obstore.put(self.objects, final, data, mode={"e_tag": found["e_tag"], "version": found["version"]})
+            seen: UpdateVersion = {"e_tag": found["e_tag"]}
+            if found["version"] is not None:
+                seen["version"] = found["version"]
+            obstore.put(self.objects, final, data, mode=seen)
             obstore.delete(self.objects, staged)
         except PreconditionError:
             return  # another attempt has exchanged it
         except NotFoundError as error:
-            raise FileNotFoundError(staged or final) from error
+            raise FileNotFoundError(staged) from error
 
     def upload(self, local: Path, path: str) -> None:
-        """Brings a file that Spark staged on this machine to a name of the attempt's own in an object store."""
+        """Brings a file of this machine to a name of the attempt's own in the lake."""
         with self._explained("write", path):
             obstore.put(self.objects, path, local)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.ledger import read_ledger
 from tests.support.killing import stopped_at
 from tests.support.world import World
 
@@ -107,6 +110,22 @@ def test_a_torn_staged_file_is_not_rolled_forward(world: World) -> None:
     staged = world.lake_folder / manifest.file.path
     staged.write_bytes(staged.read_bytes()[:-100] + bytes(100))
     assert_landed_as_committed(world, manifest)
+
+
+@pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_MOST_ONCE])
+def test_a_committed_range_of_a_recreated_topic_is_published(world: World, delivery: Delivery) -> None:
+    """Killed between commit and publish, and the topic is recreated: what is decided is finished, and not called lost.
+
+    [R-60]
+    """
+    world.topic = dataclasses.replace(world.topic, delivery=delivery)
+    kill_after_commit(world)
+    world.recreate_topic()
+    assert not world.rows()
+    world.tick()
+    world.launch()
+    world.assert_all_landed_once()
+    assert not read_ledger(world.topic, world.edges)
 
 
 def test_without_a_zombie_the_run_lands_by_itself(world: World) -> None:

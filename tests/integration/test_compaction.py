@@ -170,6 +170,29 @@ def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> N
     assert check_published(world.name, world.edges.lake).passed
 
 
+def test_a_stale_attempt_does_not_bring_back_what_a_replace_took_away(world: World) -> None:
+    """A has committed and stands still, B finishes it, all of it is compacted away and replaced by nothing, A goes on.
+
+    [R-60]
+    """
+    create(world, "compact")
+    world.send(keyed(world, KEYS))
+    world.tick()
+    with stopped_at(world, "land", "commit") as stale:
+        (offsets,) = world.pending
+        assert {v.outcome for v in world.land()} == {Outcome.ROLLED_FORWARD}
+        assert len(world.rows()) == KEYS
+        world.send(keyed(world, KEYS))
+        close_segment(world)
+        world.wait_until(lambda: min(consume(world)) >= KEYS)
+        (verdict,) = world.land([offsets.key], redo=True, on_change="replace")
+        assert (verdict.outcome, world.rows()) == (Outcome.REPLACED, [])
+        stale.resume()
+    assert world.rows() == []
+    assert {v.outcome for v in world.land([offsets.key], redo=True)} == {Outcome.UNCHANGED}
+    assert check_completeness(world.name, world.edges.lake).passed
+
+
 def test_transactions_in_a_compacted_log_are_explained(world: World) -> None:
     """AC14: commits, aborts and markers, then compaction over all of it: rows are right and no hole is left open.
 

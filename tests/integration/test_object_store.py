@@ -72,6 +72,25 @@ def test_put_if_absent_has_one_winner() -> None:
 
 
 @pytest.mark.usefixtures("environment")
+def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
+    """[R-48] Of two who exchange one object, the one that was asked whether it is due before the other's is told so."""
+    store = Store("s3://lake/exchange")
+    store.put_new("final", b"first", "")
+    store.put_new("staged", b"second", "")
+    store.put_new("other", b"third", "")
+
+    def overtaken() -> bool:
+        store.exchange("other", "final", guard="", is_due=lambda: True)
+        return True
+
+    store.exchange("staged", "final", guard="", is_due=overtaken)
+    assert store.get("final") == b"third"
+    assert (store.exists("other"), store.exists("staged")) == (False, True)
+    store.exchange("staged", "final", guard="", is_due=lambda: False)
+    assert store.get("final") == b"third"
+
+
+@pytest.mark.usefixtures("environment")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
     """[R-40] Planned, landed, redone, overtaken, audited and queried, with nothing left in staging."""
     world.create_topic(2)
