@@ -21,7 +21,7 @@ from .acks import drill_acks
 from .arena import Arena, Row
 from .faults import DRILLS, Drill
 from .schedules import run_schedule
-from .systems import GATEWAY_PORT, GATEWAY_SECRET, start_session
+from .systems import gateway_environment, start_session
 
 BROKER_PROPERTIES = {
     "log.initial.task.delay.ms": "500",
@@ -137,11 +137,8 @@ def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker
     try:
         own = replace(settings, bootstrap_servers=broker.bootstrap_servers, spark_master="local[2]")
         session = start_session(own)
-        gateway = session.sparkContext._gateway  # noqa: SLF001 (children share its JVM)
-        assert gateway is not None
-        found = gateway.gateway_parameters
         try:
-            yield own, broker, {GATEWAY_PORT: str(found.port), GATEWAY_SECRET: found.auth_token}
+            yield own, broker, gateway_environment(session)
         finally:
             session.stop()
     finally:

@@ -307,6 +307,14 @@ def start_session(settings: Settings) -> SparkSession:
     return session
 
 
+def gateway_environment(session: SparkSession) -> dict[str, str]:
+    """Is what a child's environment needs to use the JVM of a session of this process."""
+    gateway = session.sparkContext._gateway  # noqa: SLF001 (the only way to it)
+    assert gateway is not None
+    found = gateway.gateway_parameters
+    return {GATEWAY_PORT: str(found.port), GATEWAY_SECRET: found.auth_token}
+
+
 def attach() -> None:
     """Has this process use the Spark session of another one's JVM, where the environment names its gateway."""
     if GATEWAY_PORT not in os.environ:

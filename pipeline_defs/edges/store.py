@@ -23,7 +23,6 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown
 
-
 if TYPE_CHECKING:
     from obstore import UpdateVersion
 

@@ -33,7 +33,7 @@ def test_any_schedule_of_crashes_ends_with_every_row_once(world: World, seed: in
         action, steps = chance.choice([("tick", list(TICK_STEPS)), ("land", list(LAND_STEPS))])
         if action == "land":
             world.tick()
-        with stopped_at(world, action, chance.choice(steps)):
+        with stopped_at(world, action, chance.choice(steps), own_jvm=True):
             seen = world.rows()
             assert len(seen) == len(set(seen))
             assert set(seen) <= set(world.sent.values())

@@ -20,7 +20,7 @@ def test_two_jvms_write_the_same_bytes(world: World) -> None:
             for n in range(100)
         )
     world.tick()
-    with stopped_at(world, "land", "report"):
+    with stopped_at(world, "land", "report", own_jvm=True):
         theirs = {offsets: manifest.digest for offsets, manifest in world.coverage.manifests.items()}
     ours = world.land([offsets.key for offsets in theirs], redo=True)
     assert [verdict.violations for verdict in ours] == [(), ()], "a note would say: equal rows, other bytes"

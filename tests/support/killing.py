@@ -16,6 +16,7 @@ from typing import Any
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
+from pipeline_defs.drills.systems import attach, gateway_environment, start_session
 from pipeline_defs.launching import land_through_dagster, open_instance
 from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import run_tick
@@ -36,6 +37,7 @@ class Task:
 
     def run(self, watch: Callable[..., None]) -> None:
         """Does it once, and tells `watch` each step as it is passed."""
+        attach()
         edges = Edges(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
             if self.action == "tick":
@@ -50,10 +52,15 @@ class Task:
 
 
 @contextmanager
-def stopped_at(world: World, action: str, step: str, nth: int = 1) -> Iterator[Child]:
-    """Runs the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended."""
+def stopped_at(world: World, action: str, step: str, nth: int = 1, *, own_jvm: bool = False) -> Iterator[Child]:
+    """Runs the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended.
+
+    With a JVM of its own the kill takes that too. Else it shares the session's, which starts at once, and whose scan goes
+    on after the kill, as that of a cluster would.
+    """
     task = Task(world.settings, world.topic, action)
-    with child_stopped_at(task, step, nth, log=world.folder / "children.log", environment=os.environ) as child:
+    environment = {**os.environ, **({} if own_jvm else gateway_environment(start_session(world.settings)))}
+    with child_stopped_at(task, step, nth, log=world.folder / "children.log", environment=environment) as child:
         yield child
 
 
