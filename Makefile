@@ -54,7 +54,7 @@ demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Da
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once)
 
 test: setup ## Run the whole suite, real broker and Spark included (at most 10 minutes)
-	@exec .venv/bin/python -m pytest tests -m "not long"
+	@exec .venv/bin/python -m pytest tests -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the tests that take longer
 	@exec .venv/bin/python -m pytest tests -m long
