@@ -27,7 +27,8 @@ from ..edges.operations import Operations
 from ..settings import Settings
 from ..topics import Topic
 from .children import Child, ChildFailed, started, stopped_at
-from .systems import HandWrittenLoop, Offsetlake, StructuredStreaming, System, unwatched, visible_values
+from .peers import HandWrittenLoop, StructuredStreaming
+from .systems import Offsetlake, System, unwatched, visible_values
 
 WAIT_SECONDS = 60
 STARTS = 5

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from ..core.errors import OffsetlakeError
 
-PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.systems", "dagster_pyspark", "pyarrow.dataset", "pyspark.sql"]
+PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.peers", "dagster_pyspark", "pyarrow.dataset", "pyspark.sql"]
 START_SECONDS = 180
 END_SECONDS = 60
 

@@ -74,7 +74,7 @@ def kill_at(step: str) -> Callable[[Arena, str], System]:
 def kill_again_and_again(arena: Arena, name: str) -> System:
     """Kills it three times in a row at different steps, while records arrive."""
     system = arena.system(name)
-    steps = ("stage", "commit", "publish") if name == OURS else system.steps * 3
+    steps = ("stage", "commit", "publish") if name == OURS else KILLS[name] * 3
     for step in steps[:3]:
         arena.produce(EACH // 2)
         arena.kill(system, step)
@@ -98,16 +98,27 @@ def stall(arena: Arena, name: str) -> System:
     return system
 
 
-def expire_unplanned(arena: Arena, name: str) -> System:
+def between(fault: Callable[[Arena, System], bool]) -> Callable[[Arena, str], System]:
+    """Lets the system land, brings a fault about that says whether it happened, and lets it land what comes after."""
+
+    def act(arena: Arena, name: str) -> System:
+        system = arena.system(name)
+        arena.produce(EACH)
+        arena.run(system)
+        arena.fault_proven = fault(arena, system)
+        arena.produce(EACH)
+        arena.run(system)
+        return system
+
+    act.__doc__ = fault.__doc__
+    return act
+
+
+def expire_unplanned(arena: Arena, system: System) -> bool:  # noqa: ARG001 (as `between` calls it)
     """Has the broker delete records that nobody has looked at yet, after some were landed."""
-    system = arena.system(name)
-    arena.produce(EACH)
-    arena.run(system)
     arena.produce(EACH)
     arena.expire(0, EACH + EACH // 2 + 7)
-    arena.fault_proven = True
-    arena.run(system)
-    return system
+    return True
 
 
 def expire_planned(arena: Arena, name: str) -> System:
@@ -163,55 +174,32 @@ def leave_transaction_open(arena: Arena, name: str) -> System:
     return system
 
 
-def recreate(arena: Arena, name: str) -> System:
-    """Has the topic be deleted and created again, with as many records as the old one had."""
-    system = arena.system(name)
+def recreate(arena: Arena, system: System) -> bool:  # noqa: ARG001
+    """Has the topic be deleted and created again; then it gets as many records as the old one had."""
     before = arena.kafka.read_topic_id(arena.topic.name)
-    arena.produce(EACH)
-    arena.run(system)
     arena.recreate()
-    arena.produce(EACH)
-    arena.fault_proven = arena.kafka.read_topic_id(arena.topic.name) != before
-    arena.run(system)
-    return system
+    return arena.kafka.read_topic_id(arena.topic.name) != before
 
 
-def add_partitions(arena: Arena, name: str) -> System:
+def add_partitions(arena: Arena, system: System) -> bool:  # noqa: ARG001
     """Has the topic have more Kafka partitions, filled before anybody notices."""
-    system = arena.system(name)
-    arena.produce(EACH)
-    arena.run(system)
+    before = arena.partitions
     arena.add_partitions(2)
-    arena.produce(EACH)
-    arena.fault_proven = arena.watermarks(arena.partitions - 1).end == EACH
-    arena.run(system)
-    return system
+    return arena.watermarks(before + 1).end == 0
 
 
-def lose_books(arena: Arena, name: str) -> System:
+def lose_books(arena: Arena, system: System) -> bool:  # noqa: ARG001
     """Deletes what the system keeps beside its files: Dagster's database and the group, the checkpoint, the group."""
-    system = arena.system(name)
-    arena.produce(EACH)
-    arena.run(system)
     system.forget()
-    arena.fault_proven = True
-    arena.produce(EACH)
-    arena.run(system)
-    return system
+    return True
 
 
-def delete_group(arena: Arena, name: str) -> System:
+def delete_group(arena: Arena, system: System) -> bool:  # noqa: ARG001
     """Deletes the consumer group that shows how far Offsetlake is."""
-    system = arena.system(name)
-    arena.produce(EACH)
-    arena.run(system)
     group = group_of(arena.topic.name)
     had = bool(arena.kafka.read_group(arena.topic.name, group))
     arena.operations.delete_group(group)
-    arena.fault_proven = had and not arena.kafka.read_group(arena.topic.name, group)
-    arena.produce(EACH)
-    arena.run(system)
-    return system
+    return had and not arena.kafka.read_group(arena.topic.name, group)
 
 
 def overtake(arena: Arena, name: str) -> System:
@@ -313,15 +301,15 @@ DRILLS: Mapping[str, Drill] = {
         ),
         Drill("kill_again_and_again", "SIGKILL three times in a row", kill_again_and_again),
         Drill("stall", "the broker stands still while it is read", stall),
-        Drill("expire_unplanned", "retention before records are planned", expire_unplanned),
+        Drill("expire_unplanned", "retention before records are planned", between(expire_unplanned)),
         Drill("expire_planned", "retention between plan and read", expire_planned, (OURS,)),
         Drill("compact", "compaction before records are read", compact, configs=COMPACTED),
         Drill("abort_transactions", "aborted transactions, done again", abort_transactions),
         Drill("leave_transaction_open", "a transaction is open while others land", leave_transaction_open),
-        Drill("recreate", "the topic is deleted and created again", recreate),
-        Drill("add_partitions", "more Kafka partitions", add_partitions),
-        Drill("lose_books", "Dagster's database, checkpoint or group is deleted", lose_books),
-        Drill("delete_group", "the consumer group is deleted", delete_group, (OURS,)),
+        Drill("recreate", "the topic is deleted and created again", between(recreate)),
+        Drill("add_partitions", "more Kafka partitions", between(add_partitions)),
+        Drill("lose_books", "Dagster's database, checkpoint or group is deleted", between(lose_books)),
+        Drill("delete_group", "the consumer group is deleted", between(delete_group), (OURS,)),
         Drill("overtake", "a paused attempt goes on after another has finished", overtake),
         Drill("tear_staged_file", "a staged file is torn between commit and publish", tear_staged_file, (OURS,)),
         Drill("lose_answers", "answers of commits are lost", lose_answers, (OURS,)),

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .arena import Arena, Row
 from .children import ChildFailed
+from .faults import KILLS, OURS
 from .systems import Offsetlake
 
-STEPS = (
-    "plan_decided",
-    "plan_committed",
-    "keys_registered",
-    "find",
-    "scan",
-    "stage",
-    "verify",
-    "commit",
-    "publish",
-    "reported",
-    "report",
-)
+STEPS = tuple(step for step in KILLS[OURS] if step != "claim")
 MAX_KILLS = 3
 MAX_RECORDS = 120
 
@@ -39,7 +27,7 @@ def run_schedule(arena: Arena, seed: int, number: int) -> Row:
     arena.topic = replace(
         arena.topic, policy=replace(arena.topic.policy, records_per_range=chance.choice([7, 20, 50, 100]))
     )
-    system = arena.system("offsetlake")
+    system = arena.system(OURS)
     assert isinstance(system, Offsetlake)
     told = []
     for _ in range(chance.randint(1, MAX_KILLS)):
@@ -72,11 +60,3 @@ def _happen(arena: Arena, chance: random.Random, number: int) -> str:
         arena.recreate()
         arena.produce(chance.randint(1, MAX_RECORDS))
     return what or "produce"
-
-
-def summarize(rows: Sequence[Row], say: Callable[[str], None]) -> list[str]:
-    """Names the schedules that ended wrong, so that each can be run again alone."""
-    failed = [row.drill for row in rows if row.verdict != "right"]
-    if failed:
-        say(f"{len(failed)} of {len(rows)} schedules failed: {', '.join(failed[:10])}")
-    return failed
