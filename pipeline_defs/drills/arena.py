@@ -120,6 +120,10 @@ class Arena:
         self._remember(self._send(self.waiting))
         self.waiting.clear()
 
+    def is_begun(self) -> bool:
+        """Says whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
+        return Lake(self.settings.lake).read_tail(self.topic.name).seq > 0
+
     def is_planned(self) -> bool:
         """Says whether every record produced so far has a place in the plan log: else recreation takes it untold."""
         heads = Lake(self.settings.lake).read_tail(self.topic.name).heads

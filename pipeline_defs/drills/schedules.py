@@ -49,7 +49,7 @@ def _happen(arena: Arena, chance: random.Random, number: int) -> str:
     for partition in range(arena.partitions):
         arena.produce(chance.randint(1, MAX_RECORDS), partition)
     what = chance.choice(["", "", "expire", "abort", "partitions", "recreate"])
-    if what == "expire":
+    if what == "expire" and arena.is_begun():
         marks = arena.watermarks(0)
         arena.expire(0, chance.randint(marks.earliest, marks.end))
     elif what == "abort":
