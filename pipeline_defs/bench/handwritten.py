@@ -31,8 +31,10 @@ class _Buffer:
     bytes: int = 0
 
 
-def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, on_step: StepWatcher = no_step) -> int:
-    """Reads on from the offsets that it has committed to the end that the topic has now; returns how many rows.
+def read_and_write(
+    bootstrap_servers: str, topic: str, folder: Path, *, group: str, on_step: StepWatcher = no_step
+) -> int:
+    """Reads on from the offsets that its group has committed to the end that the topic has now; returns how many rows.
 
     `on_step` is told when a file is `written`, and when its offsets are `committed`.
     """
@@ -42,7 +44,7 @@ def read_and_write(bootstrap_servers: str, topic: str, folder: Path, *, on_step:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": f"hand-written-{folder}",
+            "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,

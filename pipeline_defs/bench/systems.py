@@ -183,7 +183,8 @@ def hand_written_loop(place: Place) -> Timed:
     """Consumes with confluent-kafka and writes with pyarrow, in this one process."""
 
     def timed() -> None:
-        read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data")
+        group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
+        read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data", group=group)
 
     return timed
 

@@ -132,7 +132,7 @@ class HandWrittenLoop:
         """Reads on from the group's offsets to the end that there is now."""
         limit_files(self.disk_bytes)
         assert self.settings.bootstrap_servers is not None
-        read_and_write(self.settings.bootstrap_servers, self.topic.name, self.folder, on_step=watch)
+        read_and_write(self.settings.bootstrap_servers, self.topic.name, self.folder, group=self._group, on_step=watch)
 
     def books(self) -> Books:
         """Counts the rows that its folder shows; it says nothing of holes or losses."""
@@ -141,4 +141,8 @@ class HandWrittenLoop:
     def forget(self) -> None:
         """Deletes its consumer group."""
         assert self.settings.bootstrap_servers is not None
-        Operations(self.settings.bootstrap_servers).delete_group(f"hand-written-{self.folder}")
+        Operations(self.settings.bootstrap_servers).delete_group(self._group)
+
+    @property
+    def _group(self) -> str:
+        return f"hand-written-{self.topic.name}"
