@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.events import RunFailureReason
+from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 
 from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
@@ -56,7 +58,10 @@ def land_through_dagster(
     on_change: str = "keep",
     topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
-    """Runs the topic's landing job in this process, once per stretch of neighbouring keys."""
+    """Runs the topic's landing job in this process, once per stretch of neighbouring keys.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
+    """
     register_keys(instance, topic, edges.lake.coverage(topic.name))
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
@@ -71,6 +76,8 @@ def land_through_dagster(
             tags=tags | _range_tags(request),
             run_config={**QUIET, "ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}},
         )
+        if _was_interrupted(instance, result.run_id):
+            raise KeyboardInterrupt
         yield Launched(result.run_id, request.ranges, result.success, _reason(result))
 
 
@@ -78,6 +85,12 @@ def _range_tags(request: Request) -> dict[str, str]:
     if len(request.ranges) == 1:
         return {}
     return {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
+
+
+def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
+    run = instance.get_run_by_id(run_id)
+    return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
 
 
 def _reason(result: dg.ExecuteInProcessResult) -> str:
