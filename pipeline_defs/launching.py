@@ -14,10 +14,11 @@ from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
 from .definitions import build_defs
 from .landing import find_ranges
+from .project import read_dagster_yaml
 from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
-from .settings import PROJECT
+from .settings import find_project
 from .topics import REDO_TAG, TOPIC_TAG, Topic
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
@@ -34,11 +35,11 @@ class Launched:
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """Opens the Dagster instance of a home; gives the home the project's dagster.yaml where it has none."""
+    """Opens the Dagster instance of a home; gives the home a project's dagster.yaml where it has none."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / "dagster.yaml"
     if not config.exists():
-        config.write_text((PROJECT / "dagster.yaml").read_text())
+        config.write_text(read_dagster_yaml(find_project()))
     return dg.DagsterInstance.from_config(str(home))
 
 
