@@ -16,10 +16,11 @@ from .broker import broker
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
+from .glance import status
 from .land import land, plan, rebuild
 from .losses import accept_loss, losses
 from .produce import produce
-from .read import audit, sql, status, trace
+from .read import audit, sql, trace
 from .show import ERRORS
 from .sweep import sweep
 

@@ -76,12 +76,16 @@ def test_the_installed_command_says_what_it_can_do(environment: dict[str, str]) 
     assert {"plan", "land", "status", "audit", "losses", "accept-loss"} <= set(run.stdout.split())
 
 
-def test_status_says_planned_landed_and_lag(flights: Offsetlake) -> None:
-    rows = document(flights("status", "flights", "--json"))
+def test_status_says_lag_pace_and_what_to_do(flights: Offsetlake) -> None:
+    (answer,) = document(flights("status", "flights", "--json"))
+    rows = answer["partitions"]
     assert [row["partition"] for row in rows] == [0, 1]
     assert sum(row["landed_offset"] for row in rows) == 500
     assert {(row["lag"], row["pending_ranges"]) for row in rows} == {(0, 0)}
     assert all(row["last_landed_at_ms"] > 0 for row in rows)
+    assert answer["landed_per_second"] > 0
+    shown = flights("status").stdout
+    assert "flights: nothing to do: everything is landed" in shown.splitlines()
 
 
 def test_sql_has_a_view_per_topic_and_ranges(flights: Offsetlake) -> None:
