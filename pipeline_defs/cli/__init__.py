@@ -19,6 +19,7 @@ from .drill import drill
 from .glance import status
 from .land import land, plan, rebuild
 from .losses import accept_loss, losses
+from .metrics import metrics
 from .produce import produce
 from .read import audit, sql, trace
 from .show import ERRORS
@@ -52,6 +53,7 @@ for command in (
     audit,
     losses,
     accept_loss,
+    metrics,
     sweep,
     doctor,
     demo,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.kafka import Kafka
@@ -86,6 +89,34 @@ def test_status_says_lag_pace_and_what_to_do(flights: Offsetlake) -> None:
     assert answer["landed_per_second"] > 0
     shown = flights("status").stdout
     assert "flights: nothing to do: everything is landed" in shown.splitlines()
+
+
+def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
+    flights: Offsetlake, environment: dict[str, str]
+) -> None:
+    """Where no host is given nobody else reaches them; another process cannot have the same port; the end is clean."""
+    command = [sys.executable, "-m", "pipeline_defs.cli", "metrics", "--listen", "0"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None and server.stderr is not None
+        line = server.stdout.readline()
+        match = re.fullmatch(r"metrics at (http://127\.0\.0\.1:(\d+)/metrics); Ctrl-C ends\n", line)
+        assert match is not None, line + server.stderr.read()
+        answer = requests.get(match[1], timeout=60)
+        text = answer.text
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        assert 'kafka_consumergroup_lag_sum{consumergroup="offsetlake.flights",topic="flights"} 0.0' in text
+        refused = flights("metrics", "--listen", match[2])
+        assert (
+            refused.returncode == 2
+            and f"cannot listen on 127.0.0.1:{match[2]}: Address already in use" in refused.stderr
+        )
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=60) == 0
+        assert server.stderr.read() == ""
+    assert "kafka_topic_partitions" in flights("metrics", "flights").stdout
+    assert "expected [HOST:]PORT" in flights("metrics", "--listen", "here:there").stderr
 
 
 def test_sql_has_a_view_per_topic_and_ranges(flights: Offsetlake) -> None:
