@@ -19,6 +19,7 @@ from .drill import drill
 from .glance import status
 from .land import land, plan, rebuild
 from .losses import accept_loss, losses
+from .map import coverage_map
 from .metrics import metrics
 from .produce import produce
 from .read import audit, sql, trace
@@ -53,6 +54,7 @@ for command in (
     audit,
     losses,
     accept_loss,
+    coverage_map,
     metrics,
     sweep,
     doctor,

@@ -119,6 +119,20 @@ def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
     assert "expected [HOST:]PORT" in flights("metrics", "--listen", "here:there").stderr
 
 
+def test_map_draws_the_topic_in_the_terminal_and_in_a_file(flights: Offsetlake, tmp_path: Path) -> None:
+    drawn = flights("map", "flights")
+    assert drawn.returncode == 0, drawn.stderr
+    assert all(f"│ p {partition} │ {'█' * 50} │" in drawn.stdout for partition in (0, 1))
+    file = tmp_path / "maps" / "flights.html"
+    written = flights("map", "flights", "--out", str(file))
+    assert written.returncode == 0, written.stderr
+    assert f"2 ranges of flights drawn in {file}" in written.stdout
+    assert "<title>coverage of flights</title>" in file.read_text()
+    (tmp_path / "a-file").write_text("")
+    refused = flights("map", "flights", "--out", str(tmp_path / "a-file" / "map.html"))
+    assert refused.returncode == 2 and "cannot write the map to" in refused.stderr and "Traceback" not in refused.stderr
+
+
 def test_sql_has_a_view_per_topic_and_ranges(flights: Offsetlake) -> None:
     sql = "SELECT sum(r.rows) AS rows, count(*) AS joined FROM flights f JOIN ranges r ON f.partition = r.partition"
     assert document(flights("sql", sql, "--json"))[0]["joined"] == 500
