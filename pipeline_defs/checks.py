@@ -13,7 +13,6 @@ from .ledger import check_losses, loss_text, read_ledger
 from .progress import check_progress, read_situation
 from .projection import CONCERNS
 from .resources import Edges
-from .sweeping import sweep_orphans
 from .topics import Topic
 
 REPLAY_RANGES = 1
@@ -21,7 +20,6 @@ QUICK = ("tiling", "completeness")  # what every landing run proves again; the r
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
-SWEPT = "orphans_swept"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
     "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
@@ -40,7 +38,7 @@ def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
 
 
 def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Builds the checks of what is around the landed ranges; the sensor's tick tells of the first three too."""
+    """Builds the checks of what is around the landed ranges; the sensors tell of them too."""
     return [_standing_check(topic, name) for name in _STANDING_CHECKS]
 
 
@@ -83,12 +81,6 @@ def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> d
     return progress_result(check_progress(topic, found, instance, edges.now_ms()))
 
 
-def _sweep(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
-    orphans = sweep_orphans(edges.lake, edges.now_ms())
-    facts = {"swept": len(orphans), "swept_bytes": sum(orphan.bytes for orphan in orphans)}
-    return as_result(Finding(SWEPT, "staging", facts=facts))
-
-
 _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {
     NOTHING_LOST: (
         _ask_losses,
@@ -101,10 +93,6 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
     PROGRESS: (
         _ask_progress,
         "What arrives is landed: no range fails again and again, nothing waits while nothing lands, no transaction hangs.",
-    ),
-    SWEPT: (
-        _sweep,
-        "What attempts that died left in the lake's staging is deleted, once no run can be at work on it any more.",
     ),
 }
 

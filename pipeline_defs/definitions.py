@@ -12,8 +12,10 @@ from dagster.components.core.component_tree import ComponentTreeException
 from dagster_pyspark import LazyPySparkResource
 from pydantic import ValidationError
 
+from .alerts import build_failure_sensor
 from .component import KafkaTopic
 from .core.errors import BadSetting
+from .housekeeping import build_sweep
 from .resources import Edges
 from .settings import PROJECT, read_settings
 from .topics import Topic
@@ -26,6 +28,8 @@ def build_defs(
     edges = edges or Edges(read_settings())
     return dg.Definitions.merge(
         topics or dg.load_from_defs_folder(path_within_project=project),
+        build_sweep(),
+        dg.Definitions(sensors=[build_failure_sensor()]),
         dg.Definitions(
             resources={"edges": edges, "pyspark": LazyPySparkResource(spark_config=edges.spark_conf())},
             executor=dg.in_process_executor,

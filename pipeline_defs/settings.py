@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +28,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
     "OFFSETLAKE_HOME": (".offsetlake", "jars, the embedded broker and Dagster's own state"),
+    "OFFSETLAKE_ALERT_URLS": (
+        "none",
+        "whom alerts are sent to beside the UI: Apprise URLs with spaces between, `json://host/hook`",
+    ),
     "DAGSTER_HOME": (".offsetlake/dagster", "Dagster's instance folder"),
 }
 
@@ -42,6 +46,7 @@ class Settings:
     spark_master: str
     spark_driver_memory: str
     dagster_home: Path
+    alert_urls: tuple[str, ...] = field(default=(), repr=False)  # may hold secrets
 
     @property
     def jars(self) -> Path:
@@ -72,6 +77,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         spark_master=env.get("OFFSETLAKE_SPARK_MASTER") or "local[*]",
         spark_driver_memory=env.get("OFFSETLAKE_SPARK_DRIVER_MEMORY") or "4g",
         dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster")),
+        alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
     )
 
 
