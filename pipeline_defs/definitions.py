@@ -1,10 +1,11 @@
-"""What Dagster loads: the topics under assets/, and the edges they run on.
+"""What Dagster loads: the topics of a project, and the edges they run on.
 
 `build_defs` makes a fresh Definitions each time; tests pass their own edges.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import dagster as dg
@@ -17,17 +18,18 @@ from .component import KafkaTopic
 from .core.errors import BadSetting
 from .housekeeping import build_sweep
 from .resources import Edges
-from .settings import PROJECT, read_settings
+from .settings import PROJECT, find_project, read_settings
 from .topics import Topic
 
 
 def build_defs(
-    edges: Edges | None = None, *, project: Path = PROJECT, topics: dg.Definitions | None = None
+    edges: Edges | None = None, *, project: Path | None = None, topics: dg.Definitions | None = None
 ) -> dg.Definitions:
-    """Builds the definitions of a project; `topics` replaces those found under its assets/."""
-    edges = edges or Edges(read_settings())
+    """Builds the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
+    project = project or find_project()
+    edges = edges or Edges(read_settings(project=project))
     return dg.Definitions.merge(
-        topics or dg.load_from_defs_folder(path_within_project=project),
+        topics or dg.load_from_defs_folder(path_within_project=_importable(project)),
         build_sweep(),
         dg.Definitions(sensors=[build_failure_sensor()]),
         dg.Definitions(
@@ -37,10 +39,10 @@ def build_defs(
     )
 
 
-def load_topics(project: Path = PROJECT) -> dict[str, Topic]:
+def load_topics(project: Path | None = None) -> dict[str, Topic]:
     """Reads the topics of a project by name, without starting or asking anything; raises `BadSetting`."""
     try:
-        tree = dg.ComponentTree.for_project(project)
+        tree = dg.ComponentTree.for_project(_importable(project or find_project()))
         topics = [component.as_topic() for component in tree.get_all_components(of_type=KafkaTopic)]
     except (ComponentTreeException, ValidationError) as error:
         cause = error.__cause__ or error
@@ -48,7 +50,14 @@ def load_topics(project: Path = PROJECT) -> dict[str, Topic]:
     return {topic.name: topic for topic in topics}
 
 
+def _importable(project: Path) -> Path:
+    """Has the project's own package be found where it is not installed."""
+    if project != PROJECT and str(project) not in sys.path:
+        sys.path.insert(0, str(project))
+    return project
+
+
 @dg.definitions
 def defs() -> dg.Definitions:
     """Is the code location `offsetlake`."""
-    return build_defs()
+    return build_defs(project=PROJECT)

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.events import RunFailureReason
+from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 
 from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
 from .definitions import build_defs
 from .landing import find_ranges
+from .project import read_dagster_yaml
 from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
-from .settings import PROJECT
+from .settings import find_project
 from .topics import REDO_TAG, TOPIC_TAG, Topic
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
@@ -33,11 +36,11 @@ class Launched:
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """Opens the Dagster instance of a home; gives the home the project's dagster.yaml where it has none."""
+    """Opens the Dagster instance of a home; gives the home a project's dagster.yaml where it has none."""
     home.mkdir(parents=True, exist_ok=True)
     config = home / "dagster.yaml"
     if not config.exists():
-        config.write_text((PROJECT / "dagster.yaml").read_text())
+        config.write_text(read_dagster_yaml(find_project()))
     return dg.DagsterInstance.from_config(str(home))
 
 
@@ -57,7 +60,10 @@ def land_through_dagster(
     on_change: str = "keep",
     topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
-    """Runs the topic's landing job in this process, once per stretch of neighbouring keys."""
+    """Runs the topic's landing job in this process, once per stretch of neighbouring keys.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
+    """
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
     fail_dead_runs(instance, topic)
@@ -73,6 +79,8 @@ def land_through_dagster(
             tags=tags | _range_tags(request),
             run_config={**QUIET, **land_config(topic, on_change)},
         )
+        if _was_interrupted(instance, result.run_id):
+            raise KeyboardInterrupt
         yield Launched(result.run_id, request.ranges, result.success, _reason(result))
 
 
@@ -85,6 +93,12 @@ def _range_tags(request: Request) -> dict[str, str]:
     if len(request.ranges) == 1:
         return {}
     return {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
+
+
+def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
+    run = instance.get_run_by_id(run_id)
+    return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
 
 
 def _reason(result: dg.ExecuteInProcessResult) -> str:

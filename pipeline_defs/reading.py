@@ -66,11 +66,11 @@ def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Re
     taken, ours = [], []
     for reading in readings:
         offsets, attempt = reading.offsets, run.attempt
-        ours_now = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
-        if run.coverage.is_landed(offsets) or run.tools.lake.commit_claim(ours_now) == ours_now:
+        mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
+        first = mine if run.coverage.is_landed(offsets) else run.tools.lake.commit_claim(mine)
+        if first == mine:
             ours.append(reading)
             continue
-        first = run.tools.lake.read_claims(run.topic)[offsets]
         taken.append(
             failed(
                 offsets,

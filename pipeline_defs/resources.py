@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .attempt import Tools
 from .core.errors import BadSetting
 from .edges.jars import read_pins, resolve_jars
-from .edges.java import archive_options, find_java
+from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.spark import Spark, spark_config
@@ -75,7 +75,7 @@ class Edges:
 
     def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
         """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""
-        os.environ["JAVA_HOME"] = str(find_java().parent.parent)  # what pyspark's launcher looks at
+        use_java()
         resolve_jars("spark", self.settings.jars)
 
         def on_step(step: str, **fields: object) -> None:

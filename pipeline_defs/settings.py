@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,8 @@ from pathlib import Path
 from .core.errors import BadSetting
 
 PACKAGE = Path(__file__).parent
-PROJECT = PACKAGE.parent
+PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
+COMPONENTS = "pipeline_defs.component"
 
 # name -> (default, what it is); README shows this table, a test holds them together
 VARIABLES: Mapping[str, tuple[str, str]] = {
@@ -59,8 +61,29 @@ class Settings:
         return self.home / "broker"
 
 
-def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Reads the environment; refuses an `OFFSETLAKE_` variable it does not know, which is most likely a typing error."""
+def find_project(folder: Path | None = None) -> Path:
+    """Finds the project that a folder, by default the current one, lies in: a dg project with Offsetlake's components.
+
+    Where there is none at or above it, Offsetlake's own checkout.
+    """
+    start = (folder or Path.cwd()).absolute()
+    return next((each for each in (start, *start.parents) if _has_components(each / "pyproject.toml")), PROJECT)
+
+
+def _has_components(pyproject: Path) -> bool:
+    try:
+        dg = tomllib.loads(pyproject.read_text())["tool"]["dg"]
+        return COMPONENTS in dg["project"]["registry_modules"]
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return False  # somebody else's file, or none
+
+
+def read_settings(environment: Mapping[str, str] | None = None, project: Path | None = None) -> Settings:
+    """Reads the environment; refuses an `OFFSETLAKE_` variable it does not know, which is most likely a typing error.
+
+    Relative paths are taken from the project's folder, so that every process means the same place.
+    """
+    project = project or find_project()
     env = os.environ if environment is None else environment
     unknown = sorted(name for name in env if name.startswith("OFFSETLAKE_") and name not in VARIABLES)
     if unknown:
@@ -68,15 +91,15 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
             f"environment variable {unknown[0]} is not one of {', '.join(VARIABLES)}; nothing was started; correct or "
             "unset it"
         )
-    home = _path(env.get("OFFSETLAKE_HOME") or ".offsetlake")
+    home = _path(env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
     return Settings(
         home=home,
-        lake=lake if "://" in lake else str(_path(lake)),
+        lake=lake if "://" in lake else str(_path(lake, project)),
         bootstrap_servers=env.get("OFFSETLAKE_BOOTSTRAP_SERVERS") or None,
         spark_master=env.get("OFFSETLAKE_SPARK_MASTER") or "local[*]",
         spark_driver_memory=env.get("OFFSETLAKE_SPARK_DRIVER_MEMORY") or "4g",
-        dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster")),
+        dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
     )
 
@@ -94,7 +117,6 @@ def code_version() -> str:
     return f"{number}+{digest.hexdigest()[:12]}"
 
 
-def _path(text: str) -> Path:
-    """Takes relative paths from the project's folder, so that every process means the same place."""
+def _path(text: str, project: Path) -> Path:
     path = Path(text).expanduser()
-    return path if path.is_absolute() else PROJECT / path
+    return path if path.is_absolute() else project / path

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline_defs.drills.report import BROKER_PROPERTIES
 from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.settings import PROJECT, Settings
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"
 os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JVM)
-# retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
-BROKER_PROPERTIES = {
-    "log.initial.task.delay.ms": "500",
-    "log.retention.check.interval.ms": "500",
-    "log.cleaner.backoff.ms": "200",
-}
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from .broker import broker
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
+from .init import init
 from .land import land, plan, rebuild
 from .losses import accept_loss, losses
 from .produce import produce
@@ -41,6 +42,7 @@ def cli() -> None:
 
 
 for command in (
+    init,
     broker,
     produce,
     plan,

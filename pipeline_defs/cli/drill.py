@@ -57,7 +57,13 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting broker and Spark", total=None)
-        report = run_drills(read_settings(), chosen, lambda text: bar.update(task, description=escape(text)))
+
+        def say(text: str) -> None:
+            bar.update(task, description=escape(text))
+            if not ERRORS.is_terminal:  # a log shows no spinner
+                ERRORS.print(escape(text), soft_wrap=True)
+
+        report = run_drills(read_settings(), chosen, say)
     if as_json:
         print_json(report)
     else:

@@ -16,7 +16,7 @@ from rich.table import Table
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import read_settings
+from ..settings import find_project, read_settings
 from ..topics import Topic
 
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
@@ -37,8 +37,8 @@ def find_topic(name: str) -> Topic:
     topics = load_topics()
     if name not in topics:
         raise UnknownTopic(
-            f"topic {name} has no defs.yaml under assets/; known are {', '.join(sorted(topics)) or 'none'}; nothing was "
-            f"written; add assets/{name}/defs.yaml"
+            f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
+            f"was written; add a folder {name} with its defs.yaml beside the others"
         )
     return topics[name]
 

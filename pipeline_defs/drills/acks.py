@@ -20,7 +20,8 @@ from ..settings import Settings
 from ..topics import Topic
 from .arena import Row
 from .producing import Produced, lose_leader
-from .systems import Offsetlake, unwatched, visible_values
+from .supervisor import run_to_end
+from .systems import Offsetlake, visible_values
 
 NAME = "lose_leader"
 LEVELS = {
@@ -46,7 +47,7 @@ def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
                 dagster_home=folder / topic / "dagster",
             )
             system = Offsetlake(own, Topic(topic, Policy(records_per_range=100, max_age_seconds=0)))
-            system.run(unwatched)
+            run_to_end(system)
             yield from _judge(system, level, produced, time.monotonic() - began)
     finally:
         stop_cluster(folder / "cluster")

@@ -28,10 +28,9 @@ from ..settings import Settings
 from ..topics import Topic
 from .children import Child, ChildFailed, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming
-from .systems import Offsetlake, System, unwatched, visible_values
+from .systems import Offsetlake, System, visible_values
 
 WAIT_SECONDS = 60
-STARTS = 5
 Place = tuple[int, int, int]
 """Generation (how often the topic was recreated before), Kafka partition, offset."""
 
@@ -248,16 +247,6 @@ class Arena:
         with self.running(system, own_jvm=own_jvm) as child:
             word, said = child.hear()
             return "" if word == "finished" else said
-
-    def run(self, system: System) -> None:
-        """Runs the system to its end in this process, undisturbed, with the Spark session that there is.
-
-        What fails is started again some times, as a supervisor would.
-        """
-        retries = stamina.retry_context(on=Exception, attempts=STARTS, timeout=None, wait_initial=1.0, wait_max=5.0)
-        for attempt in retries:
-            with attempt:
-                system.run(unwatched)
 
     def elsewhere(self, system: System) -> System:
         """Is the system as another machine runs it: with a Dagster home of its own, whose pools know nothing of ours."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ..core.delivery import Delivery
@@ -17,10 +17,9 @@ from ..edges.lake import Lake
 from ..landing import group_of
 from .arena import Arena
 from .children import ChildFailed
-from .systems import System
+from .supervisor import run_to_end
+from .systems import KILLS, OURS, STREAMING, System
 
-OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"
-ALL = (OURS, STREAMING, LOOP)
 EACH = 200
 HOUR_MS = 3600 * 1000
 SEGMENT_MS = HOUR_MS * 2 // 3
@@ -34,24 +33,12 @@ DISK_BYTES = 16 * 1024 * 1024  # more than any jar that Spark copies at its star
 BIG_RECORD_BYTES = 400_000
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
-    """Is one fault: who is drilled with it, and under which policies of Offsetlake."""
-
-    name: str
-    what: str
-    act: Callable[[Arena, str], System]
-    systems: tuple[str, ...] = ALL
-    policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
-    configs: Mapping[str, str] | None = None
-
-
 def no_fault(arena: Arena, name: str) -> System:
     """Lets the system land what is produced, twice; the control of all the others."""
     system = arena.system(name)
     for _ in range(2):
         arena.produce(EACH)
-        arena.run(system)
+        run_to_end(system)
     arena.fault_proven = True
     return system
 
@@ -62,10 +49,10 @@ def kill_at(step: str) -> Callable[[Arena, str], System]:
     def act(arena: Arena, name: str) -> System:
         system = arena.system(name)
         arena.produce(EACH)
-        arena.run(system)
+        run_to_end(system)
         arena.produce(EACH)
         arena.kill(system, step, own_jvm=arena.delivery is Delivery.EFFECTIVELY_ONCE)
-        arena.run(system)
+        run_to_end(system)
         return system
 
     return act
@@ -78,7 +65,7 @@ def kill_again_and_again(arena: Arena, name: str) -> System:
     for step in steps[:3]:
         arena.produce(EACH // 2)
         arena.kill(system, step)
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -94,7 +81,7 @@ def stall(arena: Arena, name: str) -> System:
         finally:
             os.kill(arena.broker_pid, signal.SIGCONT)
         child.hear()
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -104,10 +91,10 @@ def between(fault: Callable[[Arena, System], bool]) -> Callable[[Arena, str], Sy
     def act(arena: Arena, name: str) -> System:
         system = arena.system(name)
         arena.produce(EACH)
-        arena.run(system)
+        run_to_end(system)
         arena.fault_proven = fault(arena, system)
         arena.produce(EACH)
-        arena.run(system)
+        run_to_end(system)
         return system
 
     act.__doc__ = fault.__doc__
@@ -125,10 +112,10 @@ def expire_planned(arena: Arena, name: str) -> System:
     """Has the broker delete records after their boundaries were written and before they were read."""
     system = arena.system(name)
     arena.produce(EACH)
-    arena.run(arena.system(name, lands=False))
+    run_to_end(arena.system(name, lands=False))
     arena.expire(0, EACH // 2 + 7)
     arena.fault_proven = True
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -147,7 +134,7 @@ def compact(arena: Arena, name: str) -> System:
     arena.wait(lambda: len(arena.readable()) == 8 * arena.partitions)
     arena.forget_compacted()
     arena.fault_proven = len(arena.truth) < before
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -156,7 +143,7 @@ def abort_transactions(arena: Arena, name: str) -> System:
     system = arena.system(name)
     for number in range(2):
         arena.produce_aborted(EACH // 2, f"drill-{number}")
-        arena.run(system)
+        run_to_end(system)
     ends = sum(arena.watermarks(p).end for p in range(arena.partitions))
     arena.fault_proven = ends >= 2 * len(arena.truth)
     return system
@@ -169,8 +156,8 @@ def leave_transaction_open(arena: Arena, name: str) -> System:
     with arena.open_transaction(EACH // 2):
         arena.produce(EACH)
         arena.fault_proven = all(arena.watermarks(p).end == EACH for p in range(arena.partitions))
-        arena.run(system)
-    arena.run(system)
+        run_to_end(system)
+    run_to_end(system)
     return system
 
 
@@ -207,12 +194,12 @@ def overtake(arena: Arena, name: str) -> System:
     system = arena.system(name)
     arena.produce(EACH)
     with arena.stopped(system, "verify" if name == OURS else "written") as stale:
-        arena.run(arena.elsewhere(system))
+        run_to_end(arena.elsewhere(system))
         try:
             stale.resume()
         except ChildFailed as error:
             arena.note = f"the stale attempt failed: {str(error)[:120]}"
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -228,7 +215,7 @@ def tear_staged_file(arena: Arena, name: str) -> System:
             assert lake.store.local_root is not None
             path = lake.store.local_root / manifest.file.path
             os.truncate(path, path.stat().st_size - 100)
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -238,7 +225,7 @@ def lose_answers(arena: Arena, name: str) -> System:
     system = arena.system(name)
     with arena.stopped(arena.system(name, answers_lost=3), "answer_lost", 3, own_jvm=False) as child:
         child.resume()
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -250,7 +237,7 @@ def race_planners(arena: Arena, name: str) -> System:
     with at_once() as one, at_once() as other:
         one.resume()
         other.resume()
-    arena.run(system)
+    run_to_end(system)
     return system
 
 
@@ -261,59 +248,5 @@ def fill_disk(arena: Arena, name: str) -> System:
     reason = arena.run_in_child(limited)
     arena.fault_proven = bool(reason)
     arena.note = reason[:120]
-    arena.run(replace(limited, disk_bytes=None))  # type: ignore[type-var]
+    run_to_end(replace(limited, disk_bytes=None))  # type: ignore[type-var]
     return limited
-
-
-KILLS: Mapping[str, tuple[str, ...]] = {
-    OURS: (
-        "plan_decided",
-        "plan_committed",
-        "keys_registered",
-        "find",
-        "claim",
-        "scan",
-        "stage",
-        "verify",
-        "commit",
-        "publish",
-        "reported",
-        "report",
-    ),
-    STREAMING: ("writing", "written"),
-    LOOP: ("written", "committed"),
-}
-_BY_STEP = {step: tuple(name for name in ALL if step in KILLS[name]) for steps in KILLS.values() for step in steps}
-
-DRILLS: Mapping[str, Drill] = {
-    drill.name: drill
-    for drill in (
-        Drill("no_fault", "control: nothing goes wrong", no_fault, policies=tuple(Delivery)),
-        *(
-            Drill(
-                f"kill_at_{step}",
-                f"SIGKILL at step {step}",
-                kill_at(step),
-                systems,
-                (Delivery.AT_MOST_ONCE,) if step == "claim" else tuple(Delivery),
-            )
-            for step, systems in _BY_STEP.items()
-        ),
-        Drill("kill_again_and_again", "SIGKILL three times in a row", kill_again_and_again),
-        Drill("stall", "the broker stands still while it is read", stall),
-        Drill("expire_unplanned", "retention before records are planned", between(expire_unplanned)),
-        Drill("expire_planned", "retention between plan and read", expire_planned, (OURS,)),
-        Drill("compact", "compaction before records are read", compact, configs=COMPACTED),
-        Drill("abort_transactions", "aborted transactions, done again", abort_transactions),
-        Drill("leave_transaction_open", "a transaction is open while others land", leave_transaction_open),
-        Drill("recreate", "the topic is deleted and created again", between(recreate)),
-        Drill("add_partitions", "more Kafka partitions", between(add_partitions)),
-        Drill("lose_books", "Dagster's database, checkpoint or group is deleted", between(lose_books)),
-        Drill("delete_group", "the consumer group is deleted", between(delete_group), (OURS,)),
-        Drill("overtake", "a paused attempt goes on after another has finished", overtake),
-        Drill("tear_staged_file", "a staged file is torn between commit and publish", tear_staged_file, (OURS,)),
-        Drill("lose_answers", "answers of commits are lost", lose_answers, (OURS,)),
-        Drill("race_planners", "two planners at once", race_planners, (OURS,)),
-        Drill("fill_disk", "the disk is full, then has room", fill_disk),
-    )
-}

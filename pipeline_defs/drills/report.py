@@ -19,10 +19,11 @@ from ..settings import Settings
 from .acks import NAME as ACKS
 from .acks import drill_acks
 from .arena import Arena, Row
-from .faults import DRILLS, Drill
+from .catalog import DRILLS, Drill
 from .schedules import run_schedule
 from .systems import gateway_environment, start_session
 
+# retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
 BROKER_PROPERTIES = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",

@@ -10,7 +10,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -33,6 +33,25 @@ from ..topics import Topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"
+KILLS: Mapping[str, tuple[str, ...]] = {
+    OURS: (
+        "plan_decided",
+        "plan_committed",
+        "keys_registered",
+        "find",
+        "claim",
+        "scan",
+        "stage",
+        "verify",
+        "commit",
+        "publish",
+        "reported",
+        "report",
+    ),
+    STREAMING: ("writing", "written"),
+    LOOP: ("written", "committed"),
+}
 Watch = Callable[..., None]
 TRIES = 6
 GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from .java import class_archive, find_java
+from .java import class_archive, find_java, use_java
 
 _EXIT_SECONDS = 120
 
@@ -52,7 +52,7 @@ def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(find_java().parent.parent)  # what pyspark's launcher looks at
+    use_java()
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")

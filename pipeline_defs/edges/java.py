@@ -55,6 +55,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     return _verified(java, where)
 
 
+def use_java() -> None:
+    """Has this process's children use the `java` found: pyspark's launcher looks at JAVA_HOME."""
+    os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+
+
 def _verified(java: Path, where: str) -> Path:
     """Is `java` itself once it has said a version that is new enough."""
     try:

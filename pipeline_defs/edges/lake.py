@@ -40,6 +40,7 @@ class Lake:
         self._steps: dict[str, PlanStep] = {}
         self._logs: dict[str, PlanLog] = {}
         self._manifests: dict[str, Manifest] = {}
+        self._claims: dict[str, Claim] = {}
 
     # ---- the plan log
 
@@ -125,8 +126,7 @@ class Lake:
 
     def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
         """Reads every claim of a topic."""
-        paths = self.store.list(f"claims/{topic}")
-        claims = (Claim.from_json(self.store.get(path) or b"", self.store.url(path)) for path in paths)
+        claims = (self._read_claim(path) for path in self.store.list(f"claims/{topic}"))
         return {claim.offsets: claim for claim in claims}
 
     def commit_claim(self, claim: Claim) -> Claim:
@@ -135,7 +135,12 @@ class Lake:
         scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
         if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
             return claim
-        return Claim.from_json(self.store.get(path) or b"", self.store.url(path))
+        return self._read_claim(path)
+
+    def _read_claim(self, path: str) -> Claim:
+        if path not in self._claims:
+            self._claims[path] = Claim.from_json(self.store.get(path) or b"", self.store.url(path))
+        return self._claims[path]
 
     # ---- data
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,31 +14,15 @@ import pytest
 from pipeline_defs.edges.broker import stop_broker
 from pipeline_defs.settings import PROJECT, VARIABLES
 from tests.conftest import JARS
-from tests.support.markdown import Block, is_shown, read_blocks, read_commands, read_table
+from tests.support.markdown import is_shown, read_blocks, read_table
+from tests.support.shell import Shell
 
 README = (PROJECT / "README.md").read_text()
 TREE = ("Makefile", "assets", "dagster.yaml", "pipeline_defs", "pyproject.toml", "workspace.yaml")
-MAKE = "make "  # what sets up or runs everything is CI's to run: here its targets must exist
-
-
-@dataclass(frozen=True, slots=True)
-class Clone:
-    """Is a fresh clone after `make setup`, and a shell in it with `.venv` activated."""
-
-    folder: Path
-    environment: Mapping[str, str]
-
-    def run(self, *command: str) -> str:
-        """Runs a command and returns what it printed; it must succeed."""
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Iterator[Clone]:
+def clone(tmp_path: Path) -> Iterator[Shell]:
     """Has its own lake, Dagster home and broker, all at their defaults below the clone; only the jars are shared."""
     folder = tmp_path / "clone"
     home = folder / ".offsetlake"
@@ -49,7 +31,7 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
     for name in TREE:
         (shutil.copytree if (PROJECT / name).is_dir() else shutil.copy2)(PROJECT / name, folder / name)
     ours = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    yield Clone(
+    yield Shell(
         folder,
         ours
         | {
@@ -62,12 +44,12 @@ def clone(tmp_path: Path) -> Iterator[Clone]:
     stop_broker(home / "broker")
 
 
-def test_every_block_of_the_readme_does_what_it_shows(clone: Clone) -> None:
+def test_every_block_of_the_readme_does_what_it_shows(clone: Shell) -> None:
     """Console blocks are typed, files are written where they are named, SQL and Python are run; nothing is passed by."""
     for block in read_blocks(README):
         where = f"README.md:{block.line}"
         if block.language == "console":
-            run_console(block, clone, where)
+            clone.type_in(block, where)
         elif block.language == "yaml":
             assert block.file is not None, f"{where} names no file"
             (clone.folder / block.file).parent.mkdir(parents=True)
@@ -86,15 +68,6 @@ def test_every_block_of_the_readme_does_what_it_shows(clone: Clone) -> None:
         "p0000",
         "p0001",
     }
-
-
-def run_console(block: Block, clone: Clone, where: str) -> None:
-    for command in read_commands(block):
-        if command.line.startswith(MAKE):
-            assert not command.output, f"{where}: nobody compares the output of {command.line}"
-            continue
-        printed = clone.run("bash", "-eo", "pipefail", "-c", command.line)
-        assert is_shown(command.output, printed), f"{where}: `{command.line}` printed\n{printed}"
 
 
 def test_every_make_target_that_a_document_names_exists() -> None:

@@ -11,14 +11,19 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import psutil
 import pytest
+import stamina
 
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.drills.faults import DRILLS, KILLS, OURS
+from pipeline_defs.drills.catalog import DRILLS
+from pipeline_defs.drills.supervisor import DoesNotEnd, run_to_end
+from pipeline_defs.drills.systems import KILLS, OURS, System
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import read_table
@@ -65,6 +70,18 @@ def broken_build(folder: Path, file: str, line: str, instead: str) -> Path:
     return folder
 
 
+def processes_of(home: Path) -> set[str]:
+    """Are the processes that were started with this home, by what they run."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("OFFSETLAKE_HOME") == str(home):
+                found.add(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # it ended while it was looked at, or is another user's
+    return found
+
+
 def assert_right(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         assert row["fault_proven"], row
@@ -83,6 +100,43 @@ def test_a_drill_counts_rows_here_and_at_the_peers(tmp_path: Path) -> None:
     loop = by_name["kill_at_written", "hand_written_loop"]
     assert (loop["produced"], loop["missing"]) == (800, 0)
     assert loop["doubled"] > 0
+
+
+def test_a_drill_that_is_terminated_while_dagster_runs_leaves_no_process(tmp_path: Path) -> None:
+    """SIGTERM in the middle of a run, which Dagster would take for that run alone: broker, Spark and drill end."""
+    (tmp_path / "jars").symlink_to(JARS)
+    drilling = subprocess.Popen(
+        [sys.executable, "-m", "pipeline_defs.cli", "drill", "no_fault"],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), "OFFSETLAKE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for attempt in stamina.retry_context(on=AssertionError, timeout=120, attempts=None, wait_max=0.1):
+        with attempt:
+            assert list(tmp_path.glob("offsetlake-drill-*/d1/lake/staging/*")), "the fault: a run is at work"
+    assert len(processes_of(tmp_path)) > 2, "broker and Spark are there"
+    drilling.terminate()
+    said, _ = drilling.communicate(timeout=60)
+    assert drilling.returncode, said
+    assert not processes_of(tmp_path)
+    assert not list(tmp_path.glob("offsetlake-drill-*"))
+
+
+def test_a_run_that_does_not_end_is_given_up() -> None:
+    """Even where it takes what is raised in it for a failure of its own, as Dagster does."""
+
+    class Stubborn:
+        def run(self, watch: Callable[..., None]) -> None:
+            del watch
+            try:
+                threading.Event().wait()
+            except DoesNotEnd:
+                threading.Event().wait()
+
+    with pytest.raises(DoesNotEnd, match=r"not at its end after 0\.2 s"):
+        run_to_end(cast("System", Stubborn()), 0.2, again_seconds=0.2)
 
 
 @pytest.mark.long
@@ -130,10 +184,10 @@ def test_random_schedules_end_with_every_row_once(tmp_path: Path) -> None:
         ),
         pytest.param(
             "kill_at_commit",
-            "pipeline_defs/core/coverage.py",
-            "        return manifest.file is None or offsets in self.published\n",
-            "        return True\n",
-            id="a manifest alone counts as landed",
+            "pipeline_defs/landing.py",
+            "        elif not run.coverage.is_landed(offsets):\n",
+            "        elif False:\n",
+            id="what is committed is not rolled forward",
         ),
         pytest.param(
             "tear_staged_file",

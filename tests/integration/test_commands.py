@@ -178,7 +178,11 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
         (("land", "flights", "--partition", "0-1-2"), 2, "not in the plan log of topic flights: 0-1-2"),
         (("land", "flights"), 2, "nothing of topic flights is selected"),
         (("land", "flights", "--pending", "--partition", "0-0-1"), 2, "either --pending or --partition KEY"),
-        (("status", "nope"), 2, "topic nope has no defs.yaml under assets/; known are flights"),
+        (
+            ("status", "nope"),
+            2,
+            "known are flights; nothing was written; add a folder nope with its defs.yaml beside the others",
+        ),
         (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
         (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
         (("produce", "x", "--file", "pyproject.toml", "--acks", "1", "--idempotence"), 2, "idempotence needs acks=all"),

@@ -1,0 +1,67 @@
+"""`offsetlake init`: a project of your own, for the topics of your broker."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.markup import escape
+
+from ..core.errors import EmptySelection, UnknownTopic
+from ..project import plan_project, write_project
+from ..resources import Edges
+from ..settings import read_settings
+from .show import OUT, PATIENCE_SECONDS, print_table
+
+INTERNAL = "__"  # Kafka's own topics begin so
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Your brokers; kept in each defs.yaml.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Land this topic; by default all that there are."
+)
+def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -> None:
+    """Make a project of your own in FOLDER, with a defs.yaml for each topic found on your brokers.
+
+    \b
+    Examples:
+      offsetlake init my_lake --bootstrap-servers kafka-1:9092,kafka-2:9092
+      offsetlake init my_lake --topic orders --topic payments
+    """
+    settings = read_settings()
+    if bootstrap_servers:
+        settings = replace(settings, bootstrap_servers=bootstrap_servers)
+    edges = Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS)
+    where = edges.bootstrap_servers()
+    with OUT.status(f"asking {where}"):
+        there = [name for name in edges.kafka().list_topics() if not name.startswith(INTERNAL)]
+        unknown = sorted(set(topics) - set(there))
+        if unknown:
+            raise UnknownTopic(
+                f"{', '.join(unknown)}: no such topic at {where}; found {', '.join(there) or 'none'}; nothing was written"
+            )
+        if not there:
+            raise EmptySelection(
+                f"{where} has no topic; nothing was written; create one and produce to it, or name another broker by "
+                "--bootstrap-servers"
+            )
+        chosen = sorted(set(topics or there))
+        files = plan_project(folder, chosen, bootstrap_servers)
+        rows = []
+        for name in chosen:
+            marks = edges.kafka().read_watermarks(name, "read_committed")
+            rows.append((name, len(marks), sum(mark.end - mark.earliest for mark in marks.values())))
+    write_project(files)
+    print_table(
+        f"{folder}: {len(chosen)} topics of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
+    )
+    OUT.print("next, a preview of what would be landed; nothing is written by it:")
+    OUT.print(f"  cd {escape(shlex.quote(str(folder)))} && offsetlake plan {chosen[0]}", soft_wrap=True)
+    OUT.print("or let Dagster land all of it, and go on landing what arrives:")
+    OUT.print(
+        f"  cd {escape(shlex.quote(str(folder)))} && offsetlake doctor && dagster dev -w workspace.yaml", soft_wrap=True
+    )

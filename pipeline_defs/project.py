@@ -1,0 +1,112 @@
+"""A user's own project: the few files that have Dagster, dg and `offsetlake` land their topics.
+
+Invariant: nothing is written into a folder that has anything in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .core.errors import Refused
+from .settings import COMPONENTS, PACKAGE
+
+DAGSTER_YAML = "dagster.yaml"
+
+_PYPROJECT = """\
+[project]
+name = "{name}"
+version = "0.1.0"
+dependencies = ["offsetlake"]
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "{package}"
+code_location_target_module = "{package}.definitions"
+code_location_name = "{package}"
+registry_modules = ["{components}"]
+"""
+_WORKSPACE = """\
+load_from:
+  - python_module:
+      module_name: {package}.definitions
+      location_name: {package}
+      working_directory: .
+"""
+_DEFINITIONS = '''\
+"""What Dagster loads: the topics under defs/, and whatever else you merge in here."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from pipeline_defs.definitions import build_defs
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Is the code location."""
+    return build_defs(project=Path(__file__).parent.parent)
+'''
+_DEFS = """\
+type: {components}.KafkaTopic
+attributes:
+  topic: {topic}
+"""
+_BOOTSTRAP = """\
+  bootstrap_servers: {servers}
+"""
+
+
+def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | None) -> Mapping[Path, str]:
+    """Returns the files of a project that lands the topics, with their texts; raises `Refused` where there is something.
+
+    `bootstrap_servers` is written into each defs.yaml; with none, the machine's setting holds.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(
+            f"{folder} is there and not an empty folder; nothing was written; name a folder that is empty or not there yet"
+        )
+    package = package_name(folder.absolute().name)
+    code = folder / package
+    servers = _BOOTSTRAP.format(servers=bootstrap_servers) if bootstrap_servers else ""
+    return {
+        folder / "pyproject.toml": _PYPROJECT.format(
+            name=package.replace("_", "-"), package=package, components=COMPONENTS
+        ),
+        folder / "workspace.yaml": _WORKSPACE.format(package=package),
+        folder / DAGSTER_YAML: read_dagster_yaml(PACKAGE),
+        folder / ".gitignore": ".offsetlake/\n__pycache__/\n",
+        code / "__init__.py": "",
+        code / "definitions.py": _DEFINITIONS,
+        **{
+            code / "defs" / topic / "defs.yaml": _DEFS.format(components=COMPONENTS, topic=topic) + servers
+            for topic in topics
+        },
+    }
+
+
+def write_project(files: Mapping[Path, str]) -> None:
+    """Writes the files of a planned project."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def read_dagster_yaml(project: Path) -> str:
+    """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
+    path = project / DAGSTER_YAML
+    return (path if path.is_file() else PACKAGE / DAGSTER_YAML).read_text()
+
+
+def package_name(folder: str) -> str:
+    """Is a Python package for a folder's name, one that nothing installed has already."""
+    name = re.sub(r"\W", "_", folder.lower(), flags=re.ASCII).strip("_") or "lake"
+    if name[0].isdigit() or keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
+        name = f"lake_{name}"
+    return name

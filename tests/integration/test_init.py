@@ -1,0 +1,137 @@
+"""`offsetlake init`: a project of one's own for the topics that a real broker has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.definitions import load_topics
+from pipeline_defs.edges.kafka import Kafka
+from pipeline_defs.project import package_name, plan_project, write_project
+from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
+from tests.support.killing import run_module
+
+Init = Callable[..., subprocess.CompletedProcess[str]]
+pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the packages of the projects made here be found by nobody else."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture
+def init(settings: Settings) -> Init:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
+
+    def run(*arguments: str, servers: str | None = settings.bootstrap_servers) -> subprocess.CompletedProcess[str]:
+        environment = clean | {"OFFSETLAKE_BOOTSTRAP_SERVERS": str(servers)}
+        return run_module("pipeline_defs.cli", "init", *arguments, env=environment)
+
+    return run
+
+
+@pytest.fixture
+def topics(settings: Settings) -> list[str]:
+    """Are two topics on the broker, one with a name that is no Python name."""
+    names = [f"orders.v2-{uuid.uuid4().hex[:8]}", f"payments_{uuid.uuid4().hex[:8]}"]
+    with Kafka(str(settings.bootstrap_servers)) as kafka:
+        for name in names:
+            kafka.create_topic(name, 3)
+    return names
+
+
+def test_every_topic_of_the_broker_gets_its_file(init: Init, topics: list[str], tmp_path: Path) -> None:
+    made = init(str(tmp_path / "all_topics"))
+    assert made.returncode == 0, made.stderr
+    found = load_topics(tmp_path / "all_topics")
+    assert set(topics) <= set(found)
+    assert not [name for name in found if name.startswith("__")], "Kafka's own topics are nobody's to land"
+    assert found[topics[0]].bootstrap_servers is None
+    assert "offsetlake plan" in made.stdout
+
+
+def test_the_brokers_that_were_named_are_kept(
+    init: Init, topics: list[str], settings: Settings, tmp_path: Path
+) -> None:
+    made = init(
+        str(tmp_path / "one_topic"),
+        "--topic",
+        topics[0],
+        "--bootstrap-servers",
+        str(settings.bootstrap_servers),
+        servers="127.0.0.1:1",
+    )
+    assert made.returncode == 0, made.stderr
+    (topic,) = load_topics(tmp_path / "one_topic").values()
+    assert (topic.name, topic.bootstrap_servers) == (topics[0], settings.bootstrap_servers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "servers", "words"),
+    [
+        (("--topic", "nope"), None, "nope: no such topic at"),
+        ((), "127.0.0.1:1", "the Kafka broker at 127.0.0.1:1 does not answer"),
+        (("--topics", "nope"), None, "No such option"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(
+    init: Init,
+    topics: list[str],
+    settings: Settings,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    servers: str | None,
+    words: str,
+) -> None:
+    refused = init(str(tmp_path / "lake"), *arguments, servers=servers or settings.bootstrap_servers)
+    assert refused.returncode != 0
+    assert words in refused.stderr and "Traceback" not in refused.stderr
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_folder_that_has_anything_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(Refused, match=r"not an empty folder; nothing was written"):
+        plan_project(tmp_path, ["orders"], None)
+    with pytest.raises(Refused, match=r"not an empty folder"):
+        plan_project(tmp_path / "mine.txt", ["orders"], None)
+    assert plan_project(tmp_path / "empty", ["orders"], None), "the control"
+
+
+def test_commands_find_the_project_that_they_are_called_in(tmp_path: Path) -> None:
+    """Relative paths are the project's, wherever in it one stands; elsewhere they are the checkout's."""
+    project = tmp_path / "my_lake"
+    write_project(plan_project(project, ["orders"], None))
+    inside = project / "my_lake" / "defs" / "orders"
+    assert find_project(inside) == project
+    assert read_settings({}, project=find_project(inside)).lake == str(project / ".offsetlake" / "lake")
+    assert find_project(tmp_path) == PROJECT
+    (tmp_path / "pyproject.toml").write_text("[tool.dg]\ndirectory_type = 'workspace'\n")
+    assert find_project(tmp_path) == PROJECT, "another dg project is not ours"
+    (tmp_path / "pyproject.toml").write_text("not toml")
+    assert find_project(tmp_path) == PROJECT
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"),
+    [
+        ("my_lake", "my_lake"),
+        ("My Lake-2", "my_lake_2"),
+        ("2026", "lake_2026"),
+        ("kafka", "lake_kafka"),
+        ("class", "lake_class"),
+        ("über", "ber"),
+        ("---", "lake"),
+    ],
+)
+def test_a_package_is_named_for_its_folder_and_hides_no_other(folder: str, package: str) -> None:
+    assert package_name(folder) == package
