@@ -142,7 +142,7 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
 def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, str]:
     """Reads which ranges active runs hold, however they were launched, and names the run."""
     held: dict[OffsetRange, str] = {}
-    places = _places(order)
+    places = find_places(order)
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
         if _is_of(run, topic):
             held |= dict.fromkeys(_ranges_of(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
@@ -159,7 +159,7 @@ def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict
         key=lambda each: each[0],
     )
     tried: dict[OffsetRange, Tried] = {}
-    places = _places(order)
+    places = find_places(order)
     for ended_ms, run in ended:
         for offsets in _ranges_of(run, order, places):
             before = tried.get(offsets, NEVER_TRIED)
@@ -234,30 +234,28 @@ def _is_of(run: DagsterRun, topic: Topic) -> bool:
     return run.tags.get(TOPIC_TAG) == topic.name or topic.asset_key in selection or run.job_name == topic.land_job
 
 
-def _places(order: Order) -> dict[OffsetRange | None, int]:
+def find_places(order: Order) -> Places:
+    """Finds where in Dagster's insertion order each range stands."""
     return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
 
 
-def read_ranges_of(run: DagsterRun, order: Order) -> list[OffsetRange | None]:
+Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
+
+
+def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:
     """Reads what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
     start, end = _parsed(run.tags.get(RANGE_START, "")), _parsed(run.tags.get(RANGE_END, ""))
-    places = _places(order)
     return [*order[places[start] : places[end] + 1]] if start in places and end in places else []
 
 
-def _ranges_of(run: DagsterRun, order: Order, places: Mapping[OffsetRange | None, int]) -> Iterator[OffsetRange]:
+def _ranges_of(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
     """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
-    first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
-    if first is None or last is None:
-        key = run.tags.get("dagster/partition")
-        offsets = _parsed(key) if key else None
+    if RANGE_START not in run.tags or RANGE_END not in run.tags:
+        offsets = _parsed(run.tags.get("dagster/partition", ""))
         if offsets is not None:
             yield offsets
         return
-    start, end = _parsed(first), _parsed(last)
-    if start in places and end in places:
-        covered = order[places[start] : places[end] + 1]
-        yield from (offsets for offsets in covered if offsets is not None)
+    yield from (offsets for offsets in read_ranges_of(run, order, places) if offsets is not None)
 
 
 def _parsed(key: str) -> OffsetRange | None:

@@ -14,7 +14,7 @@ import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from .core.offsets import OffsetRange
-from .projection import read_order, read_ranges_of
+from .projection import find_places, read_order, read_ranges_of
 from .topics import REDO_TAG, WORKER_TAG, Topic
 
 BACKFILL_TAG = "dagster/backfill"
@@ -42,12 +42,13 @@ def read_siblings(
     if backfill is None or run.asset_selection != frozenset({topic.asset_key}):
         return []
     order = read_order(instance, topic)
+    places = find_places(order)
     siblings = []
     runs = instance.get_runs(RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=_WAITING))
     for waiting in reversed(runs):  # the oldest first
         if waiting.run_id == run.run_id or {WORKER_TAG, LANDED_BY_TAG, TRIED_BY_TAG} & waiting.tags.keys():
             continue
-        ranges = read_ranges_of(waiting, order)
+        ranges = read_ranges_of(waiting, order, places)
         is_alike = (
             waiting.asset_selection == run.asset_selection
             and waiting.run_config == run.run_config

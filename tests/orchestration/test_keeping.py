@@ -67,7 +67,9 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     keys = fill(world, 8, max_keys=3)
     assert keys_of(world) == keys, "the control: what is not landed is never retired"
     assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
-    world.launch()
+    (launched,) = world.launch()
+    said = [entry.user_message for entry in world.instance.all_logs(launched.run_id)]
+    assert any(text.startswith("step=progress 8 of 8 in ") for text in said), "a run says how far it is"
     schedule = evaluate_schedule(world, f"{world.topic.retire_job}_hourly")
     assert schedule.run_requests is not None and len(schedule.run_requests) == 1
     assert run_job(world, world.topic.retire_job).success
@@ -102,7 +104,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     held = create_run_for_test(
         world.instance,
         job_name=world.topic.land_job,
-        status=dg.DagsterRunStatus.QUEUED,
+        status=dg.DagsterRunStatus.STARTED,
         tags={TOPIC_TAG: world.name, RANGE_START: ranges[1].key, RANGE_END: ranges[2].key},
     )
     failed = {TOPIC_TAG: world.name, "dagster/partition": ranges[4].key}
