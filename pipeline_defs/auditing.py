@@ -76,14 +76,17 @@ def check_completeness(topic: str, lake: Lake) -> Finding:
     return Finding("completeness", f"{len(landed)} landed ranges", tuple(violations), facts)
 
 
-def check_published(topic: str, lake: Lake) -> Finding:
-    """Checks that each published file has the digest that its manifest names."""
+def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None] = lambda done, total: None) -> Finding:
+    """Checks that each published file has the digest that its manifest names; `progress` is told files done, and of all."""
     coverage = _read_coverage(topic, lake, "published_digest")
     if isinstance(coverage, Finding):
         return coverage
     manifests = [manifest for _, manifest in sorted(coverage.manifests.items()) if manifest.file is not None]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
-        digests = list(pool.map(lambda manifest: published_digest(lake, manifest), manifests))
+        digests = []
+        for digest in pool.map(lambda manifest: published_digest(lake, manifest), manifests):
+            digests.append(digest)
+            progress(len(digests), len(manifests))
     violations = tuple(
         f"range {manifest.offsets.text(topic)}: manifest says sha256 {manifest.digest}, the published file "
         + (f"has {found}" if found else "is not there")
@@ -101,7 +104,7 @@ def check_replay(
     sample: int | None,
     seed: str,
     run_id: str = "audit",
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Finding:
     """Reads landed ranges again through Spark and compares them; `sample` ranges drawn by `seed`, or all of them."""
     coverage = tools.lake.coverage(topic)
@@ -114,7 +117,7 @@ def check_replay(
     violations: list[str] = []
     for verdict in land(topic, [offsets.key for offsets in chosen], attempt, tools):
         outcomes[verdict.offsets] = verdict.outcome
-        progress(len(outcomes))
+        progress(len(outcomes), len(chosen))
         if verdict.outcome not in {Outcome.UNCHANGED, Outcome.EXPIRED}:
             violations += verdict.violations or (f"range {verdict.offsets.text(topic)}: {verdict.outcome.value}",)
     facts = {"replayed": len(outcomes), "landed": len(landed), **_count(list(outcomes.values()))}

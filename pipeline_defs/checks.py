@@ -16,7 +16,6 @@ from .map.words import summary
 from .progress import check_progress, read_situation
 from .projection import CONCERNS
 from .resources import Edges
-from .sweeping import sweep_orphans
 from .topics import Topic
 
 REPLAY_RANGES = 1
@@ -24,7 +23,6 @@ QUICK = ("tiling", "completeness")  # what every landing run proves again; the r
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
-SWEPT = "orphans_swept"
 MAPPED = "coverage_map"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
@@ -44,7 +42,7 @@ def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
 
 
 def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Builds the checks of what is around the landed ranges; the sensor's tick tells of the first three too."""
+    """Builds the checks of what is around the landed ranges; the sensors tell of them too."""
     return [_standing_check(topic, name) for name in _STANDING_CHECKS]
 
 
@@ -87,12 +85,6 @@ def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> d
     return progress_result(check_progress(topic, found, instance, edges.now_ms()))
 
 
-def _sweep(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
-    orphans = sweep_orphans(edges.lake, edges.now_ms())
-    facts = {"swept": len(orphans), "swept_bytes": sum(orphan.bytes for orphan in orphans)}
-    return as_result(Finding(SWEPT, "staging", facts=facts))
-
-
 def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     picture, remark = read_picture(topic, edges, instance)
     file = map_file(topic, edges)
@@ -119,10 +111,6 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
     PROGRESS: (
         _ask_progress,
         "What arrives is landed: no range fails again and again, nothing waits while nothing lands, no transaction hangs.",
-    ),
-    SWEPT: (
-        _sweep,
-        "What attempts that died left in the lake's staging is deleted, once no run can be at work on it any more.",
     ),
     MAPPED: (
         _draw,

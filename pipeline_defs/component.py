@@ -11,10 +11,13 @@ from typing import Annotated, Literal, cast
 import dagster as dg
 from pydantic import AfterValidator, Field
 
+from .alerts import build_watch
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
+from .core.retiring import MAX_KEYS
+from .housekeeping import build_retirement
 from .raw_asset import build_raw_asset
 from .sensors import build_sensor
 from .topics import TOPIC_TAG, Topic
@@ -87,6 +90,11 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     )
     budget: Annotated[int, _number(1, 10_000)] = Field(default=200, description="ranges that one planning step may add")
 
+    max_keys: Annotated[int, _number(1, 100_000)] = Field(
+        default=MAX_KEYS,
+        description="partitions that Dagster shows, the newest; older ones, once landed, are retired to the lake alone",
+    )
+
     def as_topic(self) -> Topic:
         """Returns the topic as the pipeline sees it."""
         start: str | int = self.start
@@ -102,7 +110,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             budget=self.budget,
         )
         on_loss = cast("Literal['fail', 'record']", self.on_loss)
-        return Topic(self.topic, policy, self.bootstrap_servers, on_loss, Delivery(self.delivery))
+        return Topic(self.topic, policy, self.bootstrap_servers, on_loss, Delivery(self.delivery), self.max_keys)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 (the interface is Dagster's)
         """Builds the topic's definitions; the edges come as resources, so tests swap them."""
@@ -118,8 +126,7 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
         topic.audit_job,
         selection=dg.AssetSelection.checks_for_assets(topic.asset_key) | no_loss,
         description=(
-            f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, progress, losses; sweeps what "
-            "crashes left in staging."
+            f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, progress, losses."
         ),
         tags={TOPIC_TAG: topic.name},
     )
@@ -139,7 +146,7 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
             "all is well; the sensor reports each change."
         ),
     )
-    return dg.Definitions(
+    own = dg.Definitions(
         assets=[source, build_raw_asset(topic), ledger],
         asset_checks=[*build_checks(topic), *build_standing_checks(topic)],
         jobs=[
@@ -150,7 +157,7 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
             ),
             audit,
         ],
-        sensors=[build_sensor(topic)],
+        sensors=[build_sensor(topic), build_watch(topic)],
         schedules=[
             dg.ScheduleDefinition(
                 name=f"audit_{topic.slug}_daily",
@@ -161,3 +168,4 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
             )
         ],
     )
+    return dg.Definitions.merge(own, build_retirement(topic))

@@ -13,8 +13,10 @@ from dagster.components.core.component_tree import ComponentTreeException
 from dagster_pyspark import LazyPySparkResource
 from pydantic import ValidationError
 
+from .alerts import build_failure_sensor
 from .component import KafkaTopic
 from .core.errors import BadSetting
+from .housekeeping import build_sweep
 from .resources import Edges
 from .settings import PROJECT, find_project, read_settings
 from .topics import Topic
@@ -28,6 +30,8 @@ def build_defs(
     edges = edges or Edges(read_settings(project=project))
     return dg.Definitions.merge(
         topics or dg.load_from_defs_folder(path_within_project=_importable(project)),
+        build_sweep(),
+        dg.Definitions(sensors=[build_failure_sensor()]),
         dg.Definitions(
             resources={"edges": edges, "pyspark": LazyPySparkResource(spark_config=edges.spark_conf())},
             executor=dg.in_process_executor,

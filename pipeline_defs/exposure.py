@@ -82,7 +82,10 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> tuple[Findin
     soonest = min((each.seconds for each in endangered if each.seconds is not None), default=None)
     facts = {"waiting_partitions": len(endangered), **({} if soonest is None else {"seconds_to_loss": round(soonest)})}
     is_error = any((each.share or 0.0) < FAIL_SHARE for each in late)
-    return Finding("time_to_loss", f"{len(endangered)} Kafka partitions that wait", violations, facts), is_error
+    concerns = tuple(f"{topic.name}/{each.partition}" for each in late)
+    return Finding(
+        "time_to_loss", f"{len(endangered)} Kafka partitions that wait", violations, facts, concerns
+    ), is_error
 
 
 def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
@@ -34,6 +35,9 @@ from .staging import (
     verify_range,
     written_back,
 )
+
+if TYPE_CHECKING:
+    from .edges.kafka import Kafka
 
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 
@@ -65,7 +69,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 
     now = tools.lake.coverage(topic)
     sweep_own_staging(ranges, now, attempt, tools.lake)
-    _move_group(topic, now.frontier(coverage.log.generation), tools)
+    _move_group(topic, now, tools)
     tools.on_step("report", topic=topic)
 
 
@@ -74,10 +78,17 @@ def group_of(topic: str) -> str:
     return f"offsetlake.{topic}"
 
 
-def _move_group(topic: str, frontier: Mapping[int, int], tools: Tools) -> None:
+def mirror_frontier(topic: str, coverage: Coverage, kafka: Kafka) -> Mapping[int, int]:
+    """Moves the consumer group to where everything is landed, and returns that; raises `BrokerUnavailable`."""
+    frontier = coverage.frontier(coverage.log.generation)
+    kafka.move_group(topic, frontier, group_of(topic))
+    return frontier
+
+
+def _move_group(topic: str, coverage: Coverage, tools: Tools) -> None:
     """Has Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
     try:
-        tools.kafka.move_group(topic, frontier, group_of(topic))
+        mirror_frontier(topic, coverage, tools.kafka)
     except BrokerUnavailable as error:
         tools.on_step("mirror_failed", topic=topic, reason=str(error))  # the next run moves it to where it must be then
 
@@ -159,7 +170,8 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
     started = tools.now_ms()
     before = tools.kafka.read_topic_id(topic)
     try:
-        with written_back(folder):
+        of = len(scan.ranges)
+        with written_back(folder, lambda files: tools.on_step("read", topic=topic, files=files, of=of)):
             tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
     except ScanFailed as error:
         yield from _land_halves(run, readings, staging, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.events import RunFailureReason
@@ -63,10 +64,11 @@ def land_through_dagster(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
     """
-    register_keys(instance, topic, edges.lake.coverage(topic.name))
+    wanted = set(ranges)
+    register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
     fail_dead_runs(instance, topic)
     order = read_order(instance, topic)
-    requests = plan_requests(order, set(ranges), frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     job = build_defs(edges, topics=topics).resolve_job_def(topic.land_job)
     for request in requests:
         tags = {TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"}
@@ -75,11 +77,16 @@ def land_through_dagster(
             raise_on_error=False,
             partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
             tags=tags | _range_tags(request),
-            run_config={**QUIET, "ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}},
+            run_config={**QUIET, **land_config(topic, on_change)},
         )
         if _was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt
         yield Launched(result.run_id, request.ranges, result.success, _reason(result))
+
+
+def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
+    """Is the run config of the topic's raw asset, as `raw_asset.LandConfig` validates it."""
+    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
 
 
 def _range_tags(request: Request) -> dict[str, str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+
+TELL_MS = 3_000  # how often a run says how far it is
 
 
 def time_text(moment_ms: int | None) -> str:
@@ -10,6 +13,16 @@ def time_text(moment_ms: int | None) -> str:
     if moment_ms is None:
         return "-"
     return datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+
+
+def pace_text(done: int, total: int | None, seconds: float) -> str:
+    """Is how far a piece of work is: done, total, how long it took, the rate, and the time left at that rate."""
+    if total is None and not done:
+        return f"{duration_text(seconds)} so far"
+    rate = done / seconds if seconds > 0 else 0.0
+    of = f" of {total:,}" if total is not None else ""
+    left = f", {duration_text((total - done) / rate)} left" if total is not None and rate and done <= total else ""
+    return f"{done:,}{of} in {duration_text(seconds)}, {rate:.1f}/s{left}"
 
 
 def duration_text(seconds: float | None) -> str:
@@ -20,3 +33,20 @@ def duration_text(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+class Pace:
+    """Is how fast a run gets on; it speaks every few seconds, and at the end."""
+
+    def __init__(self, total: int, now_ms: Callable[[], int]) -> None:
+        self._total, self._now_ms, self._done = total, now_ms, 0
+        self._started_ms = self._told_ms = now_ms()
+
+    def after_one(self) -> str | None:
+        """Counts one more; returns in words how far it is where it is time to say so."""
+        self._done += 1
+        now_ms = self._now_ms()
+        if self._done < self._total and now_ms - self._told_ms < TELL_MS:
+            return None
+        self._told_ms = now_ms
+        return pace_text(self._done, self._total, (now_ms - self._started_ms) / 1000)

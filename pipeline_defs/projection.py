@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -20,6 +20,7 @@ from .core.dispatch import NEVER_TRIED, Tried
 from .core.errors import BadKey
 from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
+from .core.retiring import retired
 from .edges.processes import Process, read_process
 from .topics import TOPIC_TAG, WORKER_TAG, Topic
 
@@ -41,15 +42,34 @@ FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
 
-def register_keys(instance: dg.DagsterInstance, topic: Topic, coverage: Coverage) -> int:
-    """Registers the keys that the log has and Dagster lacks, in log order; returns how many."""
+def register_keys(
+    instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()
+) -> int:
+    """Registers the keys that the log has and Dagster lacks, in log order; returns how many.
+
+    Retired ones stay away, but for those that are `wanted` again.
+    """
     name = topic.partitions.name
     assert name is not None
     known = set(instance.get_dynamic_partitions(name))
-    lacking = [offsets.key for offsets in coverage.log.ranges if offsets.key not in known]
+    away = retired(coverage, topic.max_keys) - set(wanted)
+    lacking = [offsets.key for offsets in coverage.log.ranges if offsets.key not in known and offsets not in away]
     for at in range(0, len(lacking), KEYS_AT_ONCE):
         instance.add_dynamic_partitions(name, lacking[at : at + KEYS_AT_ONCE])
     return len(lacking)
+
+
+def find_unseen(
+    instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, held: AbstractSet[OffsetRange]
+) -> list[OffsetRange]:
+    """Finds landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
+    seen = instance.get_materialized_partitions(topic.asset_key)
+    away = retired(coverage, topic.max_keys)
+    return [
+        offsets
+        for offsets in coverage.log.ranges
+        if offsets.key not in seen and offsets not in held and offsets not in away and coverage.is_landed(offsets)
+    ]
 
 
 def report_unseen(
@@ -60,16 +80,11 @@ def report_unseen(
     event: Callable[[OffsetRange], dg.AssetMaterialization],
     limit: int,
 ) -> int:
-    """Reports landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
-    seen = instance.get_materialized_partitions(topic.asset_key)
-    unseen = [
-        offsets
-        for offsets in coverage.log.ranges
-        if offsets.key not in seen and offsets not in held and coverage.is_landed(offsets)
-    ]
-    for offsets in unseen[:limit]:
+    """Reports landed ranges that Dagster has no materialisation of, at most so many; returns how many."""
+    unseen = find_unseen(instance, topic, coverage, held)[:limit]
+    for offsets in unseen:
         instance.report_runless_asset_event(event(offsets))
-    return min(len(unseen), limit)
+    return len(unseen)
 
 
 def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss]) -> bool:
@@ -127,7 +142,7 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
 def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, str]:
     """Reads which ranges active runs hold, however they were launched, and names the run."""
     held: dict[OffsetRange, str] = {}
-    places = _places(order)
+    places = find_places(order)
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
         if _is_of(run, topic):
             held |= dict.fromkeys(_ranges_of(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
@@ -136,22 +151,36 @@ def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[
 
 def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, Tried]:
     """Reads of each range how the recent runs ended that covered it: failures count until a run of it succeeds."""
-    records: list[dg.RunRecord] = []
-    for statuses, limit in ((FAILED, FAILED_RUNS), ([DagsterRunStatus.SUCCESS], SUCCESSFUL_RUNS)):
-        filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=statuses)
-        records += instance.get_run_records(filters, limit=limit)
     ended = sorted(
-        ((int((r.end_time or r.update_timestamp.timestamp()) * 1000), r.dagster_run) for r in records),
+        (
+            (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
+            for record in _recent_runs(instance, topic)
+        ),
         key=lambda each: each[0],
     )
     tried: dict[OffsetRange, Tried] = {}
-    places = _places(order)
+    places = find_places(order)
     for ended_ms, run in ended:
         for offsets in _ranges_of(run, order, places):
             before = tried.get(offsets, NEVER_TRIED)
             has_failed = run.status in FAILED
             tried[offsets] = before.then_failed(run.run_id, ended_ms) if has_failed else Tried(0, ended_ms)
     return tried
+
+
+def read_ends_of_runs(instance: dg.DagsterInstance, topic: Topic) -> set[OffsetRange]:
+    """Reads the first and last range of each recent range run: without them nobody could tell what it covered."""
+    tags = (record.dagster_run.tags for record in _recent_runs(instance, topic))
+    ends = (_parsed(each[name]) for each in tags for name in (RANGE_START, RANGE_END) if name in each)
+    return {offsets for offsets in ends if offsets is not None}
+
+
+def _recent_runs(instance: dg.DagsterInstance, topic: Topic) -> list[dg.RunRecord]:
+    records: list[dg.RunRecord] = []
+    for statuses, limit in ((FAILED, FAILED_RUNS), ([DagsterRunStatus.SUCCESS], SUCCESSFUL_RUNS)):
+        filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=statuses)
+        records += instance.get_run_records(filters, limit=limit)
+    return records
 
 
 def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
@@ -205,23 +234,28 @@ def _is_of(run: DagsterRun, topic: Topic) -> bool:
     return run.tags.get(TOPIC_TAG) == topic.name or topic.asset_key in selection or run.job_name == topic.land_job
 
 
-def _places(order: Order) -> dict[OffsetRange | None, int]:
+def find_places(order: Order) -> Places:
+    """Finds where in Dagster's insertion order each range stands."""
     return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
 
 
-def _ranges_of(run: DagsterRun, order: Order, places: Mapping[OffsetRange | None, int]) -> Iterator[OffsetRange]:
+Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
+
+
+def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:
+    """Reads what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
+    start, end = _parsed(run.tags.get(RANGE_START, "")), _parsed(run.tags.get(RANGE_END, ""))
+    return [*order[places[start] : places[end] + 1]] if start in places and end in places else []
+
+
+def _ranges_of(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
     """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
-    first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
-    if first is None or last is None:
-        key = run.tags.get("dagster/partition")
-        offsets = _parsed(key) if key else None
+    if RANGE_START not in run.tags or RANGE_END not in run.tags:
+        offsets = _parsed(run.tags.get("dagster/partition", ""))
         if offsets is not None:
             yield offsets
         return
-    start, end = _parsed(first), _parsed(last)
-    if start in places and end in places:
-        covered = order[places[start] : places[end] + 1]
-        yield from (offsets for offsets in covered if offsets is not None)
+    yield from (offsets for offsets in read_ranges_of(run, order, places) if offsets is not None)
 
 
 def _parsed(key: str) -> OffsetRange | None:

@@ -19,9 +19,11 @@ from .core.verdicts import Outcome, Verdict
 from .edges.lake import published_path
 from .edges.spark import RAW_COLUMNS
 from .landing import land
+from .moments import Pace
 from .projection import worker_tag
 from .resources import Edges
 from .settings import code_version
+from .siblings import end_siblings, read_landed_by, read_siblings
 from .topics import REDO_TAG, TOPIC_TAG, WORKER_TAG, Topic
 
 RANGES_PER_RUN = 200
@@ -75,8 +77,15 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
         pyspark: LazyPySparkResource,
     ) -> Iterator[dg.MaterializeResult[Any]]:
         context.instance.add_run_tags(context.run.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
+        landed_by = read_landed_by(context.instance, context.run)
+        if landed_by is not None:
+            context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
+            return
         edges.check_lake()
         keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+        planned = edges.lake.read_plan_log(topic.name).ranges
+        siblings = read_siblings(context.instance, context.run, topic, planned, RANGES_PER_RUN - len(keys))
+        shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
         attempt = _attempt(context, config)
 
         def log_step(step: str, **fields: object) -> None:
@@ -84,9 +93,13 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
 
         tools = edges.tools(topic, pyspark, log_step)
         failures: list[Verdict] = []
-        for verdict in land(topic.name, keys, attempt, tools):
+        pace = Pace(len({*keys, *shared}), edges.now_ms)
+        for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
+            if progress := pace.after_one():
+                context.log.info("step=progress %s", progress)
             if verdict.outcome is Outcome.FAILED:
                 failures.append(verdict)
+                edges.watch_step("failed", key=verdict.offsets.key)
                 continue
             edges.watch_step("landed", key=verdict.offsets.key)
             if context.has_partition_key:
@@ -96,6 +109,8 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
             else:
                 context.log_event(materialization(topic, verdict, edges))
             edges.watch_step("reported", key=verdict.offsets.key)
+        end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
+        failures = [verdict for verdict in failures if verdict.offsets.key in keys]  # of the others their own runs tell
         if failures:
             landed = len(set(keys)) - len(failures)
             raise RangesFailed(

@@ -9,7 +9,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,6 +30,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
     "OFFSETLAKE_HOME": (".offsetlake", "jars, the embedded broker and Dagster's own state"),
+    "OFFSETLAKE_ALERT_URLS": (
+        "none",
+        "whom alerts are sent to beside the UI: Apprise URLs with spaces between, `json://host/hook`",
+    ),
     "DAGSTER_HOME": (".offsetlake/dagster", "Dagster's instance folder"),
 }
 
@@ -44,6 +48,7 @@ class Settings:
     spark_master: str
     spark_driver_memory: str
     dagster_home: Path
+    alert_urls: tuple[str, ...] = field(default=(), repr=False)  # may hold secrets
 
     @property
     def jars(self) -> Path:
@@ -95,6 +100,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         spark_master=env.get("OFFSETLAKE_SPARK_MASTER") or "local[*]",
         spark_driver_memory=env.get("OFFSETLAKE_SPARK_DRIVER_MEMORY") or "4g",
         dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
+        alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from .edges.footer import canonicalize
 from .edges.lake import Lake, published_path
 
 WATCH_SECONDS = 0.05
+TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,21 @@ class Staged:
 
 
 @contextmanager
-def written_back(folder: Path) -> Iterator[None]:
+def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: None) -> Iterator[None]:
     """Has files written to the disk as soon as their tasks are done, while Spark goes on with the others.
 
-    A head start and no more: nothing rests on it, and what is committed is made durable before.
+    A head start and no more: nothing rests on it, and what is committed is made durable before. `on_files` is told now and
+    then how many there are.
     """
     ended = threading.Event()
 
     def watch() -> None:
         begun: set[Path] = set()
+        told = time.monotonic()
         while not ended.wait(WATCH_SECONDS):
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                on_files(len(begun))
             for path in sorted(set(folder.glob("*.parquet")) - begun):
                 begun.add(path)
                 with suppress(FileNotFoundError), path.open("rb") as file:

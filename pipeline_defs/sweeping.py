@@ -5,6 +5,7 @@ Invariant: only `staging/` is touched, and never a file that a manifest names an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .edges.lake import Lake
@@ -32,14 +33,20 @@ def find_orphans(lake: Lake, now_ms: int, older_than_seconds: float) -> list[Orp
     return [orphan for name, orphan in sorted(old.items()) if name not in needed]
 
 
-def sweep_orphans(lake: Lake, now_ms: int, older_than_seconds: float = SWEEP_AFTER_SECONDS) -> list[Orphan]:
-    """Deletes the orphans and returns them; any number of sweepers may be at it.
+def sweep_orphans(
+    lake: Lake,
+    now_ms: int,
+    older_than_seconds: float = SWEEP_AFTER_SECONDS,
+    on_swept: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Orphan]:
+    """Deletes the orphans and returns them; any number of sweepers may be at it; `on_swept` is told done, and of how many.
 
     Were an attempt alive after all, it would fail to publish, and its ranges would be landed again: nothing is lost.
     """
     orphans = find_orphans(lake, now_ms, older_than_seconds)
-    for orphan in orphans:
+    for done, orphan in enumerate(orphans, 1):
         lake.store.delete_folder(f"staging/{orphan.name}")
+        on_swept(done, len(orphans))
     return orphans
 
 

@@ -10,6 +10,7 @@ import dagster as dg
 
 from .core.delivery import Delivery
 from .core.planning import Policy
+from .core.retiring import MAX_KEYS
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
@@ -22,6 +23,7 @@ class Topic:
 
     `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
+    `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Topic:
     bootstrap_servers: str | None = None
     on_loss: Literal["fail", "record"] = "fail"
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
+    max_keys: int = MAX_KEYS
 
     @property
     def asset_key(self) -> dg.AssetKey:
@@ -69,3 +72,8 @@ class Topic:
     def audit_job(self) -> str:
         """Is the job that runs every check."""
         return f"audit_{self.slug}"
+
+    @property
+    def retire_job(self) -> str:
+        """Is the job that retires old keys."""
+        return f"retire_keys_{self.slug}"

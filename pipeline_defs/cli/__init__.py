@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 
 from ..core.errors import OffsetlakeError, Refused
+from .backfill import backfill
 from .bench import bench
 from .broker import broker
 from .demo import demo
@@ -49,6 +50,7 @@ for command in (
     produce,
     plan,
     land,
+    backfill,
     rebuild,
     status,
     sql,

@@ -13,14 +13,16 @@ from ..core.errors import EmptySelection, RangesFailed
 from ..core.planlog import PlanStep
 from ..core.planning import TopicState
 from ..core.planning import plan as decide
+from ..landing import group_of
 from ..launching import choose_ranges, land_through_dagster, open_instance
 from ..planner import commit_next_step
-from ..projection import register_keys, report_unseen
+from ..rebuilding import rebuild_topic
 from ..resources import Edges
-from ..sensors import landed_event
+from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
+from .progress import Shown, progress
+from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
 
 
 @click.command()
@@ -40,7 +42,13 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     kafka = edges.kafka(configured)
     state = kafka.read_topic_state(topic, edges.lake.read_tail(topic), configured.policy, edges.now_ms())
     size = kafka.read_bytes_per_record(topic)
-    steps = list(_commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end))
+    steps = []
+    with progress(f"planning ranges of {topic}") as shown:
+        for step in (
+            _commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end)
+        ):
+            steps.append(step)
+            shown.advance(len(step.ranges))
     ranges = [offsets for step in steps for offsets in step.ranges]
     now_ms = edges.now_ms()
     transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
@@ -125,7 +133,8 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
-    with open_instance(edges.settings.dagster_home) as instance, OUT.status(f"landing {len(ranges)} ranges of {topic}"):
+    with open_instance(edges.settings.dagster_home) as instance, progress(f"landing {topic}", len(ranges)) as shown:
+        edges.watch_step = _watch(topic, shown)
         for launched in land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change):
             verb = "landed" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
@@ -135,25 +144,45 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
         raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what they landed stays landed", failures)
 
 
+def _watch(topic: str, shown: Shown) -> StepWatcher:
+    """Shows the steps that landing passes, and counts the ranges that are decided."""
+
+    def on_step(step: str, **fields: object) -> None:
+        if step in {"landed", "failed"}:
+            shown.advance()
+        elif step == "scan":
+            shown.update(text=f"landing {topic}, Spark reads {fields['ranges']} ranges")
+        elif step == "read":
+            shown.update(text=f"landing {topic}, Spark has written {fields['files']} of {fields['of']} files")
+        elif step == "stage":
+            shown.update(text=f"landing {topic}")
+
+    return on_step
+
+
 @click.command()
-@click.argument("topic")
-def rebuild(topic: str) -> None:
-    """Give Dagster back what the lake knows: keys and materialisations, after its database was lost.
+@click.argument("topic", required=False)
+def rebuild(topic: str | None) -> None:
+    """Give Dagster back what the lake knows, after its database was lost: keys, materialisations, group offsets.
+
+    It may be killed and repeated; what is right is left alone. Without TOPIC it is of every topic that has a defs.yaml.
 
     \b
-    Example:
+    Examples:
       offsetlake rebuild flights
+      offsetlake rebuild
     """
-    configured, edges = find_topic(topic), open_edges()
-    coverage = edges.lake.coverage(topic)
-    with open_instance(edges.settings.dagster_home) as instance, OUT.status(f"rebuilding {topic}"):
-        keys = register_keys(instance, configured, coverage)
-        events = report_unseen(
-            instance,
-            configured,
-            coverage,
-            frozenset(),
-            lambda offsets: landed_event(configured, offsets, coverage, edges),
-            limit=len(coverage.manifests),
-        )
-    OUT.print(f"{topic}: {keys} keys and {events} materialisations restored from the lake")
+    edges = open_edges()
+    with open_instance(edges.settings.dagster_home) as instance:
+        for configured in find_topics(topic):
+            name = configured.name
+            with progress(f"rebuilding {name}") as shown:
+                rebuilt = rebuild_topic(configured, edges, instance, shown.count)
+            places = ", ".join(
+                f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items())
+            )
+            OUT.print(
+                f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "
+                f"{group_of(name)}: {places or 'nothing is planned yet'}",
+                soft_wrap=True,
+            )

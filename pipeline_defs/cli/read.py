@@ -16,6 +16,7 @@ from ..moments import time_text
 from ..reports import check_broker, trace_row
 from ..resources import Edges
 from ..topics import Topic
+from .progress import Shown, progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
 
 
@@ -30,7 +31,8 @@ def sql(statement: str, as_json: bool) -> None:
       offsetlake sql "SELECT count(*) FROM flights"
       offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
     """
-    columns, rows = Duck(open_edges().lake, load_topics()).query(statement)
+    with progress("asking DuckDB"):
+        columns, rows = Duck(open_edges().lake, load_topics()).query(statement)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -80,8 +82,8 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
     if replay not in {"all", "none"} and not replay.isdigit():
         raise click.BadParameter("expected a number, all or none", param_hint="--replay")
     configured, edges = find_topic(topic), open_edges()
-    with OUT.status(f"auditing {topic}"):
-        findings = run_audit(configured, edges, replay, seed)
+    with progress(f"auditing {topic}") as shown:
+        findings = run_audit(configured, edges, replay, seed, shown)
     if as_json:
         print_json(
             [
@@ -101,19 +103,20 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def run_audit(topic: Topic, edges: Edges, replay: str, seed: str) -> list[Finding]:
-    """Runs every check of a topic."""
-    findings = [
-        check_tiling(topic.name, edges.lake),
-        check_completeness(topic.name, edges.lake),
-        check_published(topic.name, edges.lake),
-    ]
+def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
+    """Runs every check of a topic, and shows how far it is."""
+    findings = [check_tiling(topic.name, edges.lake), check_completeness(topic.name, edges.lake)]
+    shown.begin(f"digests of {topic.name}")
+    findings.append(check_published(topic.name, edges.lake, shown.count))
+    shown.begin(f"broker and losses of {topic.name}")
     if any(not finding.passed for finding in findings[:1]):
         return findings  # what does not tile cannot be replayed or held against the broker
     findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
     if replay not in {"none", "0"}:
         tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
-        findings.append(check_replay(topic.name, tools, sample=None if replay == "all" else int(replay), seed=seed))
+        shown.begin(f"reading {topic.name} again")
+        sample = None if replay == "all" else int(replay)
+        findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.count))
     return findings
 
 

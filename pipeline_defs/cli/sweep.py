@@ -6,6 +6,7 @@ import click
 
 from ..moments import time_text
 from ..sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
+from .progress import progress
 from .show import OUT, open_edges, print_table, size_text
 
 
@@ -20,7 +21,7 @@ from .show import OUT, open_edges, print_table, size_text
 )
 @click.option("--dry-run", is_flag=True, help="Show what would go; nothing is deleted.")
 def sweep(older_than: float, dry_run: bool) -> None:
-    """Delete what attempts that died left unpublished; published files are never touched. The nightly audit does it too.
+    """Delete what attempts that died left unpublished; published files are never touched. A nightly job does it too.
 
     \b
     Examples:
@@ -28,8 +29,12 @@ def sweep(older_than: float, dry_run: bool) -> None:
       offsetlake sweep --older-than 12
     """
     edges = open_edges()
-    act = find_orphans if dry_run else sweep_orphans
-    orphans = act(edges.lake, edges.now_ms(), older_than * 3600)
+    with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
+        now_ms, seconds = edges.now_ms(), older_than * 3600
+        if dry_run:
+            orphans = find_orphans(edges.lake, now_ms, seconds)
+        else:
+            orphans = sweep_orphans(edges.lake, now_ms, seconds, shown.count)
     rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]
     verb = "would sweep" if dry_run else "swept"
     print_table(

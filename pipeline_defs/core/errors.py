@@ -103,6 +103,12 @@ class ScanFailed(Unavailable):
     kind = "scan_failed"
 
 
+class DaemonUnavailable(Unavailable):
+    """Says that no Dagster daemon is there to execute what was asked for."""
+
+    kind = "daemon_unavailable"
+
+
 class Violation(OffsetlakeError):
     """Says that a law does not hold; collects all violations and is raised once."""
 

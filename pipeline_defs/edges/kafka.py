@@ -99,11 +99,13 @@ class Kafka:
     def _start_offsets(self, topic: str, marks: Mapping[int, Watermarks], policy: Policy) -> dict[int, int]:
         if policy.start == "latest":
             return {p: mark.end for p, mark in marks.items()}
-        if not isinstance(policy.start, int):
-            return {}
-        specs = {TopicPartition(topic, p): policy.start for p in marks}
+        return self.read_offsets_at(topic, marks, policy.start) if isinstance(policy.start, int) else {}
+
+    def read_offsets_at(self, topic: str, marks: Mapping[int, Watermarks], moment_ms: int) -> dict[int, int]:
+        """Reads of each Kafka partition the first offset with a record of that moment or later; its end where none is."""
+        specs = {TopicPartition(topic, p): moment_ms for p in marks}
         found = self._ask(topic, lambda admin: admin.list_partition_offsets(specs))
-        # no record at or after the timestamp is answered with -1: then there is nothing to land yet
+        # no record at or after the timestamp is answered with -1
         offsets = {p: found[TopicPartition(topic, p)].offset for p in marks}
         return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
 

@@ -7,15 +7,12 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from pipeline_defs.auditing import check_published, check_tiling
-from pipeline_defs.checks import SWEPT, standing_key
 from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.definitions import build_defs
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from tests.support.killing import stopped_at
@@ -131,24 +128,6 @@ def test_a_sweep_waits_for_longer_than_any_run_may_last() -> None:
     """[R-58] The longest is what dagster.yaml lets run monitoring end."""
     longest = re.search(r"max_runtime_seconds: (\d+)", (PROJECT / "dagster.yaml").read_text())
     assert longest is not None and int(longest[1]) < SWEEP_AFTER_SECONDS
-
-
-def test_the_nightly_audit_sweeps(world: World) -> None:
-    """[R-58] As one of its checks, which says how much."""
-    (world.lake_folder / "staging" / "dead").mkdir(parents=True)
-    (world.lake_folder / "staging" / "dead" / "part.parquet").write_bytes(bytes(10))
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
-    alone = job.get_subset(asset_check_selection={standing_key(world.topic, SWEPT)})
-
-    def swept() -> Any:
-        (evaluation,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
-        assert evaluation.passed
-        return evaluation.metadata["swept"].value, evaluation.metadata["swept_bytes"].value
-
-    assert swept() == (0, 0), "the control: it was written just now"
-    moment = later(world)
-    world.edges.now_ms = lambda: moment
-    assert swept() == (1, 10)
 
 
 def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.projection import RANGE_END, RANGE_START, register_keys, report_unseen
-from pipeline_defs.sensors import build_sensor, landed_event
+from pipeline_defs.projection import RANGE_END, RANGE_START
+from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.sensors import build_sensor
 from tests.support.world import World
 
 
@@ -184,16 +185,8 @@ def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
     shutil.rmtree(world.settings.dagster_home)
     assert world.materialized() == set()  # the control: it is really gone
 
-    coverage = world.coverage
-    register_keys(world.instance, world.topic, coverage)
-    report_unseen(
-        world.instance,
-        world.topic,
-        coverage,
-        frozenset(),
-        lambda offsets: landed_event(world.topic, offsets, coverage, world.edges),
-        limit=100,
-    )
+    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    assert (rebuilt.keys, rebuilt.events) == (3, 3)
     after = {key: event.metadata["digest"].value for key, event in materializations(world).items()}
     assert after == before
     for check in (check_tiling, check_completeness, check_published):

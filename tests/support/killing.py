@@ -18,6 +18,7 @@ from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
 from pipeline_defs.drills.systems import attach, gateway_environment, start_session
 from pipeline_defs.launching import land_through_dagster, open_instance
+from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import Settings
@@ -29,7 +30,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, or landing what is pending, or replacing what is landed, through Dagster."""
+    """Is one tick, a rebuild, landing what is pending, or replacing what is landed, through Dagster."""
 
     settings: Settings
     topic: Topic
@@ -43,6 +44,9 @@ class Task:
             if self.action == "tick":
                 run_tick(self.topic, instance, edges)
                 watch("tick_requested")
+                return
+            if self.action == "rebuild":
+                rebuild_topic(self.topic, edges, instance)
                 return
             coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
             ranges = sorted(coverage.manifests) if replace else coverage.pending()

@@ -1,0 +1,82 @@
+"""Progress of commands: a bar with done, total, rate and time left in a terminal; else a line now and then.
+
+On stderr, so what a command prints stays what it is. Nothing is shown of what ends within `FIRST_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..moments import pace_text
+from .show import ERRORS
+
+FIRST_SECONDS = 2.0  # what is quicker needs no line
+EVERY_SECONDS = 10.0
+
+
+class Shown:
+    """Is one piece of work whose progress is shown; any thread may tell how far it is."""
+
+    def __init__(self, text: str, total: int | None) -> None:
+        self.text, self.total, self.done = text, total, 0
+        self.started = time.monotonic()
+
+    def update(self, done: int | None = None, text: str | None = None, total: int | None = None) -> None:
+        """Says how far the work is, and in words what is done now."""
+        self.done = self.done if done is None else done
+        self.text = self.text if text is None else text
+        self.total = self.total if total is None else total
+
+    def begin(self, text: str) -> None:
+        """Says that another piece of work begins, of which nothing is done."""
+        self.text, self.total, self.done, self.started = text, None, 0, time.monotonic()
+
+    def count(self, done: int, total: int) -> None:
+        """Says how much of how much is done."""
+        self.done, self.total = done, total
+
+    def advance(self, by: int = 1) -> None:
+        """Says that so much more is done."""
+        self.done += by
+
+    def line(self) -> str:
+        """Is the progress in one line."""
+        return f"{self.text}: {pace_text(self.done, self.total, time.monotonic() - self.started)}"
+
+
+@contextmanager
+def progress(text: str, total: int | None = None) -> Iterator[Shown]:
+    """Shows the progress of what is done inside; `total` is none where nobody knows it yet."""
+    shown, ended = Shown(text, total), threading.Event()
+    watch = _draw if ERRORS.is_terminal else _print
+    watcher = threading.Thread(target=watch, args=(shown, ended), name="offsetlake-progress", daemon=True)
+    watcher.start()
+    try:
+        yield shown
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _draw(shown: Shown, ended: threading.Event) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=ERRORS, transient=True) as bar:
+        task = bar.add_task(escape(shown.text), total=shown.total, rate="")
+        while not ended.wait(0.1):
+            rate = shown.done / max(0.001, time.monotonic() - shown.started)
+            bar.update(
+                task, completed=shown.done, total=shown.total, description=escape(shown.text), rate=f"{rate:.1f}/s"
+            )
+
+
+def _print(shown: Shown, ended: threading.Event) -> None:
+    wait = FIRST_SECONDS
+    while not ended.wait(wait):
+        ERRORS.print(escape(shown.line()), soft_wrap=True)
+        wait = EVERY_SECONDS

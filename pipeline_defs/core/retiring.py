@@ -1,0 +1,24 @@
+"""Retiring: which ranges Dagster need not show any more, so that it stays quick while the lake keeps everything.
+
+Recomputed from the lake each time and remembered nowhere, so a lost Dagster database changes nothing. Invariant: what
+is not landed is never retired, and neither is any of the newest `max_keys` ranges.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from .coverage import Coverage
+from .offsets import OffsetRange
+
+MAX_KEYS = 10_000  # partitions of an asset with which Dagster's pages stay at a second
+
+
+def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
+    """Returns the landed ranges that come before the newest `max_keys` of the plan log, in log order.
+
+    It only ever grows while the log does: no key comes and goes.
+    """
+    ranges = coverage.log.ranges
+    older = islice(ranges, max(0, len(ranges) - max_keys))
+    return frozenset(offsets for offsets in older if coverage.is_landed(offsets))

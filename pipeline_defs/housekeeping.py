@@ -1,0 +1,79 @@
+"""Housekeeping as Dagster jobs with schedules: sweeping staging, and retiring old keys. Each runs only where it is due.
+
+A schedule that finds nothing to do says so and launches nothing.
+"""
+
+import dagster as dg
+
+from .resources import Edges
+from .retirement import find_retirable, retire_keys
+from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
+from .topics import Topic
+
+SWEEP_JOB = "sweep_staging"
+
+
+def build_sweep() -> dg.Definitions:
+    """Builds the job that sweeps the lake's staging, and its daily schedule; it is of the whole lake, not of a topic."""
+    description = (
+        "Deletes what attempts that died left in the lake's staging, once no run can be at work on it any more. Published "
+        "files are never touched."
+    )
+
+    @dg.op(name="sweep", description=description)
+    def sweep(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
+        orphans = sweep_orphans(edges.lake, edges.now_ms())
+        for orphan in orphans:
+            context.log.info("step=swept attempt=%s bytes=%s", orphan.name, orphan.bytes)
+        context.add_output_metadata({"swept": len(orphans), "swept_bytes": sum(orphan.bytes for orphan in orphans)})
+
+    @dg.job(name=SWEEP_JOB, description=description)
+    def sweep_staging() -> None:
+        sweep()
+
+    @dg.schedule(
+        name=f"{SWEEP_JOB}_daily",
+        job=sweep_staging,
+        cron_schedule="30 3 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Sweeps the lake's staging every night, where there is something to sweep.",
+    )
+    def daily(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
+        orphans = find_orphans(edges.lake, edges.now_ms(), SWEEP_AFTER_SECONDS)
+        return dg.RunRequest() if orphans else dg.SkipReason("nothing in staging is old enough to be swept")
+
+    return dg.Definitions(jobs=[sweep_staging], schedules=[daily])
+
+
+def build_retirement(topic: Topic) -> dg.Definitions:
+    """Builds the job that retires a topic's old keys, and its hourly schedule."""
+    description = (
+        f"Retires the oldest landed ranges of `{topic.name}` from Dagster beyond the newest {topic.max_keys:,} (`max_keys`), "
+        "so that its pages stay quick. The lake keeps everything: audit and trace see it, and `offsetlake backfill "
+        f"{topic.name} --key KEY` brings a range back."
+    )
+
+    @dg.op(name=f"retire_{topic.slug}", description=description)
+    def retire(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
+        coverage = edges.lake.coverage(topic.name)
+        gone = retire_keys(
+            topic, coverage, context.instance, lambda done: context.log.info("step=retired keys=%s", done)
+        )
+        context.add_output_metadata({"retired": len(gone), "first": gone[0].key, "last": gone[-1].key} if gone else {})
+
+    @dg.job(name=topic.retire_job, description=description)
+    def retire_old_keys() -> None:
+        retire()
+
+    @dg.schedule(
+        name=f"{topic.retire_job}_hourly",
+        job=retire_old_keys,
+        cron_schedule="17 * * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Retires old keys of `{topic.name}` every hour, where Dagster has more than {topic.max_keys:,}.",
+    )
+    def hourly(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
+        found = find_retirable(topic, edges.lake.coverage(topic.name), context.instance)
+        return dg.RunRequest() if found else dg.SkipReason(f"no key of {topic.name} is to be retired")
+
+    return dg.Definitions(jobs=[retire_old_keys], schedules=[hourly])

@@ -1,0 +1,72 @@
+"""Rebuilding: what Dagster and the consumer group should show, given back from the lake alone.
+
+Keys, then materialisations with metadata and data versions, then the group's offsets. Each is compared with what is
+there first, so it can be killed anywhere and repeated; what is right is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+
+from .core.coverage import Coverage
+from .core.offsets import OffsetRange
+from .landing import mirror_frontier
+from .projection import find_unseen, read_held, read_order, register_keys
+from .resources import Edges
+from .sensors import landed_event
+from .topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Is what was given back: keys, materialisations, and where each Kafka partition of the group was moved to."""
+
+    keys: int
+    events: int
+    group: Mapping[int, int]
+
+
+def rebuild_topic(
+    topic: Topic,
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    on_restored: Callable[[int, int], None] = lambda done, total: None,
+) -> Rebuilt:
+    """Gives Dagster, and Kafka's lag tools, what the lake knows of a topic; `on_restored` is told events done, and of how many.
+
+    Raises `BrokerUnavailable` last of all: what Dagster lacked is there by then.
+    """
+    coverage = edges.lake.coverage(topic.name)
+    keys = register_keys(instance, topic, coverage)
+    edges.watch_step("keys_registered", topic=topic.name, keys=keys)
+    held = read_held(instance, topic, read_order(instance, topic)).keys()
+    unseen = find_unseen(instance, topic, coverage, held)
+    owed = [*unseen, *_outdated(topic, coverage, instance, {*unseen, *held})]
+    for done, offsets in enumerate(owed, 1):
+        instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
+        edges.watch_step("restored", key=offsets.key)
+        on_restored(done, len(owed))
+    group = mirror_frontier(topic.name, coverage, edges.kafka(topic))
+    return Rebuilt(keys, len(owed), group)
+
+
+def _outdated(
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, known: set[OffsetRange]
+) -> list[OffsetRange]:
+    """Finds the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
+    tags = instance.event_log_storage.get_latest_tags_by_partition(
+        topic.asset_key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
+    )
+    shown = {key: found.get(DATA_VERSION_TAG) for key, found in tags.items()}
+    return [
+        offsets
+        for offsets, manifest in sorted(coverage.manifests.items())
+        if offsets not in known
+        and offsets.key in shown
+        and coverage.is_landed(offsets)
+        and shown[offsets.key] != manifest.digest
+    ]

@@ -1,0 +1,60 @@
+"""Retiring keys: Dagster forgets the oldest landed ranges beyond a topic's `max_keys`; the lake keeps everything.
+
+Which they are is `core.retiring`'s, recomputed from the lake each time. Invariant: a key goes only while nothing holds
+it: no active run or backfill, no failed try, and not as an end of a recent run, whose range tags would lose their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import dagster as dg
+from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
+
+from .core.coverage import Coverage
+from .core.offsets import OffsetRange
+from .core.retiring import retired
+from .projection import read_ends_of_runs, read_held, read_order, read_tried
+from .topics import Topic
+
+KEYS_AT_ONCE = 200  # before it looks again at what is held
+
+
+def find_retirable(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> list[OffsetRange]:
+    """Finds the keys that Dagster has, need not show any more, and that nothing holds."""
+    away = retired(coverage, topic.max_keys)
+    if not away or has_backfill(topic, instance):
+        return []
+    order = read_order(instance, topic)
+    tried = read_tried(instance, topic, order)
+    needed = {*read_held(instance, topic, order), *read_ends_of_runs(instance, topic)}
+    needed |= {offsets for offsets, each in tried.items() if each.attempts}
+    return [offsets for offsets in order if offsets in away and offsets not in needed]
+
+
+def retire_keys(
+    topic: Topic,
+    coverage: Coverage,
+    instance: dg.DagsterInstance,
+    on_retired: Callable[[int], None] = lambda done: None,
+) -> list[OffsetRange]:
+    """Deletes the keys that can go from Dagster, oldest first, and returns them; any number of runs may be at it.
+
+    A crash in the middle leaves the rest for the next time. Events of these ranges stay in Dagster's log.
+    """
+    name = topic.partitions.name
+    assert name is not None
+    gone: list[OffsetRange] = []
+    while batch := find_retirable(topic, coverage, instance)[:KEYS_AT_ONCE]:
+        for offsets in batch:
+            instance.delete_dynamic_partition(name, offsets.key)
+        gone += batch
+        on_retired(len(gone))
+    return gone
+
+
+def has_backfill(topic: Topic, instance: dg.DagsterInstance) -> bool:
+    """Says whether a backfill of the topic is under way: which keys it has yet to ask for, only its daemon knows."""
+    active = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
+    found = instance.get_backfills(filters=BulkActionsFilter(statuses=active))
+    return any(topic.asset_key in (backfill.asset_selection or ()) for backfill in found)

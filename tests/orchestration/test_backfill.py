@@ -1,0 +1,114 @@
+"""Backfills as a real Dagster daemon executes them, while its sensor lands what arrives."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline_defs.backfilling import BackfillState, follow_backfill, launch_backfill, select_failed
+from pipeline_defs.core.errors import DaemonUnavailable
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.selection import choose_missing
+from pipeline_defs.launching import land_config
+from pipeline_defs.ledger import accept_loss
+from pipeline_defs.siblings import BACKFILL_TAG
+from tests.support.daemon import running_daemon
+from tests.support.world import World
+
+
+def launch(world: World, ranges: list[OffsetRange]) -> str:
+    return launch_backfill(world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions)
+
+
+def ended(world: World, backfill: str, ranges: list[OffsetRange]) -> BackfillState:
+    """Waits until the daemon says that the backfill has ended."""
+    states = follow_backfill(world.topic, backfill, [offsets.key for offsets in ranges], world.instance)
+    found: list[BackfillState] = []
+
+    def has_ended() -> bool:
+        found.append(next(states))
+        return found[-1].has_ended
+
+    world.wait_until(has_ended, seconds=400)
+    return found[-1]
+
+
+def reporters(world: World, backfill: str | None = None) -> dict[str, set[str]]:
+    """Says of each key which runs, of one backfill or of none, have reported it."""
+    events = world.instance.fetch_materializations(world.topic.asset_key, limit=1_000).records
+    runs = {run.run_id for run in world.instance.get_runs() if run.tags.get(BACKFILL_TAG) == backfill}
+    found: dict[str, set[str]] = {}
+    for event in events:
+        if event.run_id in runs and event.partition_key is not None:
+            found.setdefault(event.partition_key, set()).add(event.run_id)
+    return found
+
+
+@pytest.fixture
+def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs `offsetlake backfill` on the world's topic to its end, as a person types it, and returns what it prints."""
+    module = importlib.import_module("pipeline_defs.cli.backfill")  # the package has the command itself by this name
+    monkeypatch.setattr(module, "open_edges", lambda: world.edges)
+    monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
+    monkeypatch.setattr(module, "launch_backfill", partial(launch_backfill, topics=world.definitions))
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(module.backfill, [world.name, *arguments])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
+
+    return run
+
+
+@pytest.mark.timeout(900)
+def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, command: Callable[..., str]) -> None:
+    """AC11: two backfills at once, and records that the sensor lands meanwhile; each does its own and nothing twice.
+
+    Five scattered ranges that are landed are five runs to Dagster, and one or two Spark sessions; they end unchanged.
+    """
+    world.create_topic(2)
+    world.send_numbered(1000, 0)
+    world.send_numbered(300, 1)
+    world.tick()
+    world.delete_records(1, 40)
+    (launched,) = world.try_launch()
+    assert not launched.succeeded
+    with pytest.raises(DaemonUnavailable, match="has never run"):
+        launch(world, list(world.coverage.log.ranges))
+    failed = list(select_failed(world.topic, world.coverage, world.instance).ranges)
+    assert [offsets.key for offsets in failed] == ["1-0-100"]
+    accept_loss(world.topic, "1-0-100", world.edges, "test")
+    for place in [place for place in world.sent if place[0] == 1 and place[1] < 40]:
+        del world.sent[place]
+    before = world.coverage.manifests
+    scattered = [o for o in world.coverage.log.ranges if o.partition == 0 and o.start % 200 == 0]
+    assert len(scattered) == 5
+    world.send_numbered(250, 0)
+    world.plan()
+    missing = list(choose_missing(world.coverage).ranges)
+    assert len(missing) == 4 and missing[0] == failed[0]
+    with running_daemon(world) as daemon:
+        first = launch(world, missing)
+        world.send_numbered(50, 1)
+        keys = [word for offsets in scattered for word in ("--key", offsets.key)]
+        said = command(*keys, "--on-change", "replace", "--launch")
+        assert "has ended: 5 ranges in 5 runs" in said
+        second = said.partition("launched backfill ")[2].split()[0]
+        state = ended(world, first, missing)
+        assert state.has_succeeded and state.done == {offsets.key for offsets in missing}, state
+        for backfill, ranges in ((first, missing), (second, scattered)):
+            assert set(reporters(world, backfill)) == {o.key for o in ranges}, "just what was chosen, and nothing else"
+        world.wait_until(lambda: not world.pending and len(world.rows()) == len(world.sent), seconds=400)
+        sessions = sum(mark["step"] == "session_asked" for mark in daemon.marks)
+    world.assert_all_landed_once()
+    now = world.coverage.manifests
+    assert {offsets: now[offsets] for offsets in before} == before, "what was landed stays, byte for byte"
+    assert len(set.union(*reporters(world, second).values())) <= 2 < len(scattered)
+    assert sessions <= 6, daemon.marks
+    configs = [run.run_config for run in world.instance.get_runs() if run.tags.get(BACKFILL_TAG) == second]
+    assert configs == [land_config(world.topic, "replace")] * 5, "what the launchpad takes, a backfill takes too"
+    assert "1-300-350" in reporters(world), "the sensor landed what arrived, outside of any backfill"

@@ -1,0 +1,266 @@
+"""What keeps Dagster usable and its people informed: retiring old keys, rebuilding, alerts, sweeping on a schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import create_run_for_test
+
+from pipeline_defs.alerts import build_failure_sensor, build_watch
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.core.retiring import retired
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.landing import group_of
+from pipeline_defs.launching import choose_ranges
+from pipeline_defs.projection import RANGE_END, RANGE_START
+from pipeline_defs.rebuilding import rebuild_topic
+from pipeline_defs.reports import trace_row
+from pipeline_defs.retirement import find_retirable
+from pipeline_defs.topics import TOPIC_TAG
+from tests.support.killing import stopped_at
+from tests.support.world import World
+
+
+def keys_of(world: World) -> list[str]:
+    return list(world.instance.get_dynamic_partitions(f"{world.name}__ranges"))
+
+
+def run_job(world: World, job: str) -> dg.ExecuteInProcessResult:
+    return (
+        build_defs(world.edges, topics=world.definitions)
+        .resolve_job_def(job)
+        .execute_in_process(instance=world.instance)
+    )
+
+
+def evaluate_schedule(world: World, name: str) -> dg.ScheduleExecutionData:
+    """Evaluates a real schedule of the definitions, as the daemon does."""
+    definitions = build_defs(world.edges, topics=world.definitions)
+    schedule = definitions.resolve_schedule_def(name)
+    with dg.build_schedule_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        return schedule.evaluate_tick(context)
+
+
+def fill(world: World, ranges: int, max_keys: int) -> list[str]:
+    """Plans so many ranges of 10 records and registers them; Dagster is to show `max_keys` of them."""
+    world.create_topic()
+    world.with_policy(records_per_range=10)
+    world.topic = dataclasses.replace(world.topic, max_keys=max_keys)
+    world.send_numbered(10 * ranges)
+    world.tick()
+    return [offsets.key for offsets in world.coverage.log.ranges]
+
+
+def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -> None:
+    """The lake keeps them: audit and trace see them. No tick brings one back, `land --partition` does, at the end.
+
+    The ends of recent runs stay, or nobody could tell what these covered.
+    """
+    keys = fill(world, 8, max_keys=3)
+    assert keys_of(world) == keys, "the control: what is not landed is never retired"
+    assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
+    (launched,) = world.launch()
+    said = [entry.user_message for entry in world.instance.all_logs(launched.run_id)]
+    assert any(text.startswith("step=progress 8 of 8 in ") for text in said), "a run says how far it is"
+    schedule = evaluate_schedule(world, f"{world.topic.retire_job}_hourly")
+    assert schedule.run_requests is not None and len(schedule.run_requests) == 1
+    assert run_job(world, world.topic.retire_job).success
+    assert keys_of(world) == [keys[0], *keys[5:]], "the first is an end of the run that landed all"
+    assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
+
+    world.send_numbered(10)
+    (request,) = world.tick().requests
+    assert [offsets.key for offsets in request.ranges] == ["0-80-90"]
+    world.launch()
+    assert keys_of(world) == [keys[0], *keys[5:], "0-80-90"]
+    for check in (check_tiling, check_completeness, check_published):
+        assert check(world.name, world.edges.lake).passed
+    assert trace_row(world.topic, 0, 25, world.edges)["row"]["offset"] == 25
+
+    (launched,) = world.launch(choose_ranges(world.topic, [keys[2]], world.edges), redo=True)
+    assert [offsets.key for offsets in launched.ranges] == [keys[2]]
+    assert keys_of(world)[-1] == keys[2]
+    world.send_numbered(20)
+    (after,) = world.tick().requests
+    assert [offsets.key for offsets in after.ranges] == ["0-90-100", "0-100-110"]
+    world.launch()
+    world.assert_all_landed_once()
+
+
+def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
+    """By a queued run, by the last try that failed, by any backfill that is under way."""
+    fill(world, 8, max_keys=2)
+    world.land()
+    ranges = list(world.coverage.log.ranges)
+    assert find_retirable(world.topic, world.coverage, world.instance) == ranges[:6], "the control"
+    held = create_run_for_test(
+        world.instance,
+        job_name=world.topic.land_job,
+        status=dg.DagsterRunStatus.STARTED,
+        tags={TOPIC_TAG: world.name, RANGE_START: ranges[1].key, RANGE_END: ranges[2].key},
+    )
+    failed = {TOPIC_TAG: world.name, "dagster/partition": ranges[4].key}
+    create_run_for_test(world.instance, status=dg.DagsterRunStatus.FAILURE, tags=failed)
+    expected = [ranges[0], ranges[3], ranges[5]]
+    assert find_retirable(world.topic, world.coverage, world.instance) == expected
+    world.instance.delete_run(held.run_id)
+    assert find_retirable(world.topic, world.coverage, world.instance) == [*ranges[:4], ranges[5]]
+
+
+def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
+    """Nothing remembers them: the lake alone says which they are."""
+    keys = fill(world, 6, max_keys=2)
+    world.land()
+    world.instance.dispose()
+    world._instance = None
+    shutil.rmtree(world.settings.dagster_home)
+    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    assert (rebuilt.keys, rebuilt.events) == (2, 2)
+    assert keys_of(world) == keys[4:]
+    assert world.materialized_after_tick() == set(keys[4:])
+    assert retired(world.coverage, 2) == set(list(world.coverage.log.ranges)[:4])
+
+
+def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
+    """AC29: keys, materialisations with their data versions, and the group's offsets, from the lake alone."""
+    keys = fill(world, 4, max_keys=100)
+    world.launch()
+    versions = {key: manifest.digest for key, manifest in zip(keys, world.coverage.manifests.values(), strict=True)}
+    world.instance.dispose()
+    world._instance = None
+    shutil.rmtree(world.settings.dagster_home)
+    world.operations.delete_group(group_of(world.name))
+    kafka = world.edges.kafka(world.topic)
+    assert kafka.read_group(world.name, group_of(world.name)) == {}, "the control: it is really gone"
+    with stopped_at(world, "rebuild", "restored", 2):
+        pass
+    assert len(world.materialized()) == 2, "the fault: half of it is there"
+    rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
+    assert (rebuilt.keys, rebuilt.events, dict(rebuilt.group)) == (0, 2, {0: 40})
+    assert kafka.read_group(world.name, group_of(world.name)) == {0: 40}
+    events = world.instance.fetch_materializations(world.topic.asset_key, limit=100).records
+    shown = {e.partition_key: (e.asset_materialization.tags or {})["dagster/data_version"] for e in events}  # type: ignore[union-attr]
+    assert shown == versions and len(events) == 4
+    assert rebuild_topic(world.topic, world.edges, world.instance).events == 0, "once is enough"
+
+
+def test_a_rebuild_tells_dagster_of_a_data_version_that_it_missed(world: World) -> None:
+    """As where a replace was killed after it had published: the key is there, and what it says is old."""
+    (key,) = fill(world, 1, max_keys=100)
+    old = dg.AssetMaterialization(world.topic.asset_key, partition=key, tags={"dagster/data_version": "old"})
+    world.land()
+    world.instance.report_runless_asset_event(old)
+    assert rebuild_topic(world.topic, world.edges, world.instance).events == 1
+    assert rebuild_topic(world.topic, world.edges, world.instance).events == 0
+
+
+# ---- alerts
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Is a webhook of our own on loopback, and what it was told."""
+    told: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name is Python's)
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"json://127.0.0.1:{server.server_port}/hook", told
+        server.shutdown()
+        thread.join()
+
+
+def watch(world: World, cursor: str | None) -> dg.SensorExecutionData:
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}, cursor=cursor) as context:
+        return build_watch(world.topic).evaluate_tick(context)
+
+
+def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
+    world: World, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
+    """In words with the offsets, to the hook; not again; and a hook that is down is tried again.
+
+    Two checks see it: what is lost, and what could not be kept for long enough.
+    """
+    url, told = hook
+    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=("json://127.0.0.1:1/down",))
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    quiet = watch(world, None)
+    assert quiet.skip_message == "0 troubles, 0 of them new"
+    world.delete_records(0, 40)
+    down = watch(world, quiet.cursor)
+    assert (down.skip_message, down.cursor) == ("2 troubles, 2 of them new", quiet.cursor)
+    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
+    first = watch(world, down.cursor)
+    assert first.skip_message == "2 troubles, 2 of them new"
+    (message,) = told
+    assert message["title"] == f"Offsetlake: {world.name}" and "[0, 40)" in message["message"]
+    again = watch(world, first.cursor)
+    assert (again.skip_message, len(told)) == ("2 troubles, 0 of them new", 1)
+
+
+def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
+    url, told = hook
+    there = world.edges.settings
+    world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1", alert_urls=(url,))
+    world.edges.kafka_timeout_seconds = 1
+    cursor = watch(world, None).cursor
+    assert "Kafka broker at 127.0.0.1:1 does not answer" in told[0]["message"]
+    world.edges.settings = there
+    world.create_topic()
+    assert watch(world, cursor).skip_message == "0 troubles, 0 of them new; over: unreachable"
+
+
+def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
+    """To the hook, and as an observation of the raw asset."""
+    url, told = hook
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    world.delete_records(0, 40)
+    (launched,) = world.try_launch()
+    assert not launched.succeeded
+    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
+    run = world.instance.get_run_by_id(launched.run_id)
+    (event,) = world.instance.all_logs(launched.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    assert run is not None and event.dagster_event is not None
+    context = dg.build_run_status_sensor_context(
+        "run_failures", event.dagster_event, world.instance, run, resources={"edges": world.edges}
+    ).for_run_failure()
+    build_failure_sensor()(context)
+    assert launched.run_id in told[0]["message"] and "40 offsets [0, 40) are gone" in told[0]["message"]
+    (observed,) = world.instance.fetch_observations(world.topic.asset_key, limit=5).records
+    assert observed.asset_observation is not None
+    assert "[0, 40)" in str(observed.asset_observation.metadata["reason"].value)
+
+
+def test_the_sweep_is_a_job_that_runs_where_there_is_something(world: World) -> None:
+    """[R-58] Its schedule launches nothing for what was written just now."""
+    orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(bytes(10))
+    assert evaluate_schedule(world, "sweep_staging_daily").run_requests == [], "the control: it was written just now"
+    assert run_job(world, "sweep_staging").success and orphan.exists()
+    moment = world.edges.now_ms() + 4 * 3600 * 1000
+    world.edges.now_ms = lambda: moment
+    assert len(evaluate_schedule(world, "sweep_staging_daily").run_requests or []) == 1
+    assert run_job(world, "sweep_staging").success and not orphan.exists()

@@ -1,0 +1,151 @@
+"""Selection: each way to say which ranges one means gives those, in log order; what cannot be meant is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage, State
+from pipeline_defs.core.errors import EmptySelection, Refused
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.retiring import retired
+from pipeline_defs.core.selection import (
+    Selection,
+    choose_all,
+    choose_failed,
+    choose_missing,
+    choose_offsets,
+    choose_times,
+    parse_offsets,
+)
+from tests.properties.test_coverage_laws import Lake, lakes
+from tests.support.strategies import EPOCH_MS
+
+
+def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
+    return [o for o, state in coverage.states().items() if state in states and o in coverage.log.ranges]
+
+
+@given(lakes())
+def test_all_and_missing_are_by_state_in_log_order(lake: Lake) -> None:
+    """What is lost for good is left out and said; where nothing is left the selection is refused."""
+    coverage = lake.coverage
+    landable, pending = in_state(coverage, State.LANDED, State.PENDING), in_state(coverage, State.PENDING)
+    for choose, expected in ((choose_all, landable), (choose_missing, pending)):
+        if expected:
+            assert list(choose(coverage).ranges) == expected
+        else:
+            with pytest.raises(EmptySelection, match="nothing was launched"):
+                choose(coverage)
+    if landable:
+        assert list(choose_all(coverage).left_out) == in_state(coverage, State.LOST, State.CLAIMED)
+
+
+@given(lakes(), st.data())
+def test_failed_are_those_not_landed_of_what_failed(lake: Lake, data: st.DataObject) -> None:
+    """A range that failed once and was landed since is not failed."""
+    pending = in_state(lake.coverage, State.PENDING)
+    assume(pending)
+    failed = data.draw(st.sets(st.sampled_from(sorted(lake.log.ranges)))) | {pending[0]}
+    assert list(choose_failed(lake.coverage, failed).ranges) == [o for o in pending if o in failed]
+
+
+@given(lakes(), st.data())
+def test_offsets_are_the_ranges_that_hold_one_of_them(lake: Lake, data: st.DataObject) -> None:
+    """Half-open: the range that begins where the offsets end is not meant."""
+    landable = in_state(lake.coverage, State.LANDED, State.PENDING)
+    assume(landable)
+    first = data.draw(st.sampled_from(landable))
+    start = data.draw(st.integers(first.start, first.end - 1))
+    wanted = replace(first, start=start, end=data.draw(st.integers(start + 1, first.end)))
+    assert choose_offsets(lake.coverage, [wanted]) == Selection((first,))
+
+
+@given(lakes())
+def test_offsets_outside_of_the_plan_log_are_refused_by_name(lake: Lake) -> None:
+    landable = in_state(lake.coverage, State.LANDED, State.PENDING)
+    assume(landable)
+    last = max(
+        o for o in lake.log.ranges if (o.generation, o.partition) == (landable[0].generation, landable[0].partition)
+    )
+    end = max(
+        link.offsets.end
+        for link in lake.log.links
+        if (link.offsets.generation, link.offsets.partition) == (last.generation, last.partition)
+    )
+    beyond = replace(last, end=end + 5)
+    with pytest.raises(Refused, match=rf"\[{end}, {end + 5}\) of .*; it holds \["):
+        choose_offsets(lake.coverage, [beyond])
+
+
+def with_times(lake: Lake) -> Lake:
+    """Has the records of each landed range be of 150 ms, from 100 ms after those of the range before it."""
+    manifests = {}
+    for number, (offsets, manifest) in enumerate(sorted(lake.manifests.items())):
+        first = EPOCH_MS + 100 * number
+        file = manifest.file and replace(manifest.file, min_timestamp_ms=first, max_timestamp_ms=first + 149)
+        manifests[offsets] = replace(manifest, file=file)
+    return replace(lake, manifests=manifests)
+
+
+@given(lakes(), st.integers(-300, 1500), st.integers(1, 300))
+def test_a_time_is_the_landed_ranges_with_a_record_of_it(lake: Lake, after: int, length: int) -> None:
+    """By the timestamps in the manifests; the end of the time is not in it, and a range without records has none."""
+    coverage = with_times(lake).coverage
+    asked = set(range(EPOCH_MS + after, EPOCH_MS + after + length))
+    times = {
+        o: range(m.file.min_timestamp_ms or 0, (m.file.max_timestamp_ms or 0) + 1)
+        for o, m in coverage.manifests.items()
+        if m.file
+    }
+    expected = [o for o in coverage.log.ranges if o in times and not asked.isdisjoint(times[o])]
+    if expected:
+        assert list(choose_times(coverage, min(asked), max(asked) + 1, {}).ranges) == expected
+    else:
+        with pytest.raises(EmptySelection):
+            choose_times(coverage, min(asked), max(asked) + 1, {})
+
+
+@given(lakes())
+def test_a_time_finds_what_is_not_landed_by_the_offsets_that_the_broker_gives(lake: Lake) -> None:
+    pending = [o for o in in_state(lake.coverage, State.PENDING) if o.generation == lake.log.generation]
+    assume(pending)
+    one = pending[0]
+    assert choose_times(lake.coverage, 0, 1, {one.partition: (one.start, one.end)}).ranges == (one,)
+    with pytest.raises(EmptySelection):
+        choose_times(lake.coverage, 0, 1, {one.partition: (one.end, one.end)})
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(1, 2**60))
+def test_offsets_are_read_as_they_are_written(partition: int, start: int, length: int) -> None:
+    assert parse_offsets(f"{partition}:{start}-{start + length}", 3) == OffsetRange(3, partition, start, start + length)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:5", "0:5-5", "0:6-5", "0:-1-5", "a:0-5", "0:0-5-g1", "0:0-5 ", "٣:0-5"])
+def test_other_offsets_are_refused(text: str) -> None:
+    with pytest.raises(Refused, match="expected a Kafka partition"):
+        parse_offsets(text, 0)
+
+
+# ---- retiring
+
+
+@given(lakes(), st.integers(1, 12))
+def test_only_landed_ranges_before_the_newest_are_retired(lake: Lake, most: int) -> None:
+    """What Dagster keeps is the newest `max_keys` and, of the older ones, whatever is not landed."""
+    away = retired(lake.coverage, most)
+    ranges = list(lake.log.ranges)
+    older, newest = ranges[:-most], ranges[-most:]
+    assert away == {o for o in older if lake.coverage.is_landed(o)}
+    assert away.isdisjoint(newest) and away.isdisjoint(in_state(lake.coverage, State.PENDING))
+
+
+@given(lakes(), st.integers(1, 12), st.integers(0, 6))
+def test_a_retired_range_stays_so_while_the_log_grows(lake: Lake, most: int, fewer: int) -> None:
+    """Else its key would come and go, each time to another place in Dagster's order."""
+    shorter = replace(lake.log, steps=lake.log.steps[: max(0, len(lake.log.steps) - fewer)])
+    before = retired(Coverage(shorter, lake.manifests, lake.published), most)
+    assert before <= retired(lake.coverage, most)

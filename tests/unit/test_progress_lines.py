@@ -1,0 +1,54 @@
+"""Progress of commands: nothing that takes longer than 3 seconds is silent, in a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from pipeline_defs.cli import progress as command
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Shows the progress of work that waits until something has been shown of it."""
+
+    def run(*, is_terminal: bool) -> str:
+        out = io.StringIO()
+        monkeypatch.setattr(command, "ERRORS", Console(file=out, force_terminal=is_terminal, width=120))
+        deadline = time.monotonic() + 60
+        with command.progress("landing flights", 12) as work:
+            work.count(3, 12)
+            while not {"3/12", "3 of 12"} & set(re.findall(r"\d+(?:/| of )12", out.getvalue())):
+                assert time.monotonic() < deadline, out.getvalue()
+                time.sleep(0.01)
+        return out.getvalue()
+
+    return run
+
+
+def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(
+    shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "FIRST_SECONDS", 0.02)
+    line = shown(is_terminal=False)
+    assert line.startswith("landing flights: 3 of 12 in 0 s, ")
+    assert line.rstrip().endswith("s left")
+
+
+def test_a_terminal_gets_a_bar(shown: Callable[..., str]) -> None:
+    assert "3/12" in shown(is_terminal=True)
+
+
+def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that runs a hundred quick commands reads none of it; and 3 seconds are never silent."""
+    out = io.StringIO()
+    monkeypatch.setattr(command, "ERRORS", Console(file=out))
+    with command.progress("asking DuckDB"):
+        pass
+    assert out.getvalue() == ""
+    assert command.FIRST_SECONDS < 3
