@@ -19,7 +19,7 @@ def send_alert(urls: Sequence[str], title: str, body: str) -> list[str]:
         target = apprise.Apprise.instantiate(url)
         if target is None:
             raise BadSetting(
-                f"URL {number} of {len(urls)} in OFFSETLAKE_ALERT_URLS is none that Apprise knows (scheme "
+                f"alert URL {number} of {len(urls)} in OFFSETLAKE_ALERT_URLS is none that Apprise knows (scheme "
                 f"{url.partition(':')[0]!r}); nobody was told; expected such as json://host/path or mailto://..."
             )
         if not target.notify(body=body, title=title):
