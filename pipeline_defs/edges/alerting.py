@@ -20,7 +20,7 @@ def send_alert(urls: Sequence[str], title: str, body: str) -> list[str]:
         if target is None:
             raise BadSetting(
                 f"alert URL {number} of {len(urls)} in OFFSETLAKE_ALERT_URLS is none that Apprise knows (scheme "
-                f"{url.partition(':')[0]!r}); nobody was told; expected such as json://host/path or mailto://..."
+                f"{url.partition(':')[0]!r}); nobody was told; expected such as json://host/path or mailto://user:password@host"
             )
         if not target.notify(body=body, title=title):
             undelivered.append(str(target.url(privacy=True)))  # type: ignore[no-untyped-call]
