@@ -1,6 +1,7 @@
 """Dagster's asset checks of a raw asset: one unpartitioned check per question; metadata names the bad ranges."""
 
 from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -10,6 +11,8 @@ from .core.losses import Loss
 from .edges.lake import Lake
 from .exposure import Endangered, check_expiry, read_endangered
 from .ledger import check_losses, loss_text, read_ledger
+from .map.draw import map_file, read_picture, write_page
+from .map.words import summary
 from .progress import check_progress, read_situation
 from .projection import CONCERNS
 from .resources import Edges
@@ -20,6 +23,7 @@ QUICK = ("tiling", "completeness")  # what every landing run proves again; the r
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
+MAPPED = "coverage_map"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
     "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
@@ -81,6 +85,20 @@ def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> d
     return progress_result(check_progress(topic, found, instance, edges.now_ms()))
 
 
+def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+    picture, remark = read_picture(topic, edges, instance)
+    file = map_file(topic, edges)
+    write_page(picture, remark, edges.now_ms(), file)
+    metadata: dict[str, dg.MetadataValue[Any]] = {
+        "map": dg.MetadataValue.path(str(file)),
+        "coverage": dg.MetadataValue.md(summary(picture)),
+        "ranges": dg.MetadataValue.int(len(picture.lengths)),
+    }
+    return dg.AssetCheckResult(
+        passed=True, metadata=metadata | ({"remark": dg.MetadataValue.text(remark)} if remark else {})
+    )
+
+
 _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], dg.AssetCheckResult], str]] = {
     NOTHING_LOST: (
         _ask_losses,
@@ -93,6 +111,10 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
     PROGRESS: (
         _ask_progress,
         "What arrives is landed: no range fails again and again, nothing waits while nothing lands, no transaction hangs.",
+    ),
+    MAPPED: (
+        _draw,
+        "Draws what is landed, planned, failed or lost: a bar per Kafka partition here, and an HTML file to look closely.",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""What status, trace and audit say of a topic, as plain documents; commands print them, programs read them."""
+"""What trace and the audit's broker check say of a topic, as plain documents; commands print them, programs read them."""
 
 from __future__ import annotations
 
@@ -10,56 +10,8 @@ from .core.errors import Refused, UnknownTopic
 from .core.manifest import Manifest
 from .edges.duck import Duck
 from .edges.lake import published_path
-from .exposure import read_endangered
 from .resources import Edges
 from .topics import Topic
-from .transactions import holding_row, read_holding
-
-
-def status_rows(topic: Topic, edges: Edges) -> list[dict[str, Any]]:
-    """Returns one row per Kafka partition: planned, landed, lag (in offsets), time to loss, last landed (ms).
-
-    What open transactions hold back is not lag yet: it is beyond what a reader may see.
-    """
-    coverage = edges.lake.coverage(topic.name)
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    generation = coverage.log.tail.generation
-    frontier = coverage.frontier(generation)
-    states = coverage.states()
-    last: dict[int, int] = {}
-    for offsets, manifest in coverage.manifests.items():
-        last[offsets.partition] = max(last.get(offsets.partition, 0), manifest.provenance.landed_at_ms)
-    endangered = {each.partition: each for each in read_endangered(topic, coverage, marks, edges)}
-    holding = read_holding(topic, edges)
-    now_ms = edges.now_ms()
-    rows = []
-    for partition in sorted(marks):
-        head = coverage.log.tail.heads.get(partition)
-        landed = frontier.get(partition, head.offset if head else marks[partition].earliest)
-        mine = [
-            s for offsets, s in states.items() if (offsets.generation, offsets.partition) == (generation, partition)
-        ]
-        rows.append(
-            {
-                "topic": topic.name,
-                "generation": generation,
-                "partition": partition,
-                "earliest_offset": marks[partition].earliest,
-                "end_offset": marks[partition].end,
-                "planned_offset": head.offset if head else None,
-                "landed_offset": landed,
-                "lag": marks[partition].end - landed,
-                "landed_ranges": mine.count(State.LANDED),
-                "pending_ranges": mine.count(State.PENDING),
-                "last_landed_at_ms": last.get(partition),
-                "oldest_waiting_ms": endangered[partition].timestamp_ms if partition in endangered else None,
-                "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
-                "open_transactions": [
-                    holding_row(topic, each, now_ms) for each in holding if each.partition == partition
-                ],
-            }
-        )
-    return rows
 
 
 def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:

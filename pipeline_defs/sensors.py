@@ -50,7 +50,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
     """Builds the sensor that plans a topic and requests its landing; it runs unless someone stops it."""
 
     @dg.sensor(
-        name=f"plan_and_land_{topic.slug}",
+        name=topic.sensor,
         job_name=topic.land_job,
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,

@@ -59,6 +59,11 @@ class Topic:
         return re.sub(r"[^A-Za-z0-9_]", "_", self.name)
 
     @property
+    def sensor(self) -> str:
+        """Is the sensor that plans the topic and asks for its landing."""
+        return f"plan_and_land_{self.slug}"
+
+    @property
     def land_job(self) -> str:
         """Is the job that lands ranges."""
         return f"land_{self.slug}"

@@ -17,11 +17,14 @@ from .broker import broker
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
+from .glance import status
 from .init import init
 from .land import land, plan, rebuild
 from .losses import accept_loss, losses
+from .map import coverage_map
+from .metrics import metrics
 from .produce import produce
-from .read import audit, sql, status, trace
+from .read import audit, sql, trace
 from .show import ERRORS
 from .sweep import sweep
 
@@ -55,6 +58,8 @@ for command in (
     audit,
     losses,
     accept_loss,
+    coverage_map,
+    metrics,
     sweep,
     doctor,
     demo,

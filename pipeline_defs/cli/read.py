@@ -1,4 +1,4 @@
-"""`offsetlake status`, `sql`, `trace` and `audit`: what is there, what it says, where it came from, whether it holds."""
+"""`offsetlake sql`, `trace` and `audit`: what the lake says, where a record came from, whether it all holds."""
 
 from __future__ import annotations
 
@@ -12,76 +12,12 @@ from ..auditing import Finding, check_completeness, check_published, check_repla
 from ..definitions import load_topics
 from ..edges.duck import Duck
 from ..ledger import check_losses, read_ledger
-from ..moments import duration_text, time_text
-from ..reports import check_broker, status_rows, trace_row
+from ..moments import time_text
+from ..reports import check_broker, trace_row
 from ..resources import Edges
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import (
-    OUT,
-    find_topic,
-    find_topics,
-    json_option,
-    open_edges,
-    print_json,
-    print_table,
-)
-
-
-@click.command()
-@click.argument("topic", required=False)
-@json_option
-def status(topic: str | None, as_json: bool) -> None:
-    """Show per Kafka partition what is planned, landed and lagging.
-
-    \b
-    Examples:
-      offsetlake status
-      offsetlake status flights --json
-    """
-    edges = open_edges()
-    topics = find_topics(topic)
-    with progress("reading where topics stand", len(topics)) as shown:
-        rows = []
-        for each in topics:
-            rows += status_rows(each, edges)
-            shown.advance()
-    if as_json:
-        print_json(rows)
-        return
-    columns = [
-        "topic",
-        "partition",
-        "planned",
-        "landed",
-        "end",
-        "lag",
-        "landed ranges",
-        "pending ranges",
-        "last landed",
-        "time to loss",
-    ]
-    print_table(
-        "status (lag in offsets)",
-        columns,
-        [
-            (
-                row["topic"],
-                row["partition"],
-                row["planned_offset"],
-                row["landed_offset"],
-                row["end_offset"],
-                row["lag"],
-                row["landed_ranges"],
-                row["pending_ranges"],
-                time_text(row["last_landed_at_ms"]),
-                duration_text(row["seconds_to_loss"]),
-            )
-            for row in rows
-        ],
-    )
-    for transaction in (each for row in rows for each in row["open_transactions"]):
-        OUT.print(escape(transaction["text"]), soft_wrap=True)
+from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
 
 
 @click.command()

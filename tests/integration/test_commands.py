@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.kafka import Kafka
@@ -76,12 +79,58 @@ def test_the_installed_command_says_what_it_can_do(environment: dict[str, str]) 
     assert {"plan", "land", "status", "audit", "losses", "accept-loss"} <= set(run.stdout.split())
 
 
-def test_status_says_planned_landed_and_lag(flights: Offsetlake) -> None:
-    rows = document(flights("status", "flights", "--json"))
+def test_status_says_lag_pace_and_what_to_do(flights: Offsetlake) -> None:
+    (answer,) = document(flights("status", "flights", "--json"))
+    rows = answer["partitions"]
     assert [row["partition"] for row in rows] == [0, 1]
     assert sum(row["landed_offset"] for row in rows) == 500
     assert {(row["lag"], row["pending_ranges"]) for row in rows} == {(0, 0)}
     assert all(row["last_landed_at_ms"] > 0 for row in rows)
+    assert answer["landed_per_second"] > 0
+    shown = flights("status").stdout
+    assert "flights: nothing to do: everything is landed" in shown.splitlines()
+
+
+def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
+    flights: Offsetlake, environment: dict[str, str]
+) -> None:
+    """Where no host is given nobody else reaches them; another process cannot have the same port; the end is clean."""
+    command = [sys.executable, "-m", "pipeline_defs.cli", "metrics", "--listen", "0"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None and server.stderr is not None
+        line = server.stdout.readline()
+        match = re.fullmatch(r"metrics at (http://127\.0\.0\.1:(\d+)/metrics); Ctrl-C ends\n", line)
+        assert match is not None, line + server.stderr.read()
+        answer = requests.get(match[1], timeout=60)
+        text = answer.text
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        assert 'kafka_consumergroup_lag_sum{consumergroup="offsetlake.flights",topic="flights"} 0.0' in text
+        refused = flights("metrics", "--listen", match[2])
+        assert (
+            refused.returncode == 2
+            and f"cannot listen on 127.0.0.1:{match[2]}: Address already in use" in refused.stderr
+        )
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=60) == 0
+        assert server.stderr.read() == ""
+    assert "kafka_topic_partitions" in flights("metrics", "flights").stdout
+    assert "expected [HOST:]PORT" in flights("metrics", "--listen", "here:there").stderr
+
+
+def test_map_draws_the_topic_in_the_terminal_and_in_a_file(flights: Offsetlake, tmp_path: Path) -> None:
+    drawn = flights("map", "flights")
+    assert drawn.returncode == 0, drawn.stderr
+    assert all(f"│ p {partition} │ {'█' * 50} │" in drawn.stdout for partition in (0, 1))
+    file = tmp_path / "maps" / "flights.html"
+    written = flights("map", "flights", "--out", str(file))
+    assert written.returncode == 0, written.stderr
+    assert f"2 ranges of flights drawn in {file}" in written.stdout
+    assert "<title>coverage of flights</title>" in file.read_text()
+    (tmp_path / "a-file").write_text("")
+    refused = flights("map", "flights", "--out", str(tmp_path / "a-file" / "map.html"))
+    assert refused.returncode == 2 and "cannot write the map to" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_sql_has_a_view_per_topic_and_ranges(flights: Offsetlake) -> None:

@@ -9,7 +9,7 @@ import dagster as dg
 from pipeline_defs.checks import TIME_TO_LOSS, expiry_result
 from pipeline_defs.core.planning import plan
 from pipeline_defs.exposure import Endangered, read_endangered
-from pipeline_defs.reports import status_rows
+from pipeline_defs.status import read_status
 from tests.support.world import World
 
 HOUR_MS = 3600 * 1000
@@ -85,7 +85,7 @@ def test_a_topic_that_keeps_everything_is_never_in_danger(world: World) -> None:
     (waiting,) = endangered(world)
     assert (waiting.seconds, waiting.share) == (None, None)
     assert expiry_result(world.topic, [waiting]).passed
-    (row,) = status_rows(world.topic, world.edges)
+    (row,) = read_status(world.topic, world.edges, world.instance)["partitions"]
     assert (row["seconds_to_loss"], row["oldest_waiting_ms"]) == (None, 1_000)
 
 

@@ -15,14 +15,14 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec
 
 from pipeline_defs.checks import PROGRESS, standing_key
-from pipeline_defs.cli import read as read_commands
+from pipeline_defs.cli import glance as status_commands
 from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.kafka_transactions import OpenTransaction
 from pipeline_defs.moments import time_text
-from pipeline_defs.reports import status_rows
 from pipeline_defs.sensors import build_sensor
 from pipeline_defs.settings import Settings
+from pipeline_defs.status import read_status
 from pipeline_defs.transactions import holding_row, read_holding
 from tests.support.world import World
 
@@ -100,7 +100,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
         f"({world.name}-open), open for {row['open_seconds']:.0f} s since {time_text(found.started_at_ms)}: 7 offsets "
         "wait; what follows is planned when it ends"
     )
-    held, free = status_rows(world.topic, world.edges)
+    held, free = read_status(world.topic, world.edges, world.instance)["partitions"]
     assert (held["open_transactions"], free["open_transactions"]) == ([row], [])
     assert (held["end_offset"], held["planned_offset"]) == (5, 5)
     producer.commit_transaction()
@@ -169,7 +169,9 @@ def test_a_transaction_that_ends_in_time_makes_no_noise(world: World) -> None:
     later(world, 3600)
     assert world.tick().held_back == ()
     assert told(world) is None
-    assert [row["open_transactions"] for row in status_rows(world.topic, world.edges)] == [[]]
+    assert [
+        row["open_transactions"] for row in read_status(world.topic, world.edges, world.instance)["partitions"]
+    ] == [[]]
 
 
 def test_a_topic_that_is_read_uncommitted_is_held_back_by_no_transaction(world: World) -> None:
@@ -251,10 +253,11 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     assert text[:60] in said(world)
     assert told(world) == (False, "0-5-")
 
-    monkeypatch.setattr(read_commands, "open_edges", lambda: world.edges)
-    monkeypatch.setattr(read_commands, "find_topics", lambda name: [world.topic])
-    shown = CliRunner().invoke(read_commands.status, [world.name, "--json"])
-    (row, _) = json.loads(shown.stdout)
+    monkeypatch.setattr(status_commands, "open_edges", lambda: world.edges)
+    monkeypatch.setattr(status_commands, "find_topic", lambda name: world.topic)
+    shown = CliRunner().invoke(status_commands.status, [world.name, "--json"])
+    (document,) = json.loads(shown.stdout)
+    (row, _) = document["partitions"]
     assert row["open_transactions"][0]["hanging"] == lost.hanging
 
     begun.commit_transaction()

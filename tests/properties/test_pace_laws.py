@@ -1,39 +1,36 @@
-"""What is said of the pace of work: true numbers, and not too often."""
+"""Pace: landed records a second over a window, from manifests; what is old, or of another clock, is left out."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
 
-from pipeline_defs.moments import TELL_MS, Pace, pace_text
+import pytest
+
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.pace import PACE_WINDOW_MS, landed_per_second
+from tests.support.strategies import EPOCH_MS, TOPIC, provenance, staged_file
+
+
+def landed(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
+    """Is a range of so many rows that a run took `seconds` to land."""
+    offsets = OffsetRange(0, 0, 0, rows)
+    said = replace(provenance(offsets), landed_at_ms=EPOCH_MS - int(seconds_ago * 1000), seconds=seconds)
+    return Manifest(TOPIC, offsets, staged_file(offsets, range(rows)), (), said)
 
 
 @pytest.mark.parametrize(
-    ("done", "total", "seconds", "text"),
+    ("manifests", "per_second"),
     [
-        (0, None, 12.0, "12 s so far"),
-        (0, 10, 12.0, "0 of 10 in 12 s, 0.0/s"),
-        (5, 10, 10.0, "5 of 10 in 10 s, 0.5/s, 10 s left"),
-        (1_500, 3_000, 150.0, "1,500 of 3,000 in 2 min, 10.0/s, 2 min left"),
-        (7, None, 2.0, "7 in 2 s, 3.5/s"),
-        (10, 10, 0.0, "10 of 10 in 0 s, 0.0/s"),
+        ([], 0.0),
+        ([landed(100, 0, 10)], 10.0),  # since it began to read
+        ([landed(100, 10, 10), landed(100, 0, 10)], 10.0),
+        ([landed(60, 50, 10)], 1.0),  # and since then nothing
+        ([landed(100, PACE_WINDOW_MS / 1000)], 0.0),
+        ([landed(100, -5)], 0.0),
+        ([landed(600, 0, 10_000)], 1.0),  # what was read before the window is not counted longer than the window
+        ([landed(50, 0, 0)], 50.0),  # at once: over a second
     ],
 )
-def test_the_pace_in_words(done: int, total: int | None, seconds: float, text: str) -> None:
-    assert pace_text(done, total, seconds) == text
-
-
-@given(st.lists(st.integers(0, 5_000), min_size=1, max_size=60))
-def test_a_run_speaks_every_few_seconds_and_at_its_end(waits_ms: list[int]) -> None:
-    """Never twice within the interval before the end; and where more than that went by, with the next range."""
-    now_ms = 0
-    pace = Pace(len(waits_ms), lambda: now_ms)
-    told_ms = 0
-    for number, wait_ms in enumerate(waits_ms, 1):
-        now_ms += wait_ms
-        said = pace.after_one()
-        assert (said is not None) == (number == len(waits_ms) or now_ms - told_ms >= TELL_MS)
-        if said is not None:
-            assert said.startswith(f"{number} of {len(waits_ms)} in ")
-            told_ms = now_ms
+def test_the_pace_of_what_was_landed_lately(manifests: list[Manifest], per_second: float) -> None:
+    assert landed_per_second(manifests, EPOCH_MS) == pytest.approx(per_second)

@@ -21,7 +21,7 @@ from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
 PACKAGE = Path(__file__).parents[2] / "pipeline_defs"
 KINDS = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, OffsetlakeError)]
-NAMES = re.compile(r"(Kafka|Spark|Java|SQL|DuckDB|Dagster|Ivy|OFFSETLAKE_|DAGSTER_|JAVA_)")  # may stand first
+NAMES = re.compile(r"(--|Kafka|Spark|Java|SQL|DuckDB|Dagster|Ivy|OFFSETLAKE_|DAGSTER_|JAVA_)")  # may stand first
 
 
 def test_every_error_is_in_one_group_and_has_its_own_kind() -> None:
@@ -41,7 +41,15 @@ def test_the_tree_is_drawn_in_the_charter() -> None:
 def test_only_what_is_outside_can_be_retried() -> None:
     """Asking again does not make a wrong request right, nor a broken law hold."""
     assert {error.kind for error in KINDS if error.retriable} == {
-        *("unavailable", "broker_unavailable", "lake_unavailable", "outcome_unknown", "jars_unavailable", "scan_failed")
+        *(
+            "unavailable",
+            "broker_unavailable",
+            "daemon_unavailable",
+            "lake_unavailable",
+            "outcome_unknown",
+            "jars_unavailable",
+            "scan_failed",
+        )
     }
 
 

@@ -24,6 +24,7 @@ SYSTEMS: dict[str, str | None] = {
     "pyarrow": None,
     "numpy": None,
     "duckdb": "DuckDB",
+    "prometheus_client": "Prometheus",
     "apprise": "alerts",
     "stamina": None,
     "rich": None,

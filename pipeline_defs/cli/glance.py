@@ -1,0 +1,94 @@
+"""`offsetlake status`: where each topic stands at a glance, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from ..moments import duration_text
+from ..status import find_instance, read_status, read_status_or_absence
+from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
+
+COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
+PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "failed", "last", "loss")
+
+
+@click.command()
+@click.argument("topic", required=False)
+@json_option
+def status(topic: str | None, as_json: bool) -> None:
+    """Show lag, pace, age, time to loss, failures and what to do next: per topic, or per Kafka partition of TOPIC.
+
+    \b
+    lag           offsets, their bytes on the broker, and how long the oldest of them has waited
+    landed/s      records landed a second, over the last ten minutes at most
+    pending       ranges planned and not landed; failed: those of them that a run has failed with
+    time to loss  when the broker may delete what is not landed; a dash where it keeps it, or nothing waits
+
+    \b
+    Examples:
+      offsetlake status
+      offsetlake status flights
+      offsetlake status --json
+    """
+    edges = open_edges()
+    with find_instance(edges.settings.dagster_home) as instance:
+        if topic is not None:
+            documents = [read_status(find_topic(topic), edges, instance)]
+        else:
+            documents = [read_status_or_absence(each, edges, instance) for each in find_topics(None)]
+    if as_json:
+        print_json(documents)
+        return
+    print_status(documents, time.time_ns() // 1_000_000, by_partition=topic is not None)
+
+
+def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: bool) -> None:
+    """Prints a table of topics, with `by_partition` one of each topic's Kafka partitions, and what to do next."""
+    title = "status (lag in offsets; pending, failed and landed in ranges)"
+    print_table(title, ["topic", *COLUMNS], [(each["topic"], *_cells(each)) for each in documents])
+    for each in documents if by_partition else ():
+        rows = [_partition_cells(row, now_ms) for row in each["partitions"]]
+        print_table(f"{each['topic']} by Kafka partition (generation {each['generation']})", PARTITION_COLUMNS, rows)
+    for each in documents:
+        OUT.print(f"[bold]{each['topic']}[/]: {escape(each['next_action'])}", soft_wrap=True)
+    for row in (row for each in documents for row in each["partitions"]):
+        for transaction in row["open_transactions"]:
+            OUT.print(escape(transaction["text"]), soft_wrap=True)
+
+
+def _cells(of: dict[str, Any]) -> tuple[object, ...]:
+    if "error" in of:
+        return ("[red]no topic[/]", *["-"] * (len(COLUMNS) - 1))
+    return (
+        of["lag"],
+        size_text(of["lag_bytes"]),
+        duration_text(of["lag_seconds"]),
+        round(of["landed_per_second"]),
+        of["pending_ranges"],
+        _alarming(of["failed_ranges"]),
+        of["landed_ranges"],
+        duration_text(of["seconds_to_loss"]),
+    )
+
+
+def _partition_cells(row: dict[str, Any], now_ms: int) -> tuple[object, ...]:
+    last = row["last_landed_at_ms"]
+    return (
+        row["partition"],
+        row["landed_offset"],
+        row["end_offset"],
+        row["lag"],
+        duration_text(row["lag_seconds"]),
+        row["pending_ranges"],
+        _alarming(row["failed_ranges"]),
+        "-" if last is None else f"{duration_text((now_ms - last) / 1000)} ago",
+        duration_text(row["seconds_to_loss"]),
+    )
+
+
+def _alarming(count: int) -> object:
+    return f"[red]{count:,}[/]" if count else 0

@@ -1,0 +1,57 @@
+"""`offsetlake map`: the picture of a topic's coverage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..core.picture import Look
+from ..map.draw import read_picture, write_page
+from ..map.words import bar, counts, legend, name
+from ..status import find_instance
+from .show import ERRORS, OUT, find_topic, open_edges, print_table, size_text
+
+
+@click.command("map")
+@click.argument("topic")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser."
+)
+def coverage_map(topic: str, out: Path | None) -> None:
+    """Draw what of TOPIC is landed, planned, failed or lost: in the terminal, or as an HTML file that needs no network.
+
+    \b
+    Examples:
+      offsetlake map flights
+      offsetlake map flights --out flights.html
+    """
+    configured, edges = find_topic(topic), open_edges()
+    with find_instance(edges.settings.dagster_home) as instance, ERRORS.status(f"reading {topic}"):
+        picture, remark = read_picture(configured, edges, instance)
+    if out is not None:
+        with ERRORS.status(f"drawing {len(picture.lengths):,} ranges"):
+            write_page(picture, remark, edges.now_ms(), out)
+        OUT.print(
+            f"{len(picture.lengths):,} ranges of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
+            soft_wrap=True,
+        )
+    else:
+        rows = []
+        for line in picture.lines:
+            found = counts(picture, line)
+            rows.append(
+                (
+                    name(line),
+                    bar(picture, line),
+                    *(found[look] for look in (Look.LANDED, Look.PLANNED, Look.FAILED, Look.LOST)),
+                )
+            )
+        print_table(
+            f"coverage of {topic}",
+            ["", "from the first offset to the head", "landed", "planned", "failed", "lost"],
+            rows,
+        )
+        OUT.print(legend())
+    if remark:
+        ERRORS.print(remark, soft_wrap=True, markup=False)

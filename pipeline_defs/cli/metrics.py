@@ -1,0 +1,76 @@
+"""`offsetlake metrics`: where topics stand, for Prometheus; printed, or served over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import threading
+
+import click
+
+from ..edges.prometheus import Family, metrics_text, serve
+from ..metrics import read_metrics
+from ..status import find_instance
+from .show import ERRORS, OUT, find_topics, open_edges
+
+LOOPBACK = "127.0.0.1"
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """Is `[HOST:]PORT`; without a host, loopback."""
+
+    name = "[HOST:]PORT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """Reads host and port; refuses what is neither."""
+        host, colon, port = str(value).rpartition(":")
+        if not port.isascii() or not port.isdigit() or int(port) > 65_535 or (colon and not host):
+            self.fail(f"expected [HOST:]PORT with a port from 0 to 65535, found {value!r}", param, ctx)
+        return host.strip("[]") or LOOPBACK, int(port)
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option(
+    "--listen", type=Address(), help="Answer scrapes over HTTP until Ctrl-C; on loopback, where no HOST is given."
+)
+def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
+    """Print metrics of TOPIC, or of all topics, in Prometheus' text format, or serve them.
+
+    Names are those of kafka_exporter where it has one (kafka_consumergroup_lag and such), else offsetlake_*.
+
+    \b
+    Examples:
+      offsetlake metrics flights
+      offsetlake metrics --listen 9308
+      offsetlake metrics --listen 0.0.0.0:9308
+    """
+    topics, edges = find_topics(topic), open_edges()
+
+    def read() -> list[Family]:
+        with find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
+            return read_metrics(topics, edges, instance)
+
+    if listen is None:
+        click.echo(metrics_text(read()), nl=False)
+        return
+    host, port = listen
+    with serve(host, port, read) as at:
+        OUT.print(f"metrics at http://{f'[{host}]' if ':' in host else host}:{at}/metrics; Ctrl-C ends", soft_wrap=True)
+        if not _is_loopback(host):
+            ERRORS.print(f"open to whoever reaches {host}: there is no password; topic names and offsets can be read")
+        _wait_for_the_end()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _wait_for_the_end() -> None:
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()

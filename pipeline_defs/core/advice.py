@@ -1,0 +1,88 @@
+"""Advice: where a topic stands, as one sentence that says what to do next, or that nothing is to be done.
+
+Invariant: whatever the situation, there is exactly one sentence, and it is about the most urgent thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NOTHING = "nothing to do"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Is what the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
+
+    `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
+    of open transactions, in words. `held` of the pending ranges an active run has. `is_ticking` says whether anything
+    would plan and land without a person.
+    """
+
+    topic: str
+    lag: int = 0
+    pending: int = 0
+    held: int = 0
+    failed: int = 0
+    not_accepted: int = 0
+    late: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
+    is_ticking: bool = True
+
+
+def next_action(now: Standing) -> str:
+    """Is the sentence of the first of these that holds.
+
+    | what holds | what to do |
+    |---|---|
+    | records may soon be deleted | land them |
+    | offsets are lost that nobody has accepted | decide on them |
+    | something does not get on: fails again and again, is silent, hangs | what its own words say |
+    | something waits, no run has it, and nothing would land it | start Dagster, or land by hand |
+    | ranges have failed and are tried again | nothing |
+    | a run is at work, or will be; a transaction or the tail's age is waited for | nothing |
+    | none of them | nothing |
+    """
+    return next(_sentences(now))
+
+
+def _sentences(now: Standing) -> Iterator[str]:
+    if now.late:
+        yield _first(now.late)
+    if now.not_accepted:
+        yield f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `offsetlake losses {now.topic}`"
+    if now.stuck:
+        yield _first(now.stuck)
+    if (now.lag or now.pending) and not now.held and not now.is_ticking:
+        yield f"{_by_hand(now)}, or start Dagster (`dagster dev`) and its sensor: nothing plans and lands by itself now"
+    if now.failed:
+        yield f"{NOTHING} yet: {_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run"
+    if now.held:
+        yield f"{NOTHING}: a run is landing {now.held:,} of {_ranges(now.pending)}"
+    if now.pending:
+        yield f"{NOTHING}: the next tick asks for {_ranges(now.pending)}"
+    if now.held_back:
+        yield f"{NOTHING} yet: {_first(now.held_back)}"
+    if now.lag:
+        yield f"{NOTHING}: {now.lag:,} offsets wait until their range is full or old enough"
+    yield f"{NOTHING}: everything is landed"
+
+
+def _first(texts: tuple[str, ...]) -> str:
+    return texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1:,} more: `offsetlake audit`)"
+
+
+def _by_hand(now: Standing) -> str:
+    if now.pending:
+        return f"land {_ranges(now.pending)}: `offsetlake land {now.topic} --pending`"
+    return f"plan {now.lag:,} offsets: `offsetlake plan {now.topic} --commit`"
+
+
+def _ranges(count: int) -> str:
+    return f"{count:,} range{'' if count == 1 else 's'}"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"

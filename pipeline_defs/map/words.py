@@ -1,0 +1,59 @@
+"""The picture in characters: a bar per Kafka partition and the counts, for terminals and for Dagster's pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+
+from ..core.picture import Line, Look, Picture
+
+GLYPHS = {Look.LANDED: "█", Look.PLANNED: "░", Look.FAILED: "✕", Look.LOST: "▪", Look.SKIPPED: "·", Look.CLAIMED: "▫"}
+URGENCY = (Look.LANDED, Look.SKIPPED, Look.PLANNED, Look.CLAIMED, Look.LOST, Look.FAILED)  # the last one is shown
+BAR_WIDTH = 50
+
+
+def bar(picture: Picture, line: Line, width: int = BAR_WIDTH) -> str:
+    """Is a line as so many characters, from its first offset to its head; the most urgent within each is shown."""
+    rank = {look: place for place, look in enumerate(URGENCY)}
+    span = slice(line.first, line.first + line.count)
+    ends = [int(end) for end in accumulate(picture.lengths[span])]
+    cells = [Look.LANDED] * width
+    start = 0
+    for end, number in zip(ends, picture.looks[span], strict=True):
+        look = Look(number)
+        if look is not Look.LANDED:
+            for cell in range(start * width // ends[-1], (end * width - 1) // ends[-1] + 1):
+                cells[cell] = max(cells[cell], look, key=lambda each: rank[each])
+        start = end
+    return "".join(GLYPHS[cell] for cell in cells)
+
+
+def counts(picture: Picture, line: Line) -> Counter[Look]:
+    """Is how many links of a line have each look."""
+    return Counter(Look(number) for number in picture.looks[line.first : line.first + line.count])
+
+
+def name(line: Line) -> str:
+    """Is what a line is of."""
+    return f"p {line.partition}" + (f" g{line.generation}" if line.generation else "")
+
+
+def legend() -> str:
+    """Is what the characters mean."""
+    return ", ".join(f"{glyph} {look.name.lower()}" for look, glyph in GLYPHS.items())
+
+
+def summary(picture: Picture) -> str:
+    """Is the picture as markdown: the bars, then a table of how many ranges stand where."""
+    if not picture.lines:
+        return "nothing is planned yet"
+    names = [name(line) for line in picture.lines]
+    wide = max(map(len, names))
+    drawn = "\n".join(f"{each:<{wide}} {bar(picture, line)}" for each, line in zip(names, picture.lines, strict=True))
+    rows = [
+        f"| {each} | " + " | ".join(f"{counts(picture, line)[look]:,}" for look in Look) + " |"
+        for each, line in zip(names, picture.lines, strict=True)
+    ]
+    heads = " | ".join(look.name.lower() for look in Look)
+    table = "\n".join([f"| ranges of | {heads} |", "|---|" + "---:|" * len(Look), *rows])
+    return f"```text\n{drawn}\n```\n\n{legend()}\n\n{table}"

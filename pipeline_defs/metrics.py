@@ -1,0 +1,135 @@
+"""Where topics stand, as metrics: under the names that Kafka's exporters use, and `offsetlake_*` for what is ours.
+
+Of the open generation where it is about offsets, of all where it counts what was landed or lost. Invariant: a broker
+that does not answer takes away what only it knows, and says so in `offsetlake_up`; what the lake knows is told even so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dagster as dg
+
+from .core.coverage import Coverage, State
+from .core.errors import OffsetlakeError
+from .core.losses import find_losses
+from .edges.prometheus import Family
+from .landing import group_of
+from .progress import read_situation
+from .resources import Edges
+from .settings import code_version
+from .status import describe
+from .topics import Topic
+
+PARTITION = ("topic", "partition")
+GROUP = ("consumergroup", "topic", "partition")
+HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "kafka_topic_partitions": (("topic",), "Kafka partitions of the topic"),
+    "kafka_topic_partition_current_offset": (
+        PARTITION,
+        "where the log ends, for a reader at the topic's isolation level",
+    ),
+    "kafka_topic_partition_oldest_offset": (PARTITION, "where the log begins"),
+    "kafka_consumergroup_current_offset": (GROUP, "the offset up to which everything is landed"),
+    "kafka_consumergroup_lag": (GROUP, "offsets that are not landed"),
+    "kafka_consumergroup_lag_sum": (GROUP[:2], "offsets of the topic that are not landed"),
+    "offsetlake_up": (("topic",), "1 where lake and broker could be read, 0 where not"),
+    "offsetlake_build_info": (("version",), "always 1; the version that answers"),
+    "offsetlake_generation": (("topic",), "the open generation: how often the topic was recreated or truncated"),
+    "offsetlake_planned_offset": (PARTITION, "the offset up to which ranges are planned"),
+    "offsetlake_landed_offset": (PARTITION, "the offset up to which everything is landed"),
+    "offsetlake_lag_bytes": (PARTITION, "bytes on the broker's disk that are not landed, by the mean size of a record"),
+    "offsetlake_lag_seconds": (PARTITION, "age of the oldest record that is not landed, 0 where all is"),
+    "offsetlake_time_to_loss_seconds": (
+        PARTITION,
+        "until the broker may delete what is not landed, +Inf where nothing deletes it or nothing waits",
+    ),
+    "offsetlake_failed_ranges": (PARTITION, "pending ranges that the last run of them has failed with"),
+    "offsetlake_open_transactions": (PARTITION, "open transactions that hold back what follows them"),
+    "offsetlake_not_accepted_offsets": (("topic",), "lost offsets that nobody has accepted"),
+    "offsetlake_ranges": ((*PARTITION, "state"), "ranges and other links of the plan log, by where they stand"),
+    "offsetlake_last_landed_timestamp_seconds": (PARTITION, "when a range was last landed, since 1970"),
+    "offsetlake_landed_records_total": (PARTITION, "records landed, over all generations"),
+    "offsetlake_landed_bytes_total": (PARTITION, "bytes of the landed files, over all generations"),
+    "offsetlake_hole_offsets_total": ((*PARTITION, "cause"), "landed offsets without a row, by cause"),
+    "offsetlake_lost_offsets_total": (
+        (*PARTITION, "cause"),
+        "offsets recorded as lost, by cause, over all generations",
+    ),
+}
+_OF_ROW = {  # of a row of the status document
+    "kafka_topic_partition_current_offset": "end_offset",
+    "kafka_topic_partition_oldest_offset": "earliest_offset",
+    "offsetlake_planned_offset": "planned_offset",
+    "offsetlake_landed_offset": "landed_offset",
+    "offsetlake_lag_bytes": "lag_bytes",
+    "offsetlake_failed_ranges": "failed_ranges",
+}
+
+Samples = dict[str, dict[tuple[str, ...], float]]
+
+
+def read_metrics(topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance) -> list[Family]:
+    """Reads the metrics of some topics; every family is there, with as many samples as could be had."""
+    found: Samples = defaultdict(dict)
+    found["offsetlake_build_info"][code_version(),] = 1
+    for topic in topics:
+        coverage = edges.lake.coverage(topic.name)
+        _count_lake(topic, coverage, found)
+        try:
+            situation = read_situation(topic, coverage, edges, instance)
+            document = describe(topic, situation, edges, instance)
+        except OffsetlakeError:
+            found["offsetlake_up"][topic.name,] = 0
+        else:
+            found["offsetlake_up"][topic.name,] = 1
+            _count_status(topic, document, found)
+    return [
+        Family(name, text, labels, found[name], "counter" if name.endswith("_total") else "gauge")
+        for name, (labels, text) in HELP.items()
+    ]
+
+
+def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:
+    found["offsetlake_generation"][topic.name,] = coverage.log.generation
+    counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for place in {(topic.name, str(link.offsets.partition)) for link in coverage.log.links}:
+        # at 0 from the beginning: what is not there cannot be alerted on
+        counts["offsetlake_ranges"].update({(*place, state.value): 0 for state in State})
+        counts["offsetlake_landed_records_total"][place] = counts["offsetlake_landed_bytes_total"][place] = 0
+    for offsets, state in coverage.states().items():
+        counts["offsetlake_ranges"][topic.name, str(offsets.partition), state.value] += 1
+    last = found["offsetlake_last_landed_timestamp_seconds"]
+    for offsets, manifest in coverage.manifests.items():
+        place = (topic.name, str(offsets.partition))
+        counts["offsetlake_landed_records_total"][place] += manifest.rows
+        counts["offsetlake_landed_bytes_total"][place] += manifest.file.bytes if manifest.file else 0
+        last[place] = max(last.get(place, 0), manifest.provenance.landed_at_ms / 1000)
+        for hole in manifest.holes:
+            counts["offsetlake_hole_offsets_total"][*place, hole.cause.value] += hole.end - hole.start
+    for loss in find_losses(coverage):
+        place = (topic.name, str(loss.offsets.partition))
+        counts["offsetlake_lost_offsets_total"][*place, loss.cause] += len(loss.offsets)
+    for name, counted in counts.items():
+        found[name] |= counted
+
+
+def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> None:
+    name, group, rows = topic.name, group_of(topic.name), document["partitions"]
+    found["kafka_topic_partitions"][name,] = len(rows)
+    found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
+    found["offsetlake_not_accepted_offsets"][name,] = document["not_accepted_offsets"]
+    for row in rows:
+        place = (name, str(row["partition"]))
+        for metric, column in _OF_ROW.items():
+            if row[column] is not None:  # nothing is planned yet
+                found[metric][place] = row[column]
+        found["kafka_consumergroup_current_offset"][group, *place] = row["landed_offset"]
+        found["kafka_consumergroup_lag"][group, *place] = row["lag"]
+        found["offsetlake_lag_seconds"][place] = row["lag_seconds"] or 0.0
+        left = row["seconds_to_loss"]
+        found["offsetlake_time_to_loss_seconds"][place] = math.inf if left is None else left
+        found["offsetlake_open_transactions"][place] = len(row["open_transactions"])

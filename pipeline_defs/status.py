@@ -1,0 +1,160 @@
+"""Where a topic stands at a glance: lag, pace, age, time to loss, failures and what to do next, as plain documents.
+
+The command prints them, `metrics.py` counts them. Offsets of the open generation; what open transactions hold back is
+not lag yet: it is beyond what a reader may see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
+
+from .core.advice import Standing, next_action
+from .core.coverage import State
+from .core.errors import UnknownTopic
+from .core.losses import all_losses
+from .core.manifest import Manifest
+from .core.pace import landed_per_second
+from .exposure import check_expiry
+from .launching import open_instance
+from .ledger import check_losses
+from .progress import Situation, check_progress, held_back, read_situation
+from .resources import Edges
+from .topics import Topic
+from .transactions import holding_row
+
+DAEMON_SILENT_SECONDS = 120  # Dagster's daemon says every 30 s that it is there
+
+
+def find_instance(home: Path) -> dg.DagsterInstance:
+    """Opens the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
+    return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
+
+
+def read_status(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Reads where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
+    return describe(topic, read_situation(topic, edges.lake.coverage(topic.name), edges, instance), edges, instance)
+
+
+def read_status_or_absence(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Reads where a topic stands, or that the broker lacks it: one such topic must not hide the others."""
+    try:
+        return read_status(topic, edges, instance)
+    except UnknownTopic as error:
+        what_to_do = f"create the topic on the broker, or take assets/{topic.name}/defs.yaml away"
+        return {"topic": topic.name, "error": str(error), "next_action": what_to_do, "partitions": []}
+
+
+def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Is a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
+    now_ms = edges.now_ms()
+    rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
+    pending = set(found.coverage.pending())
+    losses = [loss for loss in all_losses(found.coverage, found.marks) if loss.offsets not in found.held]
+    lost = check_losses(topic, losses).facts
+    totals: dict[str, Any] = {
+        "lag": sum(row["lag"] for row in rows),
+        "lag_bytes": sum(row["lag_bytes"] for row in rows),
+        "lag_seconds": _most(row["lag_seconds"] for row in rows),
+        "landed_per_second": sum(row["landed_per_second"] for row in rows),
+        "seconds_to_loss": _least(row["seconds_to_loss"] for row in rows),
+        "landed_ranges": sum(row["landed_ranges"] for row in rows),
+        "pending_ranges": len(pending),
+        "failed_ranges": sum(row["failed_ranges"] for row in rows),
+        **lost,
+        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+    }
+    standing = Standing(
+        topic.name,
+        lag=totals["lag"],
+        pending=len(pending),
+        held=len(pending & found.held.keys()),
+        failed=totals["failed_ranges"],
+        not_accepted=lost["not_accepted_offsets"],
+        late=check_expiry(topic, found.endangered)[0].violations,
+        stuck=check_progress(topic, found, instance, now_ms)[0].violations,
+        held_back=held_back(topic, found, now_ms),
+        is_ticking=is_ticking(topic, instance, now_ms),
+    )
+    head = {"topic": topic.name, "generation": found.coverage.log.generation}
+    return {**head, **totals, "next_action": next_action(standing), "partitions": rows}
+
+
+def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
+    """Says whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
+    heartbeat = instance.get_daemon_heartbeats().get("SENSOR")
+    if heartbeat is None or now_ms / 1000 - heartbeat.timestamp > DAEMON_SILENT_SECONDS:
+        return False
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+    mine = [state for state in states if state.name == topic.sensor]
+    return not any(state.status is InstigatorStatus.STOPPED for state in mine)
+
+
+def _partition_rows(
+    topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int
+) -> list[dict[str, Any]]:
+    coverage, generation = found.coverage, found.coverage.log.generation
+    heads, frontier = coverage.log.tail.heads, coverage.frontier(generation)
+    counts: Counter[tuple[int, State]] = Counter()
+    failed: Counter[int] = Counter()
+    for offsets, state in coverage.states().items():
+        if offsets.generation == generation:
+            counts[offsets.partition, state] += 1
+            has_failed = offsets in found.tried and found.tried[offsets].attempts > 0
+            failed[offsets.partition] += state is State.PENDING and has_failed
+    landed: dict[int, list[Manifest]] = {}
+    for offsets, manifest in coverage.manifests.items():
+        landed.setdefault(offsets.partition, []).append(manifest)
+    endangered = {each.partition: each for each in found.endangered}
+    rows = []
+    for partition, marks in sorted(found.marks.items()):
+        head = heads[partition].offset if partition in heads else None
+        at = frontier.get(partition, marks.earliest if head is None else head)
+        oldest = endangered[partition].timestamp_ms if partition in endangered else None
+        lag, mine = max(0, marks.end - at), landed.get(partition, [])
+        rows.append(
+            {
+                "topic": topic.name,
+                "generation": generation,
+                "partition": partition,
+                "earliest_offset": marks.earliest,
+                "end_offset": marks.end,
+                "planned_offset": head,
+                "landed_offset": at,
+                "lag": lag,
+                "lag_bytes": round(lag * bytes_per_offset.get(partition, 0.0)),
+                "lag_seconds": None if oldest is None else max(0.0, (now_ms - oldest) / 1000),
+                "landed_per_second": landed_per_second(mine, now_ms),
+                "landed_ranges": counts[partition, State.LANDED],
+                "pending_ranges": counts[partition, State.PENDING],
+                "failed_ranges": failed[partition],
+                "last_landed_at_ms": _most(each.provenance.landed_at_ms for each in mine),
+                "oldest_waiting_ms": oldest,
+                "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
+                "open_transactions": [
+                    holding_row(topic, each, now_ms) for each in found.transactions if each.partition == partition
+                ],
+            }
+        )
+    return rows
+
+
+def _bytes_per_offset(topic: Topic, found: Situation, edges: Edges) -> dict[int, float]:
+    """Is what an offset takes on the broker's disk, on average; the broker is asked only where something waits."""
+    if not found.endangered:
+        return {}
+    sizes = edges.kafka(topic).read_sizes(topic.name, sorted(found.marks))
+    return {p: sizes.get(p, 0) / max(1, mark.end - mark.earliest) for p, mark in found.marks.items()}
+
+
+def _most(values: Any) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _least(values: Any) -> Any:
+    return min((value for value in values if value is not None), default=None)

@@ -1,0 +1,72 @@
+"""The map of a real topic: holes, a failure and a loss are in it as lake, broker and Dagster's runs have them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import dagster as dg
+
+from pipeline_defs.checks import MAPPED, standing_key
+from pipeline_defs.core.picture import CAUSES, Look
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.map.draw import map_file, read_picture
+from pipeline_defs.resources import Edges
+from tests.support.world import World
+
+
+def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World) -> None:
+    world.create_topic(2)
+    with world.producer(transactional_id=world.name) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        world.send([{"partition": 0, "value": b"x"}] * 80, producer)
+        producer.commit_transaction()
+    world.send_numbered(130, partition=1)
+    world.wait_until(lambda: world.watermarks(0).end == 81)
+    world.plan()
+    (landed,) = world.launch([offsets for offsets in world.pending if offsets.partition == 0])
+    in_the_way = world.lake_folder / "data" / world.name / "g0" / "p0001"
+    in_the_way.write_text("in the way")
+    first = [offsets for offsets in world.pending if offsets.key == "1-0-100"]
+    (failed,) = world.try_launch(first)
+    assert not failed.succeeded, "the fault"
+    in_the_way.unlink()
+    world.delete_records(1, 110)
+    world.wait_for_earliest(1, 110)
+    world.send_numbered(7, partition=1)
+
+    picture, remark = read_picture(world.topic, world.edges, world.instance)
+    assert remark == ""
+    assert [(line.partition, line.count, line.earliest, line.end) for line in picture.lines] == [
+        *((0, 1, 0, 81), (1, 2, 110, 137))
+    ]
+    assert [Look(look) for look in picture.looks] == [Look.LANDED, Look.FAILED, Look.PLANNED]
+    assert [picture.run_ids[run] for run in picture.runs] == [landed.run_id, failed.run_id, ""]
+    gone = Counter({(at, CAUSES[cause].value): count for at, cause, count in picture.totals})
+    assert gone == {(0, "transaction_marker"): 1, (1, "lost"): 100, (2, "lost"): 10}
+    assert picture.notes[1].startswith("failed 1 times in a row; 100 offsets deleted by the broker")
+
+    away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
+    alone, remark = read_picture(world.topic, away, world.instance)
+    assert "From the lake alone: the Kafka broker at 127.0.0.1:1 does not answer" in remark
+    assert alone.looks == picture.looks and {line.end for line in alone.lines} == {None}
+
+
+def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
+    """What Dagster shows of the check: where the file is, and the bars; as the nightly job runs it."""
+    world.create_topic()
+    world.send_numbered(250)
+    world.plan()
+    world.land(["0-0-100", "0-100-200"])
+    world.settings = world.edges.settings = dataclasses.replace(world.settings, home=world.folder)
+    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
+    alone = job.get_subset(asset_check_selection={standing_key(world.topic, MAPPED)})
+    (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
+    path, words = check.metadata["map"].value, check.metadata["coverage"].value
+    assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)
+    assert Path(str(path)) == map_file(world.topic, world.edges) == world.folder / "maps" / f"{world.name}.html"
+    assert f"<title>coverage of {world.name}</title>" in Path(str(path)).read_text()
+    assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
+    assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)

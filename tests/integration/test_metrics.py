@@ -1,0 +1,76 @@
+"""Metrics: what a Prometheus reads, held against what was produced; a broker that is down takes away only its part."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline_defs.edges.prometheus import metrics_text
+from pipeline_defs.metrics import HELP, read_metrics
+from pipeline_defs.resources import Edges
+from tests.support.world import World
+
+HOUR_MS = 3_600_000
+
+
+class Scrape:
+    """Is what a real parser reads of the text, by name and label values without the topic's."""
+
+    def __init__(self, world: World, edges: Edges | None = None) -> None:
+        text = metrics_text(read_metrics([world.topic], edges or world.edges, world.instance))
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.samples = {
+            (sample.name, frozenset(value for name, value in sample.labels.items() if name != "topic")): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, *labels: str) -> float | None:
+        return self.samples.get((name, frozenset(labels)))
+
+
+def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
+    world.create_topic(2, retention_ms=str(10 * HOUR_MS))
+    world.send([{"partition": 0, "value": b"x", "timestamp_ms": world.edges.now_ms() - HOUR_MS}] * 150)
+    with world.producer(transactional_id=world.name) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        world.send([{"partition": 1, "value": b"y"}] * 50, producer)
+        producer.commit_transaction()
+    world.wait_until(lambda: world.watermarks(1).end == 51)
+    world.plan()
+    world.land(["1-0-51", "0-0-100"])
+    world.delete_records(0, 120)
+    world.wait_for_earliest(0, 120)
+    scrape, group = Scrape(world), f"offsetlake.{world.name}"
+
+    assert scrape("offsetlake_up") == 1
+    assert scrape("kafka_topic_partitions") == 2
+    assert scrape("kafka_topic_partition_current_offset", "0") == 150
+    assert scrape("kafka_topic_partition_oldest_offset", "0") == 120
+    assert scrape("kafka_consumergroup_current_offset", group, "0") == 100
+    assert [scrape("kafka_consumergroup_lag", group, p) for p in "01"] == [50, 0]
+    assert scrape("kafka_consumergroup_lag_sum", group) == 50
+    assert scrape("offsetlake_ranges", "0", "pending") == 1 and scrape("offsetlake_ranges", "1", "pending") == 0
+    assert [scrape("offsetlake_landed_records_total", p) for p in "01"] == [100, 50]
+    assert scrape("offsetlake_hole_offsets_total", "1", "transaction_marker") == 1
+    assert scrape("offsetlake_not_accepted_offsets") == 20
+    age = scrape("offsetlake_lag_seconds", "0")
+    assert age is not None and 3600 <= age < 3720
+    assert [scrape("offsetlake_time_to_loss_seconds", p) for p in "01"] == [0, math.inf]
+    assert {family.removesuffix("_total") for family in HELP} == set(scrape.families), "every family is announced"
+
+
+def test_a_broker_that_is_down_leaves_what_the_lake_knows(world: World) -> None:
+    """The control is the scrape before: the same world, the broker there."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan_and_land()
+    assert Scrape(world)("kafka_topic_partitions") == 1
+    away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
+    scrape = Scrape(world, away)
+    assert scrape("offsetlake_up") == 0
+    assert scrape("kafka_topic_partitions") is None
+    assert scrape("offsetlake_landed_records_total", "0") == 100

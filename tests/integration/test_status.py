@@ -1,0 +1,94 @@
+"""Where a topic stands at a glance, on a real broker: lag in offsets, bytes and seconds, failures, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._daemon.types import DaemonHeartbeat
+
+from pipeline_defs.core.advice import NOTHING
+from pipeline_defs.status import find_instance, read_status, read_status_or_absence
+from tests.support.world import World
+
+
+def status(world: World) -> dict[str, Any]:
+    return read_status(world.topic, world.edges, world.instance)
+
+
+def have_dagster_run(world: World, ago_seconds: float = 0) -> None:
+    """Has the daemon say that it is there, as `dagster dev` does every 30 s."""
+    world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - ago_seconds, "SENSOR", "test", []))
+
+
+def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) -> None:
+    """Lag is counted against what the producer sent; the sentence names the command that brings it on."""
+    world.create_topic(2)
+    real_now = world.edges.now_ms
+    world.send([{"partition": 0, "value": bytes(1000), "timestamp_ms": real_now() - 600_000}] * 150)
+    world.send_numbered(30, partition=1)
+    now = status(world)
+    assert [row["lag"] for row in now["partitions"]] == [150, 30] and now["lag"] == 180
+    assert 600 <= now["lag_seconds"] < 660
+    sizes = world.edges.kafka(world.topic).read_sizes(world.name, [0, 1])
+    assert now["lag_bytes"] == sum(sizes.values()), "all of the log waits"
+    assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --commit`")
+    have_dagster_run(world)
+    assert status(world)["next_action"] == f"{NOTHING}: 180 offsets wait until their range is full or old enough"
+    world.plan()
+    assert status(world)["next_action"] == f"{NOTHING}: the next tick asks for 3 ranges"
+    have_dagster_run(world, ago_seconds=600)
+    assert status(world)["next_action"].startswith(f"land 3 ranges: `offsetlake land {world.name} --pending`")
+
+    world.land(["1-0-30"])
+    now = status(world)
+    assert (now["lag"], now["pending_ranges"], now["landed_ranges"]) == (150, 2, 1)
+    assert now["landed_per_second"] > 0
+    assert [row["lag_seconds"] is None for row in now["partitions"]] == [False, True]
+    world.land()
+    now = status(world)
+    assert (now["lag"], now["lag_bytes"], now["lag_seconds"], now["seconds_to_loss"]) == (0, 0, None, None)
+    assert now["next_action"] == f"{NOTHING}: everything is landed"
+    assert abs(now["last_landed_at_ms"] - real_now()) < 60_000
+    world.edges.now_ms = lambda: real_now() + 3_600_000
+    assert status(world)["landed_per_second"] == 0
+
+
+def test_a_failed_range_is_counted_and_told_until_it_lands(world: World) -> None:
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan()
+    in_the_way = world.lake_folder / "data" / world.name / "g0"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("in the way")
+    assert not world.try_launch()[0].succeeded, "the fault"
+    have_dagster_run(world)
+    now = status(world)
+    assert (now["failed_ranges"], now["pending_ranges"], now["lag"]) == (1, 1, 100)
+    assert now["next_action"].startswith(f"{NOTHING} yet: 1 range failed and is tried again")
+    in_the_way.unlink()
+    world.launch()
+    assert status(world)["failed_ranges"] == 0
+
+
+def test_what_is_lost_asks_for_a_decision(world: World) -> None:
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan()
+    world.delete_records(0, 40)
+    world.wait_for_earliest(0, 40)
+    now = status(world)
+    assert (now["lost_offsets"], now["not_accepted_offsets"]) == (40, 40)
+    assert "may be deleted in 0.0 minutes" in now["next_action"], "the rest may still be saved: that is more urgent"
+
+
+def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instance(world: World, tmp_path: Path) -> None:
+    home = tmp_path / "no-dagster"
+    with find_instance(home) as instance:
+        answer = read_status_or_absence(world.topic, world.edges, instance)
+        assert isinstance(instance, dg.DagsterInstance)
+    assert f"topic {world.name} does not exist" in answer["error"]
+    assert answer["next_action"] == f"create the topic on the broker, or take assets/{world.name}/defs.yaml away"
+    assert not home.exists()
