@@ -86,10 +86,15 @@ def preview_rows(coverage: Coverage, ranges: Sequence[OffsetRange]) -> list[dict
     return rows
 
 
+def read_silence(instance: dg.DagsterInstance, now_seconds: float) -> float | None:
+    """Reads for how many seconds the daemon that executes backfills has said nothing; none where it never has."""
+    heartbeat = instance.get_daemon_heartbeats().get(DAEMON)
+    return now_seconds - heartbeat.timestamp if heartbeat else None
+
+
 def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
     """Refuses to go on where no Dagster daemon executes backfills; raises `DaemonUnavailable`."""
-    heartbeat = instance.get_daemon_heartbeats().get(DAEMON)
-    silent_seconds = now_seconds - heartbeat.timestamp if heartbeat else None
+    silent_seconds = read_silence(instance, now_seconds)
     if silent_seconds is None or silent_seconds > SILENT_AFTER_SECONDS:
         last = "has never run" if silent_seconds is None else f"was last heard of {silent_seconds:.0f} s ago"
         raise DaemonUnavailable(

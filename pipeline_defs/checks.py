@@ -131,13 +131,19 @@ def _standing_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
 
 
 def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    question, description = _LAKE_CHECKS[name]
+    _, description = _LAKE_CHECKS[name]
 
     @dg.asset_check(asset=topic.asset_key, name=name, description=description)
     def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return as_result(question(topic.name, edges.lake))
+        return lake_result(topic, name, edges)
 
     return check
+
+
+def lake_result(topic: Topic, name: str, edges: Edges) -> dg.AssetCheckResult:
+    """Is what one of the checks of the lake finds now."""
+    question, _ = _LAKE_CHECKS[name]
+    return as_result(question(topic.name, edges.lake))
 
 
 def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:

@@ -113,15 +113,19 @@ def report_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg
             return False
     elif result.passed:
         return False  # that all is well, as ever, is no news
-    evaluation = dg.AssetCheckEvaluation(
+    instance.report_runless_asset_event(as_evaluation(key, result))
+    return True
+
+
+def as_evaluation(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Is a check's result as the event that Dagster keeps."""
+    return dg.AssetCheckEvaluation(
         asset_key=key.asset_key,
         check_name=key.name,
         passed=bool(result.passed),
         severity=result.severity,
         metadata=result.metadata or {},
     )
-    instance.report_runless_asset_event(evaluation)
-    return True
 
 
 def _news(check: dg.AssetCheckEvaluation | dg.AssetCheckResult) -> tuple[object, ...]:

@@ -6,7 +6,8 @@ landed; what is landed is reported even so.
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import dagster as dg
@@ -14,13 +15,14 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from .attempt import Attempt
+from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
 from .edges.lake import published_path
 from .edges.spark import RAW_COLUMNS
 from .landing import land
 from .moments import Pace
-from .projection import worker_tag
+from .projection import as_evaluation, worker_tag
 from .resources import Edges
 from .settings import code_version
 from .siblings import end_siblings, read_landed_by, read_siblings
@@ -109,17 +111,24 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
             else:
                 context.log_event(materialization(topic, verdict, edges))
             edges.watch_step("reported", key=verdict.offsets.key)
+        if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
+            for name in QUICK:
+                context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges)))
         end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
-        failures = [verdict for verdict in failures if verdict.offsets.key in keys]  # of the others their own runs tell
-        if failures:
-            landed = len(set(keys)) - len(failures)
-            raise RangesFailed(
-                f"{len(failures)} of {len(set(keys))} ranges of topic {topic.name} are not landed; {landed} are; the "
-                "failed ones stay planned and are tried again",
-                [violation for verdict in failures for violation in verdict.violations],
-            )
+        _check_landed(topic, set(keys), failures)
 
     return raw
+
+
+def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdict]) -> None:
+    """Raises `RangesFailed` where one of the run's own ranges is not landed; of others their own runs tell."""
+    own = [verdict for verdict in failures if verdict.offsets.key in keys]
+    if own:
+        raise RangesFailed(
+            f"{len(own)} of {len(keys)} ranges of topic {topic.name} are not landed; {len(keys) - len(own)} are; the "
+            "failed ones stay planned and are tried again",
+            [violation for verdict in own for violation in verdict.violations],
+        )
 
 
 def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:

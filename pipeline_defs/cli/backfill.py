@@ -17,15 +17,16 @@ from ..backfilling import (
     follow_backfill,
     launch_backfill,
     preview_rows,
+    read_silence,
     select_failed,
     select_times,
 )
 from ..core.coverage import Coverage
-from ..core.errors import RangesFailed, Refused
+from ..core.errors import DaemonUnavailable, RangesFailed, Refused
 from ..core.selection import NOTHING_DONE, Selection, choose_all, choose_missing, choose_offsets, parse_offsets
 from ..landing import find_ranges
 from ..launching import open_instance
-from ..moments import time_text
+from ..moments import duration_text, time_text
 from ..resources import Edges
 from ..topics import Topic
 from .progress import progress
@@ -33,6 +34,7 @@ from .show import OUT, find_topic, json_option, open_edges, print_json, print_ta
 
 SHOWN = 40  # ranges of the preview; --json has them all
 POLL_SECONDS = 1.0
+GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; it may be busy submitting runs
 KINDS = "--all, --failed, --missing, --key, --offsets, or --from-time with --to-time"
 
 
@@ -216,6 +218,18 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
         OUT.print("nothing was launched; add --launch")
 
 
+def _check_alive(
+    topic: Topic, backfill_id: str, state: BackfillState, total: int, instance: dg.DagsterInstance
+) -> None:
+    silent_seconds = read_silence(instance, time.time())
+    if silent_seconds is None or silent_seconds > GIVE_UP_SECONDS:
+        raise DaemonUnavailable(
+            f"backfill {backfill_id} of topic {topic.name} is launched, but Dagster's daemon has said nothing for "
+            f"{duration_text(silent_seconds)}; {len(state.done)} of {total} ranges are done; start the daemon and it goes on, "
+            "or cancel it on Dagster's page of backfills"
+        )
+
+
 def _follow(topic: Topic, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool) -> None:
     """Shows how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
     state: BackfillState | None = None
@@ -223,7 +237,7 @@ def _follow(topic: Topic, backfill_id: str, keys: Sequence[str], instance: dg.Da
         for state in follow_backfill(topic, backfill_id, keys, instance):
             shown.update(len(state.done), f"backfill {backfill_id}: {state.status.lower()}, {state.runs} runs")
             if not state.has_ended:
-                check_daemon(instance, time.time())
+                _check_alive(topic, backfill_id, state, len(keys), instance)
                 time.sleep(POLL_SECONDS)
     assert state is not None
     if not state.has_succeeded:

@@ -7,15 +7,19 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pytest
+from dagster import DagsterRun
 from dagster._core.test_utils import create_run_for_test
 
+from pipeline_defs import retirement
 from pipeline_defs.alerts import build_failure_sensor, build_watch
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.checks import QUICK, check_key
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing import group_of
@@ -23,8 +27,8 @@ from pipeline_defs.launching import choose_ranges
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
-from pipeline_defs.retirement import find_retirable
-from pipeline_defs.topics import TOPIC_TAG
+from pipeline_defs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
+from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, WORKER_TAG
 from tests.support.killing import stopped_at
 from tests.support.world import World
 
@@ -70,6 +74,11 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     (launched,) = world.launch()
     said = [entry.user_message for entry in world.instance.all_logs(launched.run_id)]
     assert any(text.startswith("step=progress 8 of 8 in ") for text in said), "a run says how far it is"
+    checks = world.instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        [check_key(world.topic, name) for name in QUICK]
+    )
+    assert {check.status.value for check in checks.values()} == {"SUCCEEDED"}, "a range run has its checks too"
+    assert {check.run_id for check in checks.values()} == {launched.run_id} and len(checks) == len(QUICK)
     schedule = evaluate_schedule(world, f"{world.topic.retire_job}_hourly")
     assert schedule.run_requests is not None and len(schedule.run_requests) == 1
     assert run_job(world, world.topic.retire_job).success
@@ -100,7 +109,7 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     fill(world, 8, max_keys=2)
     world.land()
     ranges = list(world.coverage.log.ranges)
-    assert find_retirable(world.topic, world.coverage, world.instance) == ranges[:6], "the control"
+    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == ranges[:6], "the control"
     held = create_run_for_test(
         world.instance,
         job_name=world.topic.land_job,
@@ -110,9 +119,33 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     failed = {TOPIC_TAG: world.name, "dagster/partition": ranges[4].key}
     create_run_for_test(world.instance, status=dg.DagsterRunStatus.FAILURE, tags=failed)
     expected = [ranges[0], ranges[3], ranges[5]]
-    assert find_retirable(world.topic, world.coverage, world.instance) == expected
+    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected
     world.instance.delete_run(held.run_id)
-    assert find_retirable(world.topic, world.coverage, world.instance) == [*ranges[:4], ranges[5]]
+    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == [*ranges[:4], ranges[5]]
+
+
+def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tick brings back what is gone, however many are at it; what each tick asks for stays what is pending."""
+    keys = fill(world, 8, max_keys=2)
+    world.land()
+    monkeypatch.setattr(retirement, "KEYS_AT_ONCE", 2)
+
+    def die(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retirement.retire_keys(world.topic, world.coverage, world.instance, die)
+    assert keys_of(world) == keys[2:], "the fault: half of it is done"
+    assert world.tick().registered == 0
+    coverage = world.coverage
+    with ThreadPoolExecutor(3) as pool:
+        both = [pool.submit(retirement.retire_keys, world.topic, coverage, world.instance) for _ in range(2)]
+        ticks = [pool.submit(world.tick) for _ in range(2)]
+    assert {offsets.key for each in both for offsets in each.result()} == set(keys[2:6])
+    assert [(tick.result().registered, tick.result().requests) for tick in ticks] == [(0, ())] * 2
+    assert keys_of(world) == keys[6:]
 
 
 def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
@@ -160,6 +193,49 @@ def test_a_rebuild_tells_dagster_of_a_data_version_that_it_missed(world: World) 
     world.instance.report_runless_asset_event(old)
     assert rebuild_topic(world.topic, world.edges, world.instance).events == 1
     assert rebuild_topic(world.topic, world.edges, world.instance).events == 0
+
+
+# ---- runs of one backfill
+
+
+def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> None:
+    """Not those that have begun, were tried in vain, ask for something else, or would make it too large.
+
+    One with a range that failed is left to its own try; the others are told who landed theirs.
+    """
+    fill(world, 8, max_keys=100)
+    ranges = list(world.coverage.log.ranges)
+
+    def run(
+        first: int, last: int, config: dict[str, Any] | None = None, backfill: str = "one", **tags: str
+    ) -> DagsterRun:
+        found = create_run_for_test(
+            world.instance,
+            job_name="__ASSET_JOB",
+            status=dg.DagsterRunStatus.STARTED,
+            run_config=config or {},
+            asset_selection=frozenset({world.topic.asset_key}),
+            tags={BACKFILL_TAG: backfill, RANGE_START: ranges[first].key, RANGE_END: ranges[last].key, **tags},
+        )
+        return cast("DagsterRun", found)
+
+    own, one, two = run(0, 0), run(2, 2), run(4, 5)
+    run(6, 6, config={"ops": {}}), run(6, 6, backfill="other"), run(6, 6, **{WORKER_TAG: "host:1:x"})
+    run(6, 6, **{TRIED_BY_TAG: "x"}), run(6, 6, **{REDO_TAG: "no"})
+    world.instance.add_dynamic_partitions(f"{world.name}__ranges", ["typed by somebody"])
+    planned = world.coverage.log.ranges
+
+    def found(room: int) -> list[str]:
+        return [each.run_id for each in read_siblings(world.instance, own, world.topic, planned, room)]
+
+    assert found(200) == [one.run_id, two.run_id]
+    assert (found(2), found(0)) == ([one.run_id], [])
+    siblings = read_siblings(world.instance, own, world.topic, planned, 200)
+    assert [sibling.ranges for sibling in siblings] == [(ranges[2],), (ranges[4], ranges[5])]
+    assert read_landed_by(world.instance, two) is None
+    end_siblings(world.instance, own, siblings, {ranges[2]})
+    assert (read_landed_by(world.instance, one), read_landed_by(world.instance, two)) == (None, own.run_id)
+    assert found(200) == []
 
 
 # ---- alerts

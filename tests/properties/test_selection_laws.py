@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.core.selection import (
     Selection,
@@ -21,8 +22,8 @@ from pipeline_defs.core.selection import (
     choose_times,
     parse_offsets,
 )
-from tests.properties.test_coverage_laws import Lake, lakes
-from tests.support.strategies import EPOCH_MS
+from tests.properties.test_coverage_laws import Lake, lakes, manifest_of
+from tests.support.strategies import EPOCH_MS, TOPIC
 
 
 def in_state(coverage: Coverage, *states: State) -> list[OffsetRange]:
@@ -107,6 +108,23 @@ def test_a_time_is_the_landed_ranges_with_a_record_of_it(lake: Lake, after: int,
     else:
         with pytest.raises(EmptySelection):
             choose_times(coverage, min(asked), max(asked) + 1, {})
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "is_meant"), [(-1, 0, False), (-1, 1, True), (149, 150, True), (150, 151, False), (10, 11, True)]
+)
+def test_the_first_and_last_record_of_a_range_are_in_it(start: int, end: int, is_meant: bool) -> None:
+    """A range whose records are of 150 ms, asked for a time at each of its edges."""
+    offsets = OffsetRange(0, 0, 0, 10)
+    link = Link(LinkKind.RANGE, offsets)
+    step = PlanStep(0, TOPIC, 0, "id", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (link,), {0: Head(10, EPOCH_MS)})
+    manifest = manifest_of(offsets)
+    lake = with_times(Lake(PlanLog(TOPIC, (step,)), {offsets: manifest}, {offsets: 1}))
+    if is_meant:
+        assert choose_times(lake.coverage, EPOCH_MS + start, EPOCH_MS + end, {}).ranges == (offsets,)
+    else:
+        with pytest.raises(EmptySelection):
+            choose_times(lake.coverage, EPOCH_MS + start, EPOCH_MS + end, {})
 
 
 @given(lakes())
