@@ -6,7 +6,8 @@ landed; what is landed is reported even so.
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import dagster as dg
@@ -17,6 +18,7 @@ from .attempt import Attempt
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
 from .edges.lake import published_path
+from .edges.openlineage import Landed
 from .edges.spark import RAW_COLUMNS
 from .landing import land
 from .projection import worker_tag
@@ -25,6 +27,7 @@ from .settings import code_version
 from .topics import REDO_TAG, TOPIC_TAG, WORKER_TAG, Topic
 
 RANGES_PER_RUN = 200
+NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
 _COLUMN_TYPES = {
     "topic": "string",
     "generation": "int",
@@ -84,18 +87,20 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
 
         tools = edges.tools(topic, pyspark, log_step)
         failures: list[Verdict] = []
-        for verdict in land(topic.name, keys, attempt, tools):
-            if verdict.outcome is Outcome.FAILED:
-                failures.append(verdict)
-                continue
-            edges.watch_step("landed", key=verdict.offsets.key)
-            if context.has_partition_key:
-                yield dg.MaterializeResult(
-                    metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
-                )
-            else:
-                context.log_event(materialization(topic, verdict, edges))
-            edges.watch_step("reported", key=verdict.offsets.key)
+        with _lineage(topic, edges, context.log.warning) as tell:
+            for verdict in land(topic.name, keys, attempt, tools):
+                if verdict.outcome is Outcome.FAILED:
+                    failures.append(verdict)
+                    continue
+                edges.watch_step("landed", key=verdict.offsets.key)
+                if context.has_partition_key:
+                    yield dg.MaterializeResult(
+                        metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
+                    )
+                else:
+                    context.log_event(materialization(topic, verdict, edges))
+                edges.watch_step("reported", key=verdict.offsets.key)
+                tell(verdict)
         if failures:
             landed = len(set(keys)) - len(failures)
             raise RangesFailed(
@@ -105,6 +110,24 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
             )
 
     return raw
+
+
+@contextmanager
+def _lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
+    """Gives what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
+    sender = edges.lineage()
+    data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
+
+    def tell(verdict: Verdict) -> None:
+        if sender is not None and verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
+            sender.landed(Landed(verdict.manifest, topic.land_job, source, data_url))
+
+    try:
+        yield tell
+    finally:
+        unsent = sender.finish() if sender is not None else None
+        if unsent is not None:
+            warn(f"step=lineage_unsent ranges={unsent.ranges} reason={unsent.reason}")
 
 
 def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:

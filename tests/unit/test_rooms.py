@@ -25,6 +25,7 @@ SYSTEMS: dict[str, str | None] = {
     "numpy": None,
     "duckdb": "DuckDB",
     "prometheus_client": "Prometheus",
+    "openlineage": "OpenLineage",
     "stamina": None,
     "rich": None,
     "click": None,
