@@ -6,8 +6,9 @@ landed; what is landed is reported even so.
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import dagster as dg
@@ -19,6 +20,7 @@ from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
 from .edges.lake import published_path
+from .edges.openlineage import Landed
 from .edges.spark import RAW_COLUMNS
 from .landing import land
 from .moments import Pace
@@ -29,6 +31,7 @@ from .siblings import end_siblings, read_landed_by, read_siblings
 from .topics import REDO_TAG, TOPIC_TAG, WORKER_TAG, Topic
 
 RANGES_PER_RUN = 200
+NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
 _COLUMN_TYPES = {
     "topic": "string",
     "generation": "int",
@@ -96,21 +99,23 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
         tools = edges.tools(topic, pyspark, log_step)
         failures: list[Verdict] = []
         pace = Pace(len({*keys, *shared}), edges.now_ms)
-        for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
-            if progress := pace.after_one():
-                context.log.info("step=progress %s", progress)
-            if verdict.outcome is Outcome.FAILED:
-                failures.append(verdict)
-                edges.watch_step("failed", key=verdict.offsets.key)
-                continue
-            edges.watch_step("landed", key=verdict.offsets.key)
-            if context.has_partition_key:
-                yield dg.MaterializeResult(
-                    metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
-                )
-            else:
-                context.log_event(materialization(topic, verdict, edges))
-            edges.watch_step("reported", key=verdict.offsets.key)
+        with _lineage(topic, edges, context.log.warning) as tell:
+            for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
+                if progress := pace.after_one():
+                    context.log.info("step=progress %s", progress)
+                if verdict.outcome is Outcome.FAILED:
+                    failures.append(verdict)
+                    edges.watch_step("failed", key=verdict.offsets.key)
+                    continue
+                edges.watch_step("landed", key=verdict.offsets.key)
+                if context.has_partition_key:
+                    yield dg.MaterializeResult(
+                        metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
+                    )
+                else:
+                    context.log_event(materialization(topic, verdict, edges))
+                edges.watch_step("reported", key=verdict.offsets.key)
+                tell(verdict)
         if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
             for name in QUICK:
                 context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges)))
@@ -129,6 +134,24 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
             "failed ones stay planned and are tried again",
             [violation for verdict in own for violation in verdict.violations],
         )
+
+
+@contextmanager
+def _lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
+    """Gives what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
+    sender = edges.lineage()
+    data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
+
+    def tell(verdict: Verdict) -> None:
+        if sender is not None and verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
+            sender.landed(Landed(verdict.manifest, topic.land_job, source, data_url))
+
+    try:
+        yield tell
+    finally:
+        unsent = sender.finish() if sender is not None else None
+        if unsent is not None:
+            warn(f"step=lineage_unsent ranges={unsent.ranges} reason={unsent.reason}")
 
 
 def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:

@@ -17,6 +17,7 @@ from .edges.jars import read_pins, resolve_jars
 from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
+from .edges.openlineage import Sender
 from .edges.spark import Spark, spark_config
 from .settings import Settings
 from .steps import StepWatcher, no_step
@@ -92,6 +93,10 @@ class Edges:
             delivery=topic.delivery,
             on_step=on_step,
         )
+
+    def lineage(self) -> Sender | None:
+        """Is who tells OpenLineage of what a run lands; none where nobody has configured a receiver."""
+        return Sender() if self.settings.lineage else None
 
     def check_lake(self) -> None:
         """Refuses to start work on a lake that cannot be written."""

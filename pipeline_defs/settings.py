@@ -40,7 +40,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Is what differs per machine. `bootstrap_servers` is none where only the embedded broker can tell it."""
+    """Is what differs per machine. `bootstrap_servers` is none where only the embedded broker can tell it.
+
+    `lineage` says whether OpenLineage's own client is configured: it reads its own variables and file.
+    """
 
     home: Path
     lake: str
@@ -49,6 +52,7 @@ class Settings:
     spark_driver_memory: str
     dagster_home: Path
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  # may hold secrets
+    lineage: bool = False
 
     @property
     def jars(self) -> Path:
@@ -101,6 +105,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         spark_driver_memory=env.get("OFFSETLAKE_SPARK_DRIVER_MEMORY") or "4g",
         dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
+        lineage=_has_lineage(env),
     )
 
 
@@ -115,6 +120,16 @@ def code_version() -> str:
     except PackageNotFoundError:
         number = "0+source"
     return f"{number}+{digest.hexdigest()[:12]}"
+
+
+def _has_lineage(env: Mapping[str, str]) -> bool:
+    """Looks where OpenLineage's client looks for a receiver; without one it would print events, which nobody asked for."""
+    if env.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
+        return False
+    names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
+    if any(env.get(name) for name in names) or any(name.startswith("OPENLINEAGE__TRANSPORT") for name in env):
+        return True
+    return any((folder / "openlineage.yml").is_file() for folder in (Path.cwd(), Path("~/.openlineage").expanduser()))
 
 
 def _path(text: str, project: Path) -> Path:

@@ -26,6 +26,7 @@ SYSTEMS: dict[str, str | None] = {
     "duckdb": "DuckDB",
     "prometheus_client": "Prometheus",
     "apprise": "alerts",
+    "openlineage": "OpenLineage",
     "stamina": None,
     "rich": None,
     "click": None,

@@ -1,0 +1,150 @@
+"""OpenLineage: a receiver hears of each landed range; one that is dead or hangs takes nothing and no time from landing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.edges.openlineage import PATIENCE_SECONDS
+from pipeline_defs.resources import Edges
+from tests.support.world import World
+
+
+class Receiver(ThreadingHTTPServer):
+    """Is a real HTTP server on loopback that keeps the events that it is sent."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        assert self.path == "/api/v1/lineage"
+        self.server.events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def clean_environment() -> Iterator[None]:
+    """Puts OpenLineage's variables back: its client adds some of its own."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("OPENLINEAGE")}
+    yield
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def configure(world: World, url: str) -> None:
+    """Configures the client as a user would, by its own variable."""
+    os.environ["OPENLINEAGE_URL"] = url
+    world.settings = dataclasses.replace(world.settings, lineage=True)
+    world.edges = Edges(world.settings)
+
+
+def unsent(world: World, run_id: str) -> list[str]:
+    return [
+        event.user_message for event in world.instance.all_logs(run_id) if "step=lineage_unsent" in event.user_message
+    ]
+
+
+def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver, clean_environment: None) -> None:
+    """Two events per range, with where the rows came from, where they went, how many, and of which run."""
+    configure(world, receiver.url)
+    world.create_topic()
+    world.send_numbered(150)
+    world.plan()
+    (landed,) = world.launch()
+    assert unsent(world, landed.run_id) == []
+    ended = {each["run"]["runId"]: each for each in receiver.events if each["eventType"] == "COMPLETE"}
+    began = {each["run"]["runId"]: each for each in receiver.events if each["eventType"] == "START"}
+    assert len(ended) == 2 and began.keys() == ended.keys()
+    assert all(began[run]["eventTime"] <= ended[run]["eventTime"] for run in ended)
+    by_key = {}
+    for event in ended.values():
+        (source,), (target,) = event["inputs"], event["outputs"]
+        (part,) = target["outputFacets"]["subset"]["outputCondition"]["partitions"]
+        assert (source["namespace"], source["name"]) == (f"kafka://{world.settings.bootstrap_servers}", world.name)
+        assert (target["namespace"], target["name"]) == ("file", f"{world.lake_folder}/data/{world.name}")
+        assert event["job"] == {"namespace": "offsetlake", "name": f"{world.topic.land_job}.range", "facets": {}}
+        assert event["run"]["facets"]["parent"]["run"]["runId"] == landed.run_id
+        assert source["inputFacets"]["subset"]["inputCondition"]["partitions"] == [part]
+        by_key[part["identifier"]] = target
+    manifests = {offsets.key: manifest for offsets, manifest in world.coverage.manifests.items()}
+    assert by_key.keys() == manifests.keys() == {"0-0-100", "0-100-150"}
+    for key, target in by_key.items():
+        manifest = manifests[key]
+        assert manifest.file is not None
+        statistics = target["outputFacets"]["outputStatistics"]
+        assert (statistics["rowCount"], statistics["size"]) == (manifest.rows, manifest.file.bytes)
+        assert target["facets"]["version"]["datasetVersion"] == manifest.file.sha256
+        assert "offset" in {field["name"] for field in target["facets"]["schema"]["fields"]}
+
+    heard = len(receiver.events)
+    world.launch(sorted(world.coverage.manifests), redo=True)
+    assert len(receiver.events) == heard, "what was landed before is not told again"
+
+
+@pytest.mark.parametrize("fault", ["refuses", "hangs"])
+def test_a_dead_receiver_costs_nothing_but_its_events(world: World, clean_environment: None, fault: str) -> None:
+    """The run is green, the range landed and reported; what was not told is said, and waited for two seconds at most."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        if fault == "refuses":
+            listener.close()
+        configure(world, f"http://127.0.0.1:{port}")
+        world.create_topic()
+        world.send_numbered(100)
+        world.plan()
+        (landed,) = world.launch()
+        (said,) = unsent(world, landed.run_id)
+        assert said.startswith("step=lineage_unsent ranges=1 reason=")
+        waited = time_of(world, landed.run_id, "step=lineage_unsent") - time_of(world, landed.run_id, "step=publish")
+        assert waited < PATIENCE_SECONDS + 3
+    world.assert_all_landed_once()
+    assert world.materialized() == {"0-0-100"}
+
+
+def time_of(world: World, run_id: str, words: str) -> float:
+    """Is when the run's log first said the words."""
+    return next(event.timestamp for event in world.instance.all_logs(run_id) if words in event.user_message)
+
+
+def test_without_a_receiver_nothing_is_told(world: World, receiver: Receiver, clean_environment: None) -> None:
+    """Off unless configured: the client would print events then."""
+    assert world.edges.lineage() is None
+    world.create_topic()
+    world.send_numbered(1)
+    world.plan()
+    (landed,) = world.launch()
+    assert isinstance(world.instance.get_run_by_id(landed.run_id), dg.DagsterRun)
+    assert receiver.events == []
