@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import dagster as dg
@@ -22,6 +23,7 @@ class Topic:
 
     `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
+    `owners`, `tags` and `description` are for whoever looks at its assets in Dagster.
     """
 
     name: str
@@ -29,6 +31,9 @@ class Topic:
     bootstrap_servers: str | None = None
     on_loss: Literal["fail", "record"] = "fail"
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    description: str | None = None
 
     @property
     def asset_key(self) -> dg.AssetKey:
