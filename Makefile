@@ -17,7 +17,7 @@ PROJECT_STAMP := .venv/.project-$(shell { pwd; cat pyproject.toml; } 2>/dev/null
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long bench check clean
+.PHONY: help setup demo test test-long pictures bench check clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,11 +53,17 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary)
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once)
 
-test: setup ## Run the whole suite, real broker and Spark included (at most 10 minutes)
+test: setup ## Run the whole suite, real broker, Spark and browser included (at most 10 minutes)
+	@.venv/bin/python -m tests.support.browser
 	@exec .venv/bin/python -m pytest tests -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the tests that take longer
+	@.venv/bin/python -m tests.support.browser
 	@exec .venv/bin/python -m pytest tests -m long
+
+pictures: setup ## Make the pictures of docs/dagster.md anew, by the browser tests
+	@.venv/bin/python -m tests.support.browser
+	@PICTURES=1 exec .venv/bin/python -m pytest tests/browser -m "not long"
 
 bench: setup ## Measure against Spark alone, Structured Streaming and a hand-written loop; prints JSON
 	@exec .venv/bin/offsetlake bench --json

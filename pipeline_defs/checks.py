@@ -167,9 +167,11 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
 def as_result(finding: Finding, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> dg.AssetCheckResult:
     """Shows a finding: what was looked at, how much, and each violation with its offsets."""
     shown = finding.violations[:100]
+    more = f" (and {len(finding.violations) - 1} more)" if len(shown) > 1 else ""
     return dg.AssetCheckResult(
         passed=finding.passed,
         severity=severity,
+        description=f"{shown[0]}{more}" if shown else None,  # what the UI shows without a click
         metadata={
             "looked_at": finding.looked_at,
             **finding.facts,

@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from .alerts import build_watch
+from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .core.delivery import Delivery
 from .core.offsets import check_topic
@@ -20,6 +21,7 @@ from .core.retiring import MAX_KEYS
 from .housekeeping import build_retirement
 from .raw_asset import build_raw_asset
 from .sensors import build_sensor
+from .settings import read_settings
 from .topics import TOPIC_TAG, Topic
 
 
@@ -94,6 +96,17 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default=MAX_KEYS,
         description="partitions that Dagster shows, the newest; older ones, once landed, are retired to the lake alone",
     )
+    owners: Annotated[list[str], AfterValidator(lambda owners: check_owners(tuple(owners)))] = Field(
+        default=[], description="whose the topic is: email addresses, or team:<name>; shown on its assets"
+    )
+    tags: Annotated[dict[str, str], AfterValidator(check_tags)] = Field(
+        default={}, description="tags of its assets, to search and select by"
+    )
+    description: str | None = Field(
+        default=None,
+        min_length=1,
+        description="what is in the topic, in Markdown; shown before what Offsetlake says of it",
+    )
 
     def as_topic(self) -> Topic:
         """Returns the topic as the pipeline sees it."""
@@ -110,15 +123,25 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             budget=self.budget,
         )
         on_loss = cast("Literal['fail', 'record']", self.on_loss)
-        return Topic(self.topic, policy, self.bootstrap_servers, on_loss, Delivery(self.delivery), self.max_keys)
+        return Topic(
+            self.topic,
+            policy,
+            self.bootstrap_servers,
+            on_loss,
+            Delivery(self.delivery),
+            self.max_keys,
+            owners=tuple(self.owners),
+            tags=self.tags,
+            description=self.description,
+        )
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 (the interface is Dagster's)
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the topic's definitions; the edges come as resources, so tests swap them."""
-        return build_topic_defs(self.as_topic())
+        return build_topic_defs(self.as_topic(), read_settings(project=context.project_root).lake)
 
 
-def build_topic_defs(topic: Topic) -> dg.Definitions:
-    """Builds everything that Dagster shows and runs of one topic."""
+def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
+    """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     raw = dg.AssetSelection.assets(topic.asset_key)
     no_loss = dg.AssetSelection.checks(*(standing_key(topic, name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
@@ -130,24 +153,8 @@ def build_topic_defs(topic: Topic) -> dg.Definitions:
         ),
         tags={TOPIC_TAG: topic.name},
     )
-    source = dg.AssetSpec(
-        topic.source_key,
-        group_name="kafka",
-        kinds={"kafka"},
-        description=f"Kafka topic `{topic.name}`, on the broker; Offsetlake reads it and never changes it.",
-    )
-    ledger = dg.AssetSpec(
-        topic.losses_key,
-        deps=[topic.source_key],
-        group_name="kafka",
-        kinds={"kafka"},
-        description=(
-            f"What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it. Empty, where "
-            "all is well; the sensor reports each change."
-        ),
-    )
     own = dg.Definitions(
-        assets=[source, build_raw_asset(topic), ledger],
+        assets=[source_spec(topic), build_raw_asset(topic, lake), ledger_spec(topic)],
         asset_checks=[*build_checks(topic), *build_standing_checks(topic)],
         jobs=[
             dg.define_asset_job(

@@ -18,6 +18,7 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from .core.coverage import Coverage
 from .core.dispatch import NEVER_TRIED, Tried
 from .core.errors import BadKey
+from .core.lag import PartitionLag, Told, is_lag_news
 from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
@@ -27,6 +28,7 @@ from .topics import TOPIC_TAG, WORKER_TAG, Topic
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
 FAILED_RUNS = 500  # looked at by a tick; a range that always fails is tried six times in an hour
 SUCCESSFUL_RUNS = 100
+SHOWN_PARTITIONS = 100
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
 CONCERNS = "concerns"  # of a check's metadata: another value is news, even where the result is the same
@@ -103,6 +105,34 @@ def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[L
     return True
 
 
+def report_lag(
+    instance: dg.DagsterInstance, topic: Topic, lags: Sequence[PartitionLag], waiting_seconds: float, now_ms: int
+) -> bool:
+    """Notes on the Kafka topic's asset how far landing is behind it, where that is news; returns whether it was."""
+    latest = next(iter(instance.fetch_observations(topic.source_key, limit=1).records), None)
+    observed = latest.asset_observation if latest is not None else None
+    told = None
+    if latest is not None and observed is not None:
+        lag_told, end_told = (observed.metadata[name].value for name in ("lag", "end_offset"))
+        told = Told(int(str(lag_told)), int(str(end_told)), int(latest.timestamp * 1000))
+    lag, end_offset = sum(each.offsets for each in lags), sum(each.end for each in lags)
+    if not is_lag_news(told, lag, end_offset, now_ms):
+        return False
+    rows = [
+        f"| {each.partition} | {each.landed:,} | {each.end:,} | {each.offsets:,} |" for each in lags[:SHOWN_PARTITIONS]
+    ]
+    metadata: dict[str, Any] = {
+        "lag": lag,
+        "lag_seconds": round(waiting_seconds, 3),
+        "end_offset": end_offset,
+        "partitions": dg.MetadataValue.md(
+            "\n".join(["| Kafka partition | landed to | end | lag |", "|---|---|---|---|", *rows])
+        ),
+    }
+    instance.report_runless_asset_event(dg.AssetObservation(topic.source_key, metadata=metadata))
+    return True
+
+
 def report_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> bool:
     """Reports a check's result outside of any run where it is not what Dagster was last told; returns whether it was."""
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
@@ -124,6 +154,7 @@ def as_evaluation(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.Asse
         check_name=key.name,
         passed=bool(result.passed),
         severity=result.severity,
+        description=result.description,
         metadata=result.metadata or {},
     )
 

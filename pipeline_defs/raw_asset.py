@@ -16,12 +16,12 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from .attempt import Attempt
+from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
 from .edges.lake import published_path
 from .edges.openlineage import Landed
-from .edges.spark import RAW_COLUMNS
 from .landing import land
 from .moments import Pace
 from .projection import as_evaluation, worker_tag
@@ -32,17 +32,6 @@ from .topics import REDO_TAG, TOPIC_TAG, WORKER_TAG, Topic
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
-_COLUMN_TYPES = {
-    "topic": "string",
-    "generation": "int",
-    "partition": "int",
-    "offset": "long",
-    "timestamp": "timestamp",
-    "timestamp_type": "int",
-    "key": "binary",
-    "value": "binary",
-    "headers": "array<struct<key: string, value: binary>>",
-}
 
 
 class LandConfig(dg.Config):
@@ -57,8 +46,8 @@ class LandConfig(dg.Config):
     )
 
 
-def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
-    """Builds the asset that lands the topic's ranges; runs of one topic take turns, by its pool."""
+def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:
+    """Builds the asset that lands the topic's ranges; runs of one topic take turns, by its pool. `lake` is only shown."""
 
     @dg.asset(
         key=topic.asset_key,
@@ -69,11 +58,10 @@ def build_raw_asset(topic: Topic) -> dg.AssetsDefinition:
         output_required=False,
         group_name="raw",
         kinds={"kafka", "spark", "parquet"},
-        description=(
-            f"Every record of Kafka topic `{topic.name}`, as it was: one partition is one offset range, one Parquet file "
-            "and one manifest. Materialising a range again reads it again and compares; the landed file stays."
-        ),
-        metadata={"dagster/column_schema": _column_schema()},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        description=raw_description(topic),
+        metadata=raw_metadata(topic, lake),
     )
     def raw(
         context: dg.AssetExecutionContext,
@@ -185,7 +173,7 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
         "digest": manifest.digest,
         "seconds": provenance.seconds,
         "records_per_second": round(manifest.rows / provenance.seconds) if provenance.seconds else 0,
-        "landed_by_run": provenance.run_id,
+        "landed_by_run": dg.MetadataValue.dagster_run(provenance.run_id),
         "attempt": provenance.attempt,
         "code_version": provenance.code_version,
         "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
@@ -194,6 +182,8 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
         metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(published_path(manifest)))
         metadata["min_timestamp"] = dg.MetadataValue.timestamp((file.min_timestamp_ms or 0) / 1000)
         metadata["max_timestamp"] = dg.MetadataValue.timestamp((file.max_timestamp_ms or 0) / 1000)
+        if file.max_timestamp_ms is not None:  # how long the newest record of the range waited until it was landed
+            metadata["lag_seconds"] = max(0.0, (provenance.landed_at_ms - file.max_timestamp_ms) / 1000)
     if verdict.violations:
         metadata["note"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in verdict.violations))
     return metadata
@@ -210,9 +200,3 @@ def _attempt(context: dg.AssetExecutionContext, config: LandConfig) -> Attempt:
 
 def _digest(verdict: Verdict) -> str:
     return verdict.manifest.digest if verdict.manifest else ""
-
-
-def _column_schema() -> dg.TableSchema:
-    return dg.TableSchema(
-        columns=[dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
-    )

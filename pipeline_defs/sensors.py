@@ -11,6 +11,7 @@ import dagster as dg
 from .checks import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, expiry_result, loss_result, progress_result, standing_key
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
+from .core.lag import find_lag
 from .core.losses import all_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
@@ -22,6 +23,7 @@ from .projection import (
     fail_dead_runs,
     register_keys,
     report_check,
+    report_lag,
     report_losses,
     report_unseen,
 )
@@ -97,13 +99,16 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
 
 
 def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[str, ...]:
-    """Tells Dagster what is lost, what soon may be and what does not get on: for when nothing lands no run would.
+    """Tells Dagster how far behind landing is, what is lost or soon may be and what does not get on, each where it is news.
 
     Returns in words what does not get on.
     """
     losses = all_losses(found.coverage, found.marks)
     ledger = [loss for loss in losses if loss.offsets not in found.held]  # a claim at work is no loss
     report_losses(instance, topic, ledger)
+    since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
+    waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
+    report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms)
     progress = check_progress(topic, found, instance, now_ms)
     for name, result in (
         (NOTHING_LOST, loss_result(topic, ledger)),

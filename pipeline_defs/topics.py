@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import dagster as dg
@@ -24,6 +25,7 @@ class Topic:
     `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
     `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
+    `owners`, `tags` and `description` are for whoever looks at its assets in Dagster.
     """
 
     name: str
@@ -32,6 +34,9 @@ class Topic:
     on_loss: Literal["fail", "record"] = "fail"
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     max_keys: int = MAX_KEYS
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    description: str | None = None
 
     @property
     def asset_key(self) -> dg.AssetKey:

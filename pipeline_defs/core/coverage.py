@@ -46,6 +46,7 @@ class Coverage:
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
     doubles: tuple[str, ...] = ()
     unfinished: frozenset[OffsetRange] = frozenset()
+    _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Says whether the manifest exists and its file, where it has one, is published."""
@@ -71,9 +72,11 @@ class Coverage:
             return State.CLAIMED
         return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
 
-    def states(self) -> dict[OffsetRange, State]:
-        """Returns the state of every link, in log order."""
-        return {link.offsets: self.state_of(link) for link in self.log.links}
+    def states(self) -> Mapping[OffsetRange, State]:
+        """Returns the state of every link, in log order; worked out once, since nothing here ever changes."""
+        if not self._states:
+            self._states.update((link.offsets, self.state_of(link)) for link in self.log.links)
+        return self._states
 
     def pending(self) -> list[OffsetRange]:
         """Returns the planned ranges that are not landed and still can be, in log order."""

@@ -145,6 +145,7 @@ def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list
 
 
 def _losses(coverage: Coverage) -> Iterator[Loss]:
+    states = coverage.states()
     closed_at_ms: dict[int, int] = {}  # when the generation after it was opened
     for step in coverage.log.steps:
         closed_at_ms.setdefault(step.generation - 1, step.planned_at_ms)
@@ -152,10 +153,10 @@ def _losses(coverage: Coverage) -> Iterator[Loss]:
         for link in step.links:
             offsets = link.offsets
             accepted = coverage.accepted.get(offsets)
-            if coverage.state_of(link) == "claimed":
+            if states[offsets] == "claimed":
                 yield Loss(offsets, offsets.key, ABANDONED, coverage.claims[offsets].claimed_at_ms, accepted)
                 continue
-            if coverage.state_of(link) == "lost":
+            if states[offsets] == "lost":
                 planned = offsets in coverage.log.ranges
                 at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms) if planned else step.planned_at_ms
                 yield Loss(offsets, offsets.key, CLOSED if planned else BEFORE_PLANNED, at_ms, accepted)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class Lake:
         self._logs: dict[str, PlanLog] = {}
         self._manifests: dict[str, Manifest] = {}
         self._claims: dict[str, Claim] = {}
+        self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
 
     # ---- the plan log
 
@@ -205,28 +206,46 @@ class Lake:
         """
         files = self.store.list(f"data/{topic}")
         manifests = self.read_manifests(topic)
+        found = (self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic), files)
+        seen, coverage = self._coverages.get(topic, (None, None))
+        if coverage is not None and not coverage.unfinished and seen == found:
+            return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
+        coverage = self._coverage(topic, *found)
+        self._coverages[topic] = (found, coverage)
+        return coverage
+
+    def _coverage(
+        self,
+        topic: str,
+        log: PlanLog,
+        manifests: Mapping[OffsetRange, Manifest],
+        accepted: Mapping[OffsetRange, Acceptance],
+        claims: Mapping[OffsetRange, Claim],
+        files: Mapping[str, int],
+    ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
         published, doubles, strays = {}, [], []
         for path, size in files.items():
-            offsets, attempt = _range_of(topic, path)
+            owner = owners.get(path)
+            offsets, attempt = (owner, "") if owner is not None else _range_of(topic, path)
             if offsets is None:
                 strays.append(path)
-            elif attempt and path not in owners:
+            elif attempt:
                 doubles.append(path)
             else:
                 published[offsets] = size
         return Coverage(
-            self.read_plan_log(topic),
+            log,
             manifests,
             published,
             tuple(strays),
-            self.read_accepted(topic),
-            self.read_claims(topic),
+            accepted,
+            claims,
             tuple(doubles),
             frozenset(
                 offsets
-                for offsets, manifest in manifests.items()
-                if (manifest.revision or published_path(manifest) not in files) and self._is_staged(manifest)
+                for path, offsets in owners.items()
+                if (manifests[offsets].revision or path not in files) and self._is_staged(manifests[offsets])
             ),
         )
 

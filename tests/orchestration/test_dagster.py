@@ -221,3 +221,26 @@ def test_a_redo_changes_no_data_version(world: World) -> None:
     after = materializations(world)
     assert {key: event.tags for key, event in after.items()} == before
     assert {event.metadata["outcome"].value for event in after.values()} == {"unchanged"}
+
+
+def lags(world: World) -> list[tuple[Any, Any]]:
+    """Are lag and end offset as the Kafka topic's asset was told them, oldest first."""
+    records = world.instance.fetch_observations(world.topic.source_key, limit=100).records
+    told = [record.asset_observation.metadata for record in reversed(records) if record.asset_observation]
+    return [(each["lag"].value, each["end_offset"].value) for each in told]
+
+
+def test_lag_is_told_where_it_changes_and_an_idle_topic_is_silent(world: World) -> None:
+    """AC16, AC25: the plot of lag gets a point a minute at most, its last one is true, and then there is no noise."""
+    world.create_topic()
+    world.send_numbered(250)
+    world.tick()
+    assert lags(world) == [(250, 250)]
+    world.launch()
+    world.tick()
+    assert lags(world) == [(250, 250)], "less than a minute ago"
+    began = world.edges.now_ms()
+    for minutes in (2, 13, 24):
+        world.edges.now_ms = lambda minutes=minutes: began + minutes * 60_000
+        world.tick()
+    assert lags(world) == [(250, 250), (0, 250)]

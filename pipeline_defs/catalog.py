@@ -1,0 +1,158 @@
+"""What a topic's assets say of themselves in Dagster: for a reader who has never seen this project.
+
+Descriptions, owners, tags, where the files lie, and which document to read on in. Nothing here is read or run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from textwrap import dedent
+from typing import Any
+
+import dagster as dg
+
+from .edges.spark import RAW_COLUMNS
+from .edges.store import Store
+from .settings import PROJECT
+from .topics import TOPIC_TAG, Topic
+
+TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+\.[^@\s]+")
+_COLUMN_TYPES = {
+    "topic": "string",
+    "generation": "int",
+    "partition": "int",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+}
+_DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, what to do about red, what is promised
+
+
+def source_spec(topic: Topic) -> dg.AssetSpec:
+    """Is the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
+    return dg.AssetSpec(
+        topic.source_key,
+        group_name="kafka",
+        kinds={"kafka"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        metadata=_read_on(),
+        description=_described(
+            topic,
+            f"""
+            Kafka topic `{topic.name}`, as it is on the broker. Offsetlake reads it and never changes it.
+
+            The sensor `plan_and_land_{topic.slug}` notes here how far landing is behind it, at most once a minute and only
+            where that has changed: a topic on which nothing happens says nothing. **Plots** of the events show it over time:
+
+            - `lag`: offsets on the broker that no landed range covers yet;
+            - `lag_seconds`: for how long the oldest record of them has waited;
+            - `end_offset`: the sum of all end offsets; its slope is how fast the topic grows.
+            """,
+        ),
+    )
+
+
+def ledger_spec(topic: Topic) -> dg.AssetSpec:
+    """Is the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
+    return dg.AssetSpec(
+        topic.losses_key,
+        deps=[topic.source_key],
+        group_name="losses",
+        kinds={"kafka"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        metadata=_read_on(),
+        description=_described(
+            topic,
+            f"""
+            What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it. Empty, where all
+            is well; the sensor reports each change.
+
+            - The check `nothing_lost` is red until a person has accepted each loss (`offsetlake accept-loss`) or the topic
+              says `on_loss: record`. Nothing is ever reset or skipped in silence.
+            - The check `time_to_loss` warns before: it says how long the broker will keep what is not landed.
+            """,
+        ),
+    )
+
+
+def raw_description(topic: Topic) -> str:
+    """Says what the raw asset is, what its keys and colours mean, and what happens on a click."""
+    return _described(
+        topic,
+        f"""
+        Every record of Kafka topic `{topic.name}`, as it was: key, value, headers, timestamp. **One partition is one offset
+        range**: one Parquet file that never changes, and one manifest with its facts and its digest.
+
+        - A partition's key is `<Kafka partition>-<first offset>-<end offset>`: `3-300000-400000` holds the offsets from
+          300000 to 399999 of Kafka partition 3. The sensor `plan_and_land_{topic.slug}` fixes the ranges before anything is
+          read; a key that somebody types is refused.
+        - Green is landed. Grey is planned and missing: the sensor asks for it by itself. Red means that its last run failed:
+          the run says why, and the sensor asks again, later each time. A failed range is never skipped.
+        - Materialising a landed range again reads it again from Kafka and compares; the file stays, unless the run's config
+          says `on_change: replace`.
+        - Offsets without a record (compaction, transaction markers) are explained in the metadata as `holes`.
+        """,
+    )
+
+
+def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
+    """Are the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
+    columns = [dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
+    folder = Store(lake).url(f"data/{topic.name}") if lake else None
+    return {
+        "dagster/column_schema": dg.TableSchema(columns=columns),
+        **({"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/**/*.parquet")} if folder else {}),
+        **_read_on(),
+    }
+
+
+def asset_tags(topic: Topic) -> Mapping[str, str]:
+    """Are the topic's own tags, and its name where a tag may hold it, so that all its assets are one search away."""
+    return {**({TOPIC_TAG: topic.name} if TAG_VALUE.fullmatch(topic.name) else {}), **topic.tags}
+
+
+def check_owners(owners: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuses an owner whom Dagster would refuse later, with less to say."""
+    for owner in owners:
+        if not OWNER.fullmatch(owner):
+            raise ValueError(f"owner {owner!r} is neither an email address nor team:<name>, such as team:data-platform")
+    return owners
+
+
+def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Refuses a tag whose key or value Dagster would refuse later, or that is Offsetlake's own."""
+    for key, value in tags.items():
+        if key.startswith(("dagster/", "offsetlake/")):
+            raise ValueError(
+                f"tag {key!r} begins as the tags of Dagster and Offsetlake themselves do; take another name"
+            )
+        if not TAG_KEY.fullmatch(key) or not TAG_VALUE.fullmatch(value):
+            raise ValueError(
+                f"tag {key!r}: {value!r} is not one: key and value are letters, digits, `_`, `.` and `-`, at most 63, and "
+                "the key may have one such prefix with a slash, as in example.org/domain"
+            )
+    return tags
+
+
+def _described(topic: Topic, text: str) -> str:
+    """Is the text with its indentation taken away, after what the topic's own defs.yaml says of it."""
+    own = dedent(text).strip()
+    return f"{topic.description.strip()}\n\n{own}" if topic.description else own
+
+
+def _read_on() -> dict[str, Any]:
+    """Are the documents that Dagster offers to open beside the defs.yaml; none where only the package is installed."""
+    documents: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
+        dg.LocalFileCodeReference(file_path=str(PROJECT / "docs" / name), label=name)
+        for name in _DOCUMENTS
+        if (PROJECT / "docs" / name).is_file()
+    ]
+    return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=documents)} if documents else {}

@@ -1,0 +1,58 @@
+"""Lag: how far landing is behind a topic, and when that is news. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .coverage import Coverage
+from .planlog import Watermarks
+
+TOLD_EVERY_MS = 60_000
+TOLD_WAITING_EVERY_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """Is one Kafka partition: `[landed, end)` is what no landed range covers from its first gap on."""
+
+    partition: int
+    landed: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        """Is how many offsets that are."""
+        return max(0, self.end - self.landed)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Is what was last said of a topic: its lag in offsets, the sum of its end offsets, and when (ms since 1970)."""
+
+    lag: int
+    end_offset: int
+    at_ms: int
+
+
+def find_lag(coverage: Coverage, marks: Mapping[int, Watermarks]) -> list[PartitionLag]:
+    """Finds the lag of each Kafka partition the broker has now, in the open generation, sorted."""
+    frontier, heads = coverage.frontier(coverage.log.generation), coverage.log.tail.heads
+    found = []
+    for partition, mark in sorted(marks.items()):
+        first = heads[partition].offset if partition in heads else mark.earliest
+        found.append(PartitionLag(partition, frontier.get(partition, first), mark.end))
+    return found
+
+
+def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bool:
+    """Says whether to tell it: where it has changed, once a minute at most; while something waits, each ten minutes.
+
+    So what was told last is true within a minute, and a topic on which nothing happens is told once and never again.
+    """
+    if told is None:
+        return True
+    has_changed = (told.lag, told.end_offset) != (lag, end_offset)
+    return abs(now_ms - told.at_ms) >= (TOLD_EVERY_MS if has_changed else TOLD_WAITING_EVERY_MS) and (
+        has_changed or lag > 0
+    )

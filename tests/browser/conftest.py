@@ -1,0 +1,57 @@
+"""What the browser tests share: a real Chromium, and pictures of what it shows where they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline_defs.settings import PROJECT
+from tests.support.browser import find_browser, open_browser, open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+PICTURES = PROJECT / "docs" / "pictures"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Is one real browser for a module. Playwright's loop runs while it is open: nothing else may run one here."""
+    with open_browser(find_browser()) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chromium: Browser, tmp_path: Path) -> Iterator[Page]:
+    """Is an empty page with a profile of its own; how it looked at the end is kept for who looks at a failure."""
+    page = open_page(chromium)
+    yield page
+    page.screenshot(path=tmp_path / "last.png")
+    page.context.close()
+
+
+@pytest.fixture(scope="session")
+def wants_pictures() -> bool:
+    """Says whether `make pictures` runs: else the tree is left as it is."""
+    return bool(os.environ.get("PICTURES"))
+
+
+class Camera:
+    """Takes pictures for docs/dagster.md where that is asked for, else for who looks at a failure."""
+
+    def __init__(self, page: Page, folder: Path) -> None:
+        self._page = page
+        self._folder = folder
+
+    def __call__(self, name: str, of: Locator | None = None) -> None:
+        """Takes a picture of the page as it is, or of one thing on it."""
+        (of or self._page).screenshot(path=self._folder / f"{name}.png", animations="disabled")
+
+
+@pytest.fixture
+def picture(page: Page, wants_pictures: bool, tmp_path: Path) -> Camera:
+    return Camera(page, PICTURES if wants_pictures else tmp_path)

@@ -1,0 +1,209 @@
+"""What a newcomer finds and does by clicking alone, in a real Chromium at a real Dagster: AC16, AC26 and the docs' pictures.
+
+One desk for all: `orders` has landed ranges and missing ones, of `payments` the broker has deleted what nobody landed.
+The tests run in this order, since a backfill takes half a minute of waiting; each can also be run alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import stamina
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.settings import Settings
+from tests.support.browser import open_page
+from tests.support.desk import Desk
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+    from pyspark.sql import SparkSession
+
+    from tests.browser.conftest import Camera as Take
+
+RECORDS_PER_RANGE = 400
+LOST = 300
+
+
+@pytest.fixture(scope="module")
+def orders(settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Is a topic with five landed ranges and five that are planned."""
+    policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
+    with World(settings, tmp_path_factory.mktemp("desk"), "orders", policy) as world:
+        world.create_topic(2)
+        world.send_numbered(1000, 0)
+        world.send_numbered(800, 1)
+        world.tick()
+        world.launch()
+        world.send_numbered(800, 0)
+        world.send_numbered(500, 1)
+        world.tick()
+        yield world
+
+
+@pytest.fixture(scope="module")
+def payments(settings: Settings, orders: World) -> Iterator[World]:
+    """Is a topic of which the broker has deleted what was produced after it was first looked at."""
+    with World(settings, orders.folder, "payments", orders.topic.policy) as world:
+        world.create_topic()
+        world.plan()
+        world.send_numbered(LOST)
+        world.delete_records(0, LOST)
+        world.wait_for_earliest(0, LOST)
+        yield world
+
+
+@pytest.fixture(scope="module")
+def desk(orders: World, payments: World) -> Iterator[Desk]:
+    """Is Dagster with both topics, its daemon not begun: no sensor has ticked yet."""
+    ranges = {"records_per_range": RECORDS_PER_RANGE}
+    words = {
+        "owners": ["team:shop"],
+        "tags": {"domain": "sales"},
+        "description": "Orders of the shop, as they were placed.",
+    }
+    topics = {orders.name: ranges | words, payments.name: ranges}
+    with Desk(orders.folder / "project", orders.settings, topics) as desk:
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def backfill(desk: Desk, chromium: Browser) -> str:
+    """Is the id of a backfill of the missing ranges, launched by clicking; the sensor that would be first is off.
+
+    The daemon begins after it: so it takes the backfill up at once, and says that it ended half a minute later.
+    """
+    page = open_page(chromium)
+    page.goto(f"{desk.url}/automation")
+    row = page.locator("[class*=ListItem_listItem__]", has=page.get_by_text("plan_and_land_orders", exact=True))
+    row.locator("[class*=formatSwitch]").click()
+    row.locator("[class*=formatSwitch] input:not(:checked)").wait_for(state="attached")
+
+    page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
+    dialog = open_dialog(page)
+    dialog.get_by_role("button", name="Missing", exact=True).click()
+    dialog.get_by_text("5 partitions", exact=True).wait_for()
+    dialog.get_by_role("button", name="Launch backfill").click()
+    said = page.get_by_text(re.compile("Created backfill")).inner_text()
+    page.close()
+    desk.start_daemon()
+    return said.split()[-1]
+
+
+def open_dialog(page: Page) -> Locator:
+    """Opens the dialog that asks which partitions to materialise."""
+    page.get_by_role("button", name="Materialize…").click()
+    return page.get_by_role("dialog").filter(has_text="Partition selection")
+
+
+def load_until(page: Page, url: str, words: str) -> None:
+    """Loads a page until it shows the words, as a person would who waits for something to end."""
+    for attempt in stamina.retry_context(on=PlaywrightTimeout, timeout=300, attempts=None, wait_max=1):
+        with attempt:
+            page.goto(url)
+            page.get_by_text(words).filter(visible=True).first.wait_for(timeout=15_000)
+
+
+def test_the_graph_leads_from_kafka_to_the_lake(desk: Desk, page: Page, picture: Take) -> None:
+    """Three groups, each asset with its kinds and its state; opened by the key that Dagster's own help names."""
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    page.goto(f"{desk.url}/asset-groups")
+    page.locator("foreignObject").get_by_text("losses", exact=True).filter(visible=True).first.wait_for()
+    page.keyboard.press("Alt+KeyE")
+    page.get_by_text("50% filled").wait_for()
+    assert page.locator("foreignObject").get_by_text("orders", exact=True).filter(visible=True).count() == 3
+    picture("graph")
+
+
+def test_an_asset_says_what_it_is_to_who_has_never_seen_it(desk: Desk, page: Page, picture: Take) -> None:
+    """AC26: description, columns, whose it is, where its files lie, what to read on."""
+    page.goto(f"{desk.url}/assets/raw/orders")
+    page.get_by_text("Every record of Kafka topic").filter(visible=True).wait_for()
+    for words in ("Orders of the shop", "record timestamp, UTC", "shop", "domain: sales"):
+        page.get_by_text(words).filter(visible=True).first.wait_for()
+    page.get_by_text("runbook.md").filter(visible=True).first.wait_for()
+    picture("asset")
+    page.get_by_role("button", name="Plots").click()
+    for name in ("rows", "bytes", "seconds", "lag_seconds"):
+        page.get_by_text(name, exact=True).filter(visible=True).first.wait_for()
+    page.locator("canvas").first.scroll_into_view_if_needed()
+    picture("plots")
+
+
+def test_missing_ranges_are_seen_and_a_row_is_followed_to_its_run(
+    desk: Desk, orders: World, page: Page, picture: Take
+) -> None:
+    """From the key with the row's offset to its metadata, and by the link there to the run that landed it."""
+    manifest = next(m for offsets, m in orders.coverage.manifests.items() if offsets.key == "0-400-800")
+    page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
+    page.get_by_text("Missing (5)").wait_for()
+    page.get_by_text("0-400-800", exact=True).filter(visible=True).first.click()
+    page.get_by_text("orders/0 [400, 800)").wait_for()
+    assert page.get_by_text(manifest.digest).count()
+    picture("range")
+    page.get_by_role("row", name="landed_by_run").get_by_role("link").click()
+    page.wait_for_url(f"**/runs/{manifest.provenance.run_id}**")
+    page.get_by_text("Success").first.wait_for()
+
+
+def test_a_red_check_names_its_offsets_and_what_to_do(
+    desk: Desk, payments: World, backfill: str, page: Page, picture: Take
+) -> None:
+    """AC26: what the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
+    page.goto(f"{desk.url}/assets/losses/payments?view=checks")
+    page.get_by_text(f"payments/0 [0, {LOST}): {LOST} offsets deleted by the broker").filter(
+        visible=True
+    ).first.wait_for()
+    page.get_by_text(f"offsetlake accept-loss payments 0-0-{LOST}").filter(visible=True).first.wait_for()
+    picture("red_check")
+
+
+def test_lag_is_told_on_the_kafka_topic(desk: Desk, backfill: str, page: Page, picture: Take) -> None:
+    """AC25: the first tick notes how far landing is behind; nothing of `payments` is left to land."""
+    load_until(page, f"{desk.url}/assets/kafka/payments?view=events", "Observed")
+    row = page.get_by_role("row", name=re.compile(r"^lag \d"))
+    row.wait_for()
+    assert row.inner_text().split() == ["lag", "0"]
+    picture("lag")
+
+
+def test_a_key_that_somebody_typed_is_refused_and_the_run_says_why(
+    desk: Desk, backfill: str, page: Page, picture: Take
+) -> None:
+    """AC26: Dagster lets anybody add any text as a partition; the run is red, and its error says what was expected."""
+    page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
+    dialog = open_dialog(page)
+    dialog.get_by_text("Add a partition").click()
+    naming = page.get_by_role("dialog").filter(has_text="Partition name")
+    naming.get_by_role("textbox").fill("tuesday")
+    picture("bad_key")
+    naming.get_by_role("button", name="Save").click()
+    naming.wait_for(state="detached")
+    dialog.get_by_role("button", name="Launch 1 run").click()
+    dialog.wait_for(state="detached")
+    failed = "failed, and did not materialize this asset"
+    load_until(page, f"{desk.url}/assets/raw/orders?view=partitions&partition=tuesday", failed)
+    page.get_by_text(failed).get_by_role("link").click()
+    page.wait_for_url("**/runs/**")
+    page.get_by_role("button", name="View full message").last.click()
+    said = page.get_by_role("dialog").get_by_text("is not a range: expected <kafka partition>-<start>-<end>").first
+    said.scroll_into_view_if_needed()
+    picture("refusal", said)
+
+
+def test_the_backfill_of_missing_ranges_ends(
+    desk: Desk, orders: World, backfill: str, page: Page, picture: Take
+) -> None:
+    """AC11, AC26: what was missing is landed, once, and the page of the backfill says so."""
+    load_until(page, f"{desk.url}/runs?view=backfills", "Success")
+    page.get_by_text(backfill).filter(visible=True).first.wait_for()
+    picture("backfill")
+    page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
+    page.get_by_text("Materialized (10)").wait_for()
+    page.get_by_text("Missing (0)").wait_for()
+    orders.assert_all_landed_once()

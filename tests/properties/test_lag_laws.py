@@ -1,0 +1,52 @@
+"""Lag (AC16, AC25): what no landed range covers is counted, and an idle topic is told once and never again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.lag import TOLD_EVERY_MS, TOLD_WAITING_EVERY_MS, Told, find_lag, is_lag_news
+from pipeline_defs.core.planlog import PlanLog, Watermarks
+from tests.support.strategies import EPOCH_MS, logs
+
+COUNTS = st.integers(0, 10**9)
+
+
+@given(logs(), st.integers(0, 1000))
+def test_lag_is_what_stands_behind_the_first_range_that_is_not_landed(log: PlanLog, more: int) -> None:
+    """Nothing landed: all from the first planned range on, and what no range has yet."""
+    heads = log.tail.heads
+    marks = {p: Watermarks(0, head.offset + more) for p, head in heads.items()}
+    pending = Coverage(log, {}, {}).pending()
+    for each in find_lag(Coverage(log, {}, {}), marks):
+        mine = [offsets for offsets in pending if offsets.partition == each.partition]
+        first = min((offsets.start for offsets in mine), default=heads[each.partition].offset)
+        assert (each.landed, each.end) == (first, heads[each.partition].offset + more)
+        assert each.offsets == each.end - first
+
+
+def test_a_partition_that_no_plan_has_seen_lags_by_all_it_has() -> None:
+    (lag,) = find_lag(Coverage(PlanLog("orders"), {}, {}), {7: Watermarks(40, 100)})
+    assert (lag.partition, lag.landed, lag.offsets) == (7, 40, 60)
+
+
+@given(COUNTS, COUNTS, st.integers(0, 10**12))
+def test_an_idle_topic_that_is_landed_is_told_once_and_never_again(end: int, at: int, later: int) -> None:
+    """AC16: however long it is idle."""
+    assert is_lag_news(None, 0, end, at)
+    assert not is_lag_news(Told(0, end, at), 0, end, at + later)
+
+
+@given(COUNTS, COUNTS, st.integers(0, 2 * TOLD_EVERY_MS))
+def test_a_change_is_told_once_a_minute(lag: int, now_lag: int, waited: int) -> None:
+    """A topic that is landed as it comes changes its lag at each tick; what was told last is true within a minute."""
+    told = Told(lag, 10**9, EPOCH_MS)
+    is_due = waited >= TOLD_EVERY_MS and lag != now_lag
+    assert is_lag_news(told, now_lag, 10**9, EPOCH_MS + waited) == is_due
+
+
+@given(st.integers(1, 10**9), st.integers(0, 2 * TOLD_WAITING_EVERY_MS))
+def test_what_waits_unchanged_is_told_each_ten_minutes(lag: int, waited: int) -> None:
+    """Else the plot of a topic that stands still would end where it began to."""
+    assert is_lag_news(Told(lag, lag, EPOCH_MS), lag, lag, EPOCH_MS + waited) == (waited >= TOLD_WAITING_EVERY_MS)

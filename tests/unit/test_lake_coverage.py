@@ -1,0 +1,91 @@
+"""A lake that is read again and again: what has not changed is not worked out again, and every change is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.core.coverage import State
+from pipeline_defs.core.losses import Acceptance
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.edges.lake import Lake, data_path
+from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
+
+FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
+CONTENT = b"parquet"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Is a lake with two planned ranges."""
+    lake, topic = Lake(str(tmp_path)), World()
+    topic.grow(0, 20)
+    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    assert step is not None and step.ranges == (FIRST, SECOND)
+    lake.commit_step(step)
+    return lake
+
+
+def stage(lake: Lake, offsets: OffsetRange, attempt: str = "a") -> Manifest:
+    """Stages a file of a range, and returns the manifest that names it."""
+    file = replace(
+        staged_file(offsets, range(offsets.start, offsets.end)), path=f"staging/{attempt}/{offsets.key}.parquet"
+    )
+    assert lake.store.local_root is not None
+    path = lake.store.local_root / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(CONTENT)
+    return Manifest(TOPIC, offsets, replace(file, bytes=len(CONTENT)), (), provenance(offsets))
+
+
+def state(lake: Lake, offsets: OffsetRange = FIRST) -> State:
+    return lake.coverage(TOPIC).states()[offsets]
+
+
+def test_of_an_idle_topic_only_the_lists_are_read(lake: Lake) -> None:
+    """AC16: a tick with nothing to do costs next to nothing, however many ranges there are."""
+    manifest = stage(lake, FIRST)
+    lake.commit_manifest(manifest)
+    lake.publish(manifest)
+    assert lake.coverage(TOPIC) is lake.coverage(TOPIC)
+
+
+def test_each_step_of_landing_is_seen_by_who_has_read_before(lake: Lake, tmp_path: Path) -> None:
+    """Another process plans, commits and publishes: each is another coverage, for this one too."""
+    assert state(lake) is State.PENDING
+    other, manifest = Lake(str(tmp_path)), stage(lake, FIRST)
+    other.commit_manifest(manifest)
+    assert state(lake) is State.PENDING and lake.coverage(TOPIC).unfinished == {FIRST}
+    other.publish(manifest)
+    assert state(lake) is State.LANDED
+    (tmp_path / data_path(TOPIC, FIRST)).unlink()
+    assert not lake.coverage(TOPIC).is_landed(FIRST)
+
+
+def test_a_committed_range_whose_staged_file_goes_away_is_unfinished_no_longer(lake: Lake, tmp_path: Path) -> None:
+    """No list tells that: so a coverage with unfinished ranges is never kept."""
+    manifest = stage(lake, FIRST)
+    lake.commit_manifest(manifest)
+    assert lake.coverage(TOPIC).unfinished == {FIRST}
+    assert manifest.file is not None
+    (tmp_path / manifest.file.path).unlink()
+    assert lake.coverage(TOPIC).unfinished == set()
+
+
+def test_a_replaced_file_and_an_accepted_loss_are_seen(lake: Lake) -> None:
+    manifest = stage(lake, FIRST)
+    lake.commit_manifest(manifest)
+    lake.publish(manifest)
+    assert lake.coverage(TOPIC).manifests[FIRST].revision == 0
+    newer = replace(stage(lake, FIRST, "b"), revision=1)
+    lake.commit_manifest(newer)
+    assert state(lake) is State.PENDING and lake.coverage(TOPIC).unfinished == {FIRST}
+    lake.publish(newer)
+    assert state(lake) is State.LANDED and lake.coverage(TOPIC).manifests[FIRST].revision == 1
+    lake.commit_acceptance(Acceptance(TOPIC, SECOND, (10, 20), "ann", EPOCH_MS))
+    assert SECOND in lake.coverage(TOPIC).accepted
