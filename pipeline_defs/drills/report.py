@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,3 +161,4 @@ def _arena(
         yield arena
     finally:
         arena.close()
+        shutil.rmtree(folder)
