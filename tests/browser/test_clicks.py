@@ -203,7 +203,6 @@ def test_the_backfill_of_missing_ranges_ends(
     load_until(page, f"{desk.url}/runs?view=backfills", "Success")
     page.get_by_text(backfill).filter(visible=True).first.wait_for()
     picture("backfill")
-    page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
-    page.get_by_text("Materialized (10)").wait_for()
+    load_until(page, f"{desk.url}/assets/raw/orders?view=partitions", "Materialized (10)")
     page.get_by_text("Missing (0)").wait_for()
     orders.assert_all_landed_once()

@@ -102,6 +102,7 @@ def test_a_drill_counts_rows_here_and_at_the_peers(tmp_path: Path) -> None:
     assert loop["doubled"] > 0
 
 
+@pytest.mark.long
 def test_a_drill_that_is_terminated_while_dagster_runs_leaves_no_process(tmp_path: Path) -> None:
     """SIGTERM in the middle of a run, which Dagster would take for that run alone: broker, Spark and drill end."""
     (tmp_path / "jars").symlink_to(JARS)
