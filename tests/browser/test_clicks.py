@@ -1,4 +1,4 @@
-"""What a newcomer finds and does by clicking alone, in a real Chromium at a real Dagster: AC16, AC26 and the docs' pictures.
+"""What a newcomer finds and does by clicking alone, in a real Chromium at a real Dagster, and the docs' pictures.
 
 One desk for all: `orders` has landed ranges and missing ones, of `payments` the broker has deleted what nobody landed.
 The tests run in this order, since a backfill takes half a minute of waiting; each can also be run alone.
@@ -121,7 +121,7 @@ def test_the_graph_leads_from_kafka_to_the_lake(desk: Desk, page: Page, picture:
 
 
 def test_an_asset_says_what_it_is_to_who_has_never_seen_it(desk: Desk, page: Page, picture: Take) -> None:
-    """AC26: description, columns, whose it is, where its files lie, what to read on."""
+    """Description, columns, whose it is, where its files lie, what to read on."""
     page.goto(f"{desk.url}/assets/raw/orders")
     page.get_by_text("Every record of Kafka topic").filter(visible=True).wait_for()
     for words in ("Orders of the shop", "record timestamp, UTC", "shop", "domain: sales"):
@@ -154,7 +154,7 @@ def test_missing_ranges_are_seen_and_a_row_is_followed_to_its_run(
 def test_a_red_check_names_its_offsets_and_what_to_do(
     desk: Desk, payments: World, backfill: str, page: Page, picture: Take
 ) -> None:
-    """AC26: what the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
+    """AC1: what the broker deleted before it was landed: which offsets, why, and the command that accepts it."""
     page.goto(f"{desk.url}/assets/losses/payments?view=checks")
     page.get_by_text(f"payments/0 [0, {LOST}): {LOST} offsets deleted by the broker").filter(
         visible=True
@@ -164,7 +164,7 @@ def test_a_red_check_names_its_offsets_and_what_to_do(
 
 
 def test_lag_is_told_on_the_kafka_topic(desk: Desk, backfill: str, page: Page, picture: Take) -> None:
-    """AC25: the first tick notes how far landing is behind; nothing of `payments` is left to land."""
+    """AC27: the first tick notes how far landing is behind; nothing of `payments` is left to land."""
     load_until(page, f"{desk.url}/assets/kafka/payments?view=events", "Observed")
     row = page.get_by_role("row", name=re.compile(r"^lag \d"))
     row.wait_for()
@@ -175,7 +175,7 @@ def test_lag_is_told_on_the_kafka_topic(desk: Desk, backfill: str, page: Page, p
 def test_a_key_that_somebody_typed_is_refused_and_the_run_says_why(
     desk: Desk, backfill: str, page: Page, picture: Take
 ) -> None:
-    """AC26: Dagster lets anybody add any text as a partition; the run is red, and its error says what was expected."""
+    """Dagster lets anybody add any text as a partition; the run is red, and its error says what was expected."""
     page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
     dialog = open_dialog(page)
     dialog.get_by_text("Add a partition").click()
@@ -199,7 +199,7 @@ def test_a_key_that_somebody_typed_is_refused_and_the_run_says_why(
 def test_the_backfill_of_missing_ranges_ends(
     desk: Desk, orders: World, backfill: str, page: Page, picture: Take
 ) -> None:
-    """AC11, AC26: what was missing is landed, once, and the page of the backfill says so."""
+    """AC11: what was missing is landed, once, and the page of the backfill says so."""
     load_until(page, f"{desk.url}/runs?view=backfills", "Success")
     page.get_by_text(backfill).filter(visible=True).first.wait_for()
     picture("backfill")

@@ -231,7 +231,7 @@ def lags(world: World) -> list[tuple[Any, Any]]:
 
 
 def test_lag_is_told_where_it_changes_and_an_idle_topic_is_silent(world: World) -> None:
-    """AC16, AC25: the plot of lag gets a point a minute at most, its last one is true, and then there is no noise."""
+    """AC16, AC27: the plot of lag gets a point a minute at most, its last one is true, and then there is no noise."""
     world.create_topic()
     world.send_numbered(250)
     world.tick()

@@ -41,7 +41,7 @@ def many(
 
 @pytest.mark.timeout(3600)
 def test_a_tick_stays_quick(many: tuple[World, int]) -> None:
-    """AC27: with 10,000 ranges a tick takes less than 2 s, so the sensor keeps its 5 s; nothing of it is due."""
+    """With 10,000 ranges a tick takes less than 2 s, so the sensor keeps its 5 s; nothing of it is due."""
     world, ranges = many
     began = time.perf_counter()
     world.tick()

@@ -1,4 +1,4 @@
-"""Lag (AC16, AC25): what no landed range covers is counted, and an idle topic is told once and never again."""
+"""Lag (AC16, AC27): what no landed range covers is counted, and an idle topic is told once and never again."""
 
 from __future__ import annotations
 
