@@ -90,6 +90,8 @@ def assert_right(rows: list[dict[str, Any]]) -> None:
         assert row["produced"] == row["landed"] + row["lost"], row
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_drill_counts_rows_here_and_at_the_peers(tmp_path: Path) -> None:
     """AC10: one drill as a person runs it: the loop that commits after its work doubles what it wrote, we do not."""
     code, report = run_drills(tmp_path / "home", "kill_at_written", "lose_answers")
