@@ -7,9 +7,6 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 # where jars, logs and the demo's state are kept
 OFFSETLAKE_HOME ?= .offsetlake
 
-# files of the suite that take minutes, much of it waiting: begun first, or one worker would end alone
-LONGEST := tests/orchestration/test_demo.py tests/docs/test_readme.py tests/browser/test_clicks.py tests/docs/test_tutorial.py
-
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 LOGS := $(OFFSETLAKE_HOME)/setup
 # a stamp's name says what it was made from; the directory counts, for a moved .venv is broken
@@ -58,7 +55,7 @@ demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Da
 
 test: setup ## Run the whole suite, real broker, Spark and browser included (at most 10 minutes)
 	@.venv/bin/python -m tests.support.browser
-	@exec .venv/bin/python -m pytest $(LONGEST) tests -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
+	@exec .venv/bin/python -m pytest tests -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the tests that take longer
 	@.venv/bin/python -m tests.support.browser

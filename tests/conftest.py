@@ -25,6 +25,16 @@ DRIVER_MEMORY = "2g"
 os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JVM)
 
 
+# take a minute and more, much of it waiting: begun first, or one worker would end alone
+LONGEST = ["test_demo.py", "test_readme.py", "test_clicks.py", "test_tutorial.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Is a real Kafka broker for the whole session."""
