@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from .auditing import Finding
-from .checks import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, expiry_result, loss_result, progress_result, standing_key
+from .checks import NOTHING_LOST, report_standing
 from .core.errors import OffsetlakeError
-from .core.losses import all_losses
 from .edges.alerting import send_alert
 from .exposure import check_expiry
 from .ledger import is_accepted, loss_text
-from .progress import check_progress, read_situation
-from .projection import read_reason, report_check
+from .progress import read_situation
+from .projection import read_reason
 from .resources import Edges
 from .topics import TOPIC_TAG, Topic
 
@@ -67,14 +66,8 @@ def find_troubles(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> l
         found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance)
     except OffsetlakeError as error:
         return [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))]
-    progress = check_progress(topic, found, instance, edges.now_ms())
-    ledger = [loss for loss in all_losses(found.coverage, found.marks) if loss.offsets not in found.held]
-    for name, result in (
-        (NOTHING_LOST, loss_result(topic, ledger)),
-        (TIME_TO_LOSS, expiry_result(topic, list(found.endangered))),
-        (PROGRESS, progress_result(progress)),
-    ):
-        report_check(instance, standing_key(topic, name), result)
+    ledger = found.losses()
+    progress = report_standing(topic, found, ledger, instance, edges.now_ms())
     waiting = [loss for loss in ledger if not is_accepted(topic, loss)]
     lost = Finding(
         NOTHING_LOST,
@@ -83,7 +76,7 @@ def find_troubles(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> l
         concerns=tuple(loss.key for loss in waiting),
     )
     expiry, _ = check_expiry(topic, found.endangered)
-    return [each for each in (progress[0], expiry, lost) if not each.passed]
+    return [each for each in (progress, expiry, lost) if not each.passed]
 
 
 def build_failure_sensor() -> dg.SensorDefinition:

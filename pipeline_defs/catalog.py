@@ -36,13 +36,10 @@ _DOCUMENTS = ("dagster.md", "runbook.md", "protocol.md")  # what is where here, 
 
 def source_spec(topic: Topic) -> dg.AssetSpec:
     """Is the Kafka topic itself, an external asset: Offsetlake reads it and never changes it."""
-    return dg.AssetSpec(
+    return _external(
+        topic,
         topic.source_key,
         group_name="kafka",
-        kinds={"kafka"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
-        metadata=_read_on(),
         description=_described(
             topic,
             f"""
@@ -61,14 +58,11 @@ def source_spec(topic: Topic) -> dg.AssetSpec:
 
 def ledger_spec(topic: Topic) -> dg.AssetSpec:
     """Is the topic's loss ledger, an external asset: what the broker deleted before it was landed."""
-    return dg.AssetSpec(
+    return _external(
+        topic,
         topic.losses_key,
         deps=[topic.source_key],
         group_name="losses",
-        kinds={"kafka"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
-        metadata=_read_on(),
         description=_described(
             topic,
             f"""
@@ -81,6 +75,11 @@ def ledger_spec(topic: Topic) -> dg.AssetSpec:
             """,
         ),
     )
+
+
+def _external(topic: Topic, key: dg.AssetKey, **own: Any) -> dg.AssetSpec:
+    """Is an asset of the topic that nothing here materialises, with what all of them have."""
+    return dg.AssetSpec(key, kinds={"kafka"}, owners=topic.owners, tags=asset_tags(topic), metadata=_read_on(), **own)
 
 
 def raw_description(topic: Topic) -> str:

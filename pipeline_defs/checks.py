@@ -13,8 +13,8 @@ from .exposure import Endangered, check_expiry, read_endangered
 from .ledger import check_losses, loss_text, read_ledger
 from .map.draw import map_file, read_picture, write_page
 from .map.words import summary
-from .progress import check_progress, read_situation
-from .projection import CONCERNS
+from .progress import Situation, check_progress, read_situation
+from .projection import CONCERNS, report_check
 from .resources import Edges
 from .topics import Topic
 
@@ -69,6 +69,23 @@ def loss_result(topic: Topic, losses: list[Loss]) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.ERROR if facts["not_accepted_offsets"] else dg.AssetCheckSeverity.WARN
     found = Finding("nothing_lost", f"{len(losses)} losses", tuple(loss_text(topic, loss) for loss in losses), facts)
     return as_result(found, severity)
+
+
+def report_standing(
+    topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int
+) -> Finding:
+    """Tells Dagster outside of any run what is lost, what soon may be and what does not get on, each where it is news.
+
+    Returns what does not get on.
+    """
+    progress = check_progress(topic, found, instance, now_ms)
+    for name, result in (
+        (NOTHING_LOST, loss_result(topic, ledger)),
+        (TIME_TO_LOSS, expiry_result(topic, list(found.endangered))),
+        (PROGRESS, progress_result(progress)),
+    ):
+        report_check(instance, standing_key(topic, name), result)
+    return progress[0]
 
 
 def _ask_losses(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001

@@ -15,6 +15,7 @@ import dagster as dg
 from .auditing import Finding
 from .core.coverage import Coverage
 from .core.dispatch import Tried
+from .core.losses import Loss, all_losses
 from .core.offsets import OffsetRange
 from .core.planlog import Watermarks
 from .core.progress import Silence, Unplanned, find_silences, patience_seconds
@@ -43,6 +44,10 @@ class Situation:
     order: Order
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
+
+    def losses(self) -> list[Loss]:
+        """Returns the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
+        return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.held]
 
 
 def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:

@@ -8,21 +8,19 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from .checks import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, expiry_result, loss_result, progress_result, standing_key
+from .checks import report_standing
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
 from .core.lag import find_lag
-from .core.losses import all_losses
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
 from .planner import commit_next_step
-from .progress import Situation, check_progress, held_back, read_situation
+from .progress import Situation, held_back, read_situation
 from .projection import (
     RANGE_END,
     RANGE_START,
     fail_dead_runs,
     register_keys,
-    report_check,
     report_lag,
     report_losses,
     report_unseen,
@@ -103,20 +101,12 @@ def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance
 
     Returns in words what does not get on.
     """
-    losses = all_losses(found.coverage, found.marks)
-    ledger = [loss for loss in losses if loss.offsets not in found.held]  # a claim at work is no loss
+    ledger = found.losses()
     report_losses(instance, topic, ledger)
     since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
     waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
     report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms)
-    progress = check_progress(topic, found, instance, now_ms)
-    for name, result in (
-        (NOTHING_LOST, loss_result(topic, ledger)),
-        (TIME_TO_LOSS, expiry_result(topic, list(found.endangered))),
-        (PROGRESS, progress_result(progress)),
-    ):
-        report_check(instance, standing_key(topic, name), result)
-    return progress[0].violations
+    return report_standing(topic, found, ledger, instance, now_ms).violations
 
 
 def run_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:

@@ -17,7 +17,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 from .core.advice import Standing, next_action
 from .core.coverage import State
 from .core.errors import UnknownTopic
-from .core.losses import all_losses
+from .core.lag import find_lag
 from .core.manifest import Manifest
 from .core.pace import landed_per_second
 from .exposure import check_expiry
@@ -55,8 +55,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
     now_ms = edges.now_ms()
     rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
     pending = set(found.coverage.pending())
-    losses = [loss for loss in all_losses(found.coverage, found.marks) if loss.offsets not in found.held]
-    lost = check_losses(topic, losses).facts
+    lost = check_losses(topic, found.losses()).facts
     totals: dict[str, Any] = {
         "lag": sum(row["lag"] for row in rows),
         "lag_bytes": sum(row["lag_bytes"] for row in rows),
@@ -99,7 +98,7 @@ def _partition_rows(
     topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int
 ) -> list[dict[str, Any]]:
     coverage, generation = found.coverage, found.coverage.log.generation
-    heads, frontier = coverage.log.tail.heads, coverage.frontier(generation)
+    heads = coverage.log.tail.heads
     counts: Counter[tuple[int, State]] = Counter()
     failed: Counter[int] = Counter()
     for offsets, state in coverage.states().items():
@@ -112,20 +111,19 @@ def _partition_rows(
         landed.setdefault(offsets.partition, []).append(manifest)
     endangered = {each.partition: each for each in found.endangered}
     rows = []
-    for partition, marks in sorted(found.marks.items()):
-        head = heads[partition].offset if partition in heads else None
-        at = frontier.get(partition, marks.earliest if head is None else head)
+    for behind in find_lag(coverage, found.marks):
+        partition, lag = behind.partition, behind.offsets
         oldest = endangered[partition].timestamp_ms if partition in endangered else None
-        lag, mine = max(0, marks.end - at), landed.get(partition, [])
+        mine = landed.get(partition, [])
         rows.append(
             {
                 "topic": topic.name,
                 "generation": generation,
                 "partition": partition,
-                "earliest_offset": marks.earliest,
-                "end_offset": marks.end,
-                "planned_offset": head,
-                "landed_offset": at,
+                "earliest_offset": found.marks[partition].earliest,
+                "end_offset": behind.end,
+                "planned_offset": heads[partition].offset if partition in heads else None,
+                "landed_offset": behind.landed,
                 "lag": lag,
                 "lag_bytes": round(lag * bytes_per_offset.get(partition, 0.0)),
                 "lag_seconds": None if oldest is None else max(0.0, (now_ms - oldest) / 1000),
