@@ -47,7 +47,7 @@ class BackfillState:
 
 def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> Selection:
     """Selects what is not landed and whose last run failed, by Dagster's runs."""
-    tried = read_tried(instance, topic, read_order(instance, topic))
+    tried = read_tried(instance, topic.landing, read_order(instance, topic))
     return choose_failed(coverage, {offsets for offsets, each in tried.items() if each.attempts})
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 
+from .core.decoders import Decode
 from .edges.spark import RAW_COLUMNS
 from .edges.store import Store
 from .settings import PROJECT
@@ -98,6 +99,24 @@ def raw_description(topic: Topic) -> str:
         - Materialising a landed range again reads it again from Kafka and compares; the file stays, unless the run's config
           says `on_change: replace`.
         - Offsets without a record (compaction, transaction markers) are explained in the metadata as `holes`.
+        """,
+    )
+
+
+def decoded_description(topic: Topic, decode: Decode) -> str:
+    """Says what the decoded asset is and what becomes of records that cannot be decoded."""
+    return _described(
+        topic,
+        f"""
+        What the records of Kafka topic `{topic.name}` say: keys decoded as `{decode.key.format}`, values as
+        `{decode.value.format}`. **The partitions are those of `raw/{topic.name}`**, one Parquet file each, made from the landed
+        file alone: it can be made again when a decoder is mended, or when Kafka has long deleted the records.
+
+        - `topic`, `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
+        - A record that cannot be decoded is set aside with what is wrong: `offsetlake dead-letters {topic.name}`. More than
+          {decode.budget.records} of a range, or more than {decode.budget.share:.2%}, and the range fails.
+        - `rows + dead letters + holes + lost` are the offsets of the range, always; the check `decoded_completeness` proves it.
+        - Materialising a range again decodes it again; what comes out otherwise takes the place of what was there.
         """,
     )
 

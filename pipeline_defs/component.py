@@ -6,6 +6,7 @@ A wrong key or value is refused when definitions load, with file, line and what 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import dagster as dg
@@ -18,6 +19,10 @@ from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
+from .decode_config import DecodeConfig
+from .decoded_asset import build_decoded_asset
+from .decoded_checks import build_decoded_checks
+from .deriving import build_derive_sensor
 from .housekeeping import build_retirement
 from .raw_asset import build_raw_asset
 from .sensors import build_sensor
@@ -108,8 +113,12 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         description="what is in the topic, in Markdown; shown before what Offsetlake says of it",
     )
 
-    def as_topic(self) -> Topic:
-        """Returns the topic as the pipeline sees it."""
+    decode: DecodeConfig | None = Field(
+        default=None, description="how landed ranges are decoded into an asset of their own; not at all by default"
+    )
+
+    def as_topic(self, project: Path) -> Topic:
+        """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
         start: str | int = self.start
         if self.start not in {"earliest", "latest", "none"}:
             moment = datetime.fromisoformat(self.start)
@@ -133,11 +142,13 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             owners=tuple(self.owners),
             tags=self.tags,
             description=self.description,
+            decode=self.decode.as_decode(project) if self.decode else None,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Builds the topic's definitions; the edges come as resources, so tests swap them."""
-        return build_topic_defs(self.as_topic(), read_settings(project=context.project_root).lake)
+        root = context.project_root
+        return build_topic_defs(self.as_topic(root), read_settings(project=root).lake)
 
 
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
@@ -175,4 +186,22 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             )
         ],
     )
-    return dg.Definitions.merge(own, build_retirement(topic))
+    return dg.Definitions.merge(own, build_retirement(topic), build_decoding(topic, lake))
+
+
+def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
+    """Builds what decodes a topic's landed ranges: asset, checks, job, sensor; nothing where defs.yaml does not say how."""
+    if topic.decode is None:
+        return dg.Definitions()
+    job = dg.define_asset_job(
+        topic.decode_job,
+        selection=dg.AssetSelection.assets(topic.decoded_key),
+        description=f"Decodes landed ranges of `{topic.name}`, then proves that every record is decoded or set aside.",
+        tags=topic.decoding.tags,
+    )
+    return dg.Definitions(
+        assets=[build_decoded_asset(topic, topic.decode, lake)],
+        asset_checks=build_decoded_checks(topic),
+        jobs=[job],
+        sensors=[build_derive_sensor(topic)],
+    )

@@ -42,8 +42,9 @@ def build_defs(
 def load_topics(project: Path | None = None) -> dict[str, Topic]:
     """Reads the topics of a project by name, without starting or asking anything; raises `BadSetting`."""
     try:
-        tree = dg.ComponentTree.for_project(_importable(project or find_project()))
-        topics = [component.as_topic() for component in tree.get_all_components(of_type=KafkaTopic)]
+        root = project or find_project()
+        tree = dg.ComponentTree.for_project(_importable(root))
+        topics = [component.as_topic(root) for component in tree.get_all_components(of_type=KafkaTopic)]
     except (ComponentTreeException, ValidationError) as error:
         cause = error.__cause__ or error
         raise BadSetting(f"a defs.yaml is wrong: {cause}; nothing was started; correct that line") from error

@@ -22,7 +22,7 @@ from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
 from .core.scans import Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
-from .edges.lake import Lake
+from .edges.lake import Lake, published_path
 from .edges.parquet import PartFile
 from .reading import claim, split_readable
 from .redo import compare, roll_forward
@@ -178,7 +178,7 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topic, seconds=seconds)
-    parts, strays = match_parts(topic, scan, folder)
+    parts, strays = match_parts(topic, scan.ranges, folder)
     if strays:
         yield from (failed(reading.offsets, *strays) for reading in readings)
         return
@@ -261,7 +261,9 @@ def _publish(ours: Manifest, outcome: Outcome, tools: Tools) -> Verdict:
 def _replace(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Verdict:
     """Commits what was read now as the next revision, and exchanges the file; one attempt wins, as ever."""
     lake = run.tools.lake
-    file = ours.file or stage_empty(standing, run.attempt, lake)
+    file, published = ours.file, published_path(standing)
+    if file is None and lake.store.exists(published):
+        file = stage_empty(published, ours.offsets.key, ours.offsets, run.attempt, lake)
     newer = replace(ours, file=file, revision=standing.revision + 1)
     _bring(newer, part, lake)
     winner = lake.commit_manifest(newer)

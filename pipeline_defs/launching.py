@@ -66,7 +66,7 @@ def land_through_dagster(
     """
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
-    fail_dead_runs(instance, topic)
+    fail_dead_runs(instance, topic.landing)
     order = read_order(instance, topic)
     requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     job = build_defs(edges, topics=topics).resolve_job_def(topic.land_job)

@@ -60,8 +60,8 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
         order,
-        read_held(instance, topic, order),
-        read_tried(instance, topic, order),
+        read_held(instance, topic.landing, order),
+        read_tried(instance, topic.landing, order),
     )
 
 

@@ -23,7 +23,7 @@ from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
 from .edges.processes import Process, read_process
-from .topics import TOPIC_TAG, WORKER_TAG, Topic
+from .topics import WORKER_TAG, Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
 FAILED_RUNS = 500  # looked at by a tick; a range that always fails is tried six times in an hour
@@ -174,22 +174,22 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
     return [_parsed(key) for key in instance.get_dynamic_partitions(name)]
 
 
-def read_held(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, str]:
+def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, str]:
     """Reads which ranges active runs hold, however they were launched, and names the run."""
     held: dict[OffsetRange, str] = {}
     places = find_places(order)
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
-        if _is_of(run, topic):
+        if _is_of(run, duty):
             held |= dict.fromkeys(_ranges_of(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
     return held
 
 
-def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict[OffsetRange, Tried]:
+def read_tried(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, Tried]:
     """Reads of each range how the recent runs ended that covered it: failures count until a run of it succeeds."""
     ended = sorted(
         (
             (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
-            for record in _recent_runs(instance, topic)
+            for record in _recent_runs(instance, duty)
         ),
         key=lambda each: each[0],
     )
@@ -203,17 +203,17 @@ def read_tried(instance: dg.DagsterInstance, topic: Topic, order: Order) -> dict
     return tried
 
 
-def read_ends_of_runs(instance: dg.DagsterInstance, topic: Topic) -> set[OffsetRange]:
+def read_ends_of_runs(instance: dg.DagsterInstance, duty: Duty) -> set[OffsetRange]:
     """Reads the first and last range of each recent range run: without them nobody could tell what it covered."""
-    tags = (record.dagster_run.tags for record in _recent_runs(instance, topic))
+    tags = (record.dagster_run.tags for record in _recent_runs(instance, duty))
     ends = (_parsed(each[name]) for each in tags for name in (RANGE_START, RANGE_END) if name in each)
     return {offsets for offsets in ends if offsets is not None}
 
 
-def _recent_runs(instance: dg.DagsterInstance, topic: Topic) -> list[dg.RunRecord]:
+def _recent_runs(instance: dg.DagsterInstance, duty: Duty) -> list[dg.RunRecord]:
     records: list[dg.RunRecord] = []
     for statuses, limit in ((FAILED, FAILED_RUNS), ([DagsterRunStatus.SUCCESS], SUCCESSFUL_RUNS)):
-        filters = RunsFilter(tags={TOPIC_TAG: topic.name}, statuses=statuses)
+        filters = RunsFilter(tags=duty.tags, statuses=statuses)
         records += instance.get_run_records(filters, limit=limit)
     return records
 
@@ -235,7 +235,7 @@ def failure_text(event: dg.DagsterEvent) -> str:
     return cause.message.strip() if cause is not None else ""
 
 
-def fail_dead_runs(instance: dg.DagsterInstance, topic: Topic) -> list[str]:
+def fail_dead_runs(instance: dg.DagsterInstance, duty: Duty) -> list[str]:
     """Ends the runs whose worker process on this machine is gone, and frees their pool slots; returns their ids.
 
     A kill -9 leaves a run STARTED and holding its slot; nothing else would notice for hours.
@@ -243,7 +243,7 @@ def fail_dead_runs(instance: dg.DagsterInstance, topic: Topic) -> list[str]:
     dead = []
     for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING])):
         worker = run.tags.get(WORKER_TAG)
-        if worker is not None and _is_of(run, topic) and not _is_alive(worker):
+        if worker is not None and _is_of(run, duty) and not _is_alive(worker):
             instance.report_run_failed(run, f"worker process {worker} is gone; its ranges are asked for again")
             instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
             dead.append(run.run_id)
@@ -264,9 +264,9 @@ def _is_alive(worker: str) -> bool:
     return Process(int(pid), started).is_running()
 
 
-def _is_of(run: DagsterRun, topic: Topic) -> bool:
+def _is_of(run: DagsterRun, duty: Duty) -> bool:
     selection = run.asset_selection or frozenset()
-    return run.tags.get(TOPIC_TAG) == topic.name or topic.asset_key in selection or run.job_name == topic.land_job
+    return run.tags.get(duty.tag) == duty.topic or duty.asset_key in selection or run.job_name == duty.job
 
 
 def find_places(order: Order) -> Places:

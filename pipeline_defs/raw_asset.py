@@ -4,7 +4,6 @@ Works for one key, a backfill and a sensor's run alike. Invariant: the run is re
 landed; what is landed is reported even so.
 """
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +14,6 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from .attempt import Attempt
 from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
@@ -26,9 +24,9 @@ from .landing import land
 from .moments import Pace
 from .projection import as_evaluation, worker_tag
 from .resources import Edges
-from .settings import code_version
+from .runs import new_attempt, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
-from .topics import REDO_TAG, TOPIC_TAG, WORKER_TAG, Topic
+from .topics import TOPIC_TAG, WORKER_TAG, Topic
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
@@ -75,16 +73,12 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
             context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
             return
         edges.check_lake()
-        keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+        keys = selected_keys(context)
         planned = edges.lake.read_plan_log(topic.name).ranges
         siblings = read_siblings(context.instance, context.run, topic, planned, RANGES_PER_RUN - len(keys))
         shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
-        attempt = _attempt(context, config)
-
-        def log_step(step: str, **fields: object) -> None:
-            context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
-
-        tools = edges.tools(topic, pyspark, log_step)
+        attempt = new_attempt(context, config.on_change)
+        tools = edges.tools(topic, pyspark, step_logger(context))
         failures: list[Verdict] = []
         pace = Pace(len({*keys, *shared}), edges.now_ms)
         with _lineage(topic, edges, context.log.warning) as tell:
@@ -187,15 +181,6 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
     if verdict.violations:
         metadata["note"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in verdict.violations))
     return metadata
-
-
-def _attempt(context: dg.AssetExecutionContext, config: LandConfig) -> Attempt:
-    """Names this try. Runs that a person asked for read landed ranges again; sensors and retries do not."""
-    tags = context.run.tags
-    by_machine = "dagster/sensor_name" in tags or "dagster/parent_run_id" in tags
-    redo = tags.get(REDO_TAG, "no" if by_machine else "yes") == "yes"
-    name = f"{context.run.run_id[:8]}-{uuid.uuid4().hex[:8]}"
-    return Attempt(name, context.run.run_id, code_version(), redo=redo, on_change=config.on_change)
 
 
 def _digest(verdict: Verdict) -> str:

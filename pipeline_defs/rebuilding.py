@@ -43,7 +43,7 @@ def rebuild_topic(
     coverage = edges.lake.coverage(topic.name)
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
-    held = read_held(instance, topic, read_order(instance, topic)).keys()
+    held = read_held(instance, topic.landing, read_order(instance, topic)).keys()
     unseen = find_unseen(instance, topic, coverage, held)
     owed = [*unseen, *_outdated(topic, coverage, instance, {*unseen, *held})]
     for done, offsets in enumerate(owed, 1):

@@ -9,16 +9,21 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from .attempt import Tools
+from .core.decoders import Decode
 from .core.errors import BadSetting
+from .decoding import DecodeTools
+from .edges.decodings import Decodings
 from .edges.jars import read_pins, resolve_jars
 from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.openlineage import Sender
 from .edges.spark import Spark, spark_config
+from .edges.spark_decoding import SparkDecoder
 from .settings import Settings
 from .steps import StepWatcher, no_step
 from .topics import Topic
@@ -38,6 +43,7 @@ class Edges:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     kafka_timeout_seconds: float = 20.0
     _lake: Lake | None = field(default=None, init=False)
+    _decodings: Decodings | None = field(default=None, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
     @property
@@ -78,11 +84,6 @@ class Edges:
         """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""
         use_java()
         resolve_jars("spark", self.settings.jars)
-
-        def on_step(step: str, **fields: object) -> None:
-            log_step(step, **fields)
-            self.watch_step(step, **fields)
-
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
@@ -91,8 +92,36 @@ class Edges:
             isolation_level=topic.policy.isolation_level,
             on_loss=topic.on_loss,
             delivery=topic.delivery,
-            on_step=on_step,
+            on_step=self._watched(log_step),
         )
+
+    @property
+    def decodings(self) -> Decodings:
+        """Is what is decoded of the lake's topics."""
+        if self._decodings is None:
+            self._decodings = Decodings(self.lake)
+        return self._decodings
+
+    def decode_tools(
+        self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step
+    ) -> DecodeTools:
+        """Are the tools of one decoding run; Spark starts at the first range that is read."""
+        use_java()
+        resolve_jars("spark", self.settings.jars)
+        return DecodeTools(
+            decodings=self.decodings,
+            decode=decode,
+            decoder=cache(lambda: SparkDecoder(pyspark.spark_session, decode)),
+            now_ms=self.now_ms,
+            on_step=self._watched(log_step),
+        )
+
+    def _watched(self, log_step: StepWatcher) -> StepWatcher:
+        def on_step(step: str, **fields: object) -> None:
+            log_step(step, **fields)
+            self.watch_step(step, **fields)
+
+        return on_step
 
     def lineage(self) -> Sender | None:
         """Is who tells OpenLineage of what a run lands; none where nobody has configured a receiver."""

@@ -26,8 +26,8 @@ def find_retirable(topic: Topic, coverage: Coverage, instance: dg.DagsterInstanc
     if not away or has_backfill(topic, instance):
         return []
     order = read_order(instance, topic)
-    tried = read_tried(instance, topic, order)
-    needed = {*read_held(instance, topic, order), *read_ends_of_runs(instance, topic)}
+    tried = read_tried(instance, topic.landing, order)
+    needed = {*read_held(instance, topic.landing, order), *read_ends_of_runs(instance, topic.landing)}
     needed |= {offsets for offsets, each in tried.items() if each.attempts}
     return [offsets for offsets in order if offsets in away and offsets not in needed]
 

@@ -85,7 +85,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    fail_dead_runs(instance, topic)
+    fail_dead_runs(instance, topic.landing)
     found = read_situation(topic, coverage, edges, instance)
     now_ms, held = edges.now_ms(), found.held.keys()
     stalled = _report_dangers(topic, found, instance, now_ms)

@@ -21,11 +21,10 @@ from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
 from .core.planlog import PlanStep
-from .core.scans import Scan
 from .core.verdicts import verify_staged
 from .edges import parquet
 from .edges.footer import canonicalize
-from .edges.lake import Lake, published_path
+from .edges.lake import Lake
 
 WATCH_SECONDS = 0.05
 TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
@@ -76,15 +75,15 @@ def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: N
 
 
 def match_parts(
-    topic: str, scan: Scan, folder: Path
+    topic: str, ranges: Sequence[OffsetRange], folder: Path
 ) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
     """Matches files to ranges by their footers; a file that is of no one range is named as a stray."""
-    parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(scan.ranges)
+    parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(ranges)
     strays = []
     for part in parquet.read_parts(folder):
         owners = [
             offsets
-            for offsets in scan.ranges
+            for offsets in ranges
             if part.partitions == (offsets.partition, offsets.partition)
             and part.min_offset in offsets
             and part.max_offset in offsets
@@ -141,21 +140,19 @@ def verify_range(
     return manifest, []
 
 
-def stage_empty(standing: Manifest, attempt: Attempt, lake: Lake) -> StagedFile | None:
-    """Stages a file without rows, for a replace that finds none; none where nothing is published.
+def stage_empty(path: str, name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake) -> StagedFile:
+    """Stages a file with the columns of a published one and without rows, for a new revision that has none.
 
     Were the published file taken away instead, its name would be free, and a stale attempt could publish there again.
     """
-    if not lake.store.exists(published_path(standing)):
-        return None
-    path = f"staging/{attempt.id}/{standing.offsets.key}.empty.parquet"
-    with lake.local_copy(published_path(standing)) as published, tempfile.TemporaryDirectory() as folder:
+    staged = f"staging/{attempt.id}/{name}.empty.parquet"
+    with lake.local_copy(path) as published, tempfile.TemporaryDirectory() as folder:
         empty = Path(folder) / "empty.parquet"
         parquet.write_empty(published, empty)
-        lake.store.upload(empty, path)
-        lake.store.make_durable(path)
-        start = standing.offsets.start
-        return StagedFile(path, empty.stat().st_size, parquet.digest(empty), 0, start, start, None, None)
+        lake.store.upload(empty, staged)
+        lake.store.make_durable(staged)
+        start = offsets.start
+        return StagedFile(staged, empty.stat().st_size, parquet.digest(empty), 0, start, start, None, None)
 
 
 def _log_start(topic: str, partition: int, tools: Tools) -> int:

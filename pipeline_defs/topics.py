@@ -9,13 +9,30 @@ from typing import Literal
 
 import dagster as dg
 
+from .core.decoders import Decode
 from .core.delivery import Delivery
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
+DECODE_TAG = "offsetlake/decodes"
 WORKER_TAG = "offsetlake/worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Is one kind of work on a topic's ranges as Dagster knows it: what its runs materialise, by which job, under which tag."""
+
+    tag: str
+    topic: str
+    asset_key: dg.AssetKey
+    job: str
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Are the tags by which its runs are found."""
+        return {self.tag: self.topic}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +42,8 @@ class Topic:
     `on_loss` says what becomes of a planned range whose beginning the broker has deleted: it fails until a person accepts
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
     `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
-    `owners`, `tags` and `description` are for whoever looks at its assets in Dagster.
+    `owners`, `tags` and `description` are for whoever looks at its assets in Dagster. `decode` says how landed ranges are
+    decoded; none where they are not.
     """
 
     name: str
@@ -37,11 +55,17 @@ class Topic:
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     description: str | None = None
+    decode: Decode | None = None
 
     @property
     def asset_key(self) -> dg.AssetKey:
         """Is the raw asset: the records as they were, one partition per range."""
         return dg.AssetKey(["raw", self.name])
+
+    @property
+    def decoded_key(self) -> dg.AssetKey:
+        """Is the decoded asset: what the records say, with the raw asset's partitions."""
+        return dg.AssetKey(["decoded", self.name])
 
     @property
     def source_key(self) -> dg.AssetKey:
@@ -72,6 +96,26 @@ class Topic:
     def land_job(self) -> str:
         """Is the job that lands ranges."""
         return f"land_{self.slug}"
+
+    @property
+    def decode_job(self) -> str:
+        """Is the job that decodes landed ranges."""
+        return f"decode_{self.slug}"
+
+    @property
+    def derive_sensor(self) -> str:
+        """Is the sensor that asks for what is to be derived from landed ranges."""
+        return f"derive_{self.slug}"
+
+    @property
+    def landing(self) -> Duty:
+        """Is the work of landing ranges."""
+        return Duty(TOPIC_TAG, self.name, self.asset_key, self.land_job)
+
+    @property
+    def decoding(self) -> Duty:
+        """Is the work of decoding landed ranges."""
+        return Duty(DECODE_TAG, self.name, self.decoded_key, self.decode_job)
 
     @property
     def audit_job(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..core.manifest import StagedFile
@@ -65,6 +66,19 @@ def read_runs(path: Path) -> tuple[tuple[int, int], ...]:
     starts = offsets[np.concatenate(([0], breaks))]
     ends = offsets[np.concatenate((breaks - 1, [len(offsets) - 1]))] + 1
     return tuple(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def count_values(path: Path, column: str) -> dict[str, int]:
+    """Counts the rows of each value of a column, as text, sorted; nulls are not counted."""
+    counts = pc.value_counts(pq.read_table(path, columns=[column], memory_map=True).column(column).drop_null())
+    found = ((str(each["values"]), int(each["counts"])) for each in counts.to_pylist())
+    return dict(sorted(found))
+
+
+def read_errors(path: Path, limit: int) -> list[tuple[int, str]]:
+    """Reads offset and error of the first dead letters of a file."""
+    table = pq.read_table(path, columns=["offset", "error"], memory_map=True).slice(0, limit)
+    return [(row["offset"], row["error"]) for row in table.to_pylist()]
 
 
 def digest(path: Path) -> str:

@@ -159,7 +159,7 @@ class Spark:
             rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
         except (PySparkException, Py4JError) as error:
             raise ScanFailed(
-                f"Spark could not land {len(scan.ranges)} ranges of {topic}: {_first_cause(error)}; nothing became "
+                f"Spark could not land {len(scan.ranges)} ranges of {topic}: {first_cause(error)}; nothing became "
                 "visible; the ranges stay planned and are tried again",
                 topic=topic,
             ) from error
@@ -182,7 +182,7 @@ def raw_columns(source: DataFrame, generation: int) -> DataFrame:
     )
 
 
-def _first_cause(error: Exception) -> str:
+def first_cause(error: Exception) -> str:
     """Returns the innermost `Caused by` of a Java error in one line, or the first line of what there is."""
     lines = str(error).splitlines()
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

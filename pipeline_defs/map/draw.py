@@ -27,7 +27,7 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
         marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     except (BrokerUnavailable, UnknownTopic) as error:
         marks, remark = {}, f"From the lake alone: {error}"
-    tried = read_tried(instance, topic, read_order(instance, topic))
+    tried = read_tried(instance, topic.landing, read_order(instance, topic))
     return draw_picture(coverage, tried, marks, all_losses(coverage, marks)), remark
 
 

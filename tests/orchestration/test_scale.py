@@ -5,28 +5,15 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Iterator
 
 import pytest
 
 from pipeline_defs.settings import Settings
-from tests.support.bulk import fill
+from tests.support.bulk import REPEATS, fill, measure
 from tests.support.world import World
 
 pytestmark = pytest.mark.long
-REPEATS = 3
-
-
-def measure(act: Callable[[], object]) -> float:
-    """Is the median of some times in seconds, after one that warms up."""
-    act()
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - began)
-    return median(times)
 
 
 @pytest.fixture(scope="module", params=[10_000])

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import sqlite3
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from statistics import median
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -25,6 +27,7 @@ from tests.support.world import World
 
 PARTITIONS = 4
 STEPS_OF = 10_000  # what one planning step may add
+REPEATS = 3
 
 
 def fill(world: World, ranges: int) -> None:
@@ -90,3 +93,14 @@ def _write_events(world: World, ranges: list[OffsetRange]) -> None:
             ((at, *tag) for at, _ in copies for tag in tags),
         )
     assert world.materialized() == {offsets.key for offsets in ranges}
+
+
+def measure(act: Callable[[], object]) -> float:
+    """Is the median of some times in seconds, after one that warms up."""
+    act()
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - began)
+    return median(times)

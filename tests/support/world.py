@@ -17,10 +17,12 @@ from kafka import KafkaProducer
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.decoding import DecodeVerdict, Decoding, find_due
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.decoding import decode
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
@@ -186,6 +188,37 @@ class World:
         chosen = [offsets.key for offsets in self.pending] if keys is None else list(keys)
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo, on_change=on_change)
         return list(land(self.name, chosen, attempt, self.tools(on_step)))
+
+    def decode(
+        self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
+    ) -> list[DecodeVerdict]:
+        """Runs the decoding protocol in this process, of what is landed and due, without Dagster."""
+        from dagster_pyspark import LazyPySparkResource
+
+        assert self.topic.decode is not None
+        known = self.decodings
+        published = self.edges.decodings.read_published(self.name, known)
+        due = [offsets.key for offsets in find_due(self.coverage, known, published)]
+        if not (due if keys is None else keys):
+            return []
+        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+        pyspark = LazyPySparkResource(spark_config=self.edges.spark_conf())
+        tools = self.edges.decode_tools(self.topic.decode, pyspark, on_step)
+        return list(decode(self.name, due if keys is None else keys, attempt, tools))
+
+    @property
+    def decodings(self) -> dict[OffsetRange, Decoding]:
+        return Edges(self.settings).decodings.read(self.name)
+
+    def query(self, tree: str, columns: str) -> list[tuple[Any, ...]]:
+        """Reads columns of what a plain glob over a tree of this topic shows, in offset order."""
+        files = list((self.lake_folder / tree / self.name).rglob("*.parquet"))
+        if not files:
+            return []
+        order = 'generation, "partition", "offset"'
+        return duckdb.sql(
+            f"SELECT {columns} FROM read_parquet('{self.lake_folder}/{tree}/{self.name}/**/*.parquet') ORDER BY {order}"
+        ).fetchall()
 
     def plan_and_land(self) -> list[Verdict]:
         self.plan()

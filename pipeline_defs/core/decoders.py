@@ -1,0 +1,71 @@
+"""How a topic's keys and values are decoded, as its defs.yaml says: values that two decoders can be compared by.
+
+Nothing here decodes. Invariant: a side that exists has a known format, and a schema where its format needs one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from .decoding import Budget
+
+
+class Format(StrEnum):
+    """Says what the bytes of a key or value are."""
+
+    NONE = "none"  # bytes, as they are
+    STRING = "string"  # UTF-8
+    JSON = "json"
+    JSON_SCHEMA = "json_schema"  # JSON, of a JSON Schema
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Is how keys, or values, are decoded.
+
+    `schema` is the schema itself: for `json` Spark's DDL (`id BIGINT, at TIMESTAMP`), for the others in their own language.
+    With `registry`, the URL of a Schema Registry, records are of Confluent's wire format, and `schema` is none or what
+    readers are given; `subject` is the registry's name for it. `message` is the Protobuf message, where there are several.
+    """
+
+    format: Format = Format.NONE
+    schema: str | None = None
+    registry: str | None = None
+    subject: str | None = None
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        needs_schema = self.format not in {Format.NONE, Format.STRING}
+        if needs_schema and not (self.schema or self.registry):
+            raise ValueError(
+                f"decode {self.format} has no schema, expected `schema`, `schema_file` or `registry` beside it"
+            )
+        if not needs_schema and (self.schema or self.registry):
+            raise ValueError(f"decode {self.format} takes no schema, found one")
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Is how a topic is decoded; `budget` says how many records of a range may be set aside."""
+
+    key: Side = field(default_factory=Side)
+    value: Side = field(default_factory=Side)
+    budget: Budget = field(default_factory=Budget)
+
+    @property
+    def fingerprint(self) -> str:
+        """Is equal where the same bytes are decoded to the same rows; the budget decides none."""
+        sides = json.dumps([asdict(self.key), asdict(self.value)], sort_keys=True)
+        return hashlib.sha256(sides.encode()).hexdigest()[:16]
+
+    def fingerprint_with(self, schemas: Mapping[str, str]) -> str:
+        """Is the fingerprint together with what a registry gave; the same as `fingerprint` where none was asked."""
+        if not schemas:
+            return self.fingerprint
+        return hashlib.sha256(json.dumps([self.fingerprint, dict(schemas)], sort_keys=True).encode()).hexdigest()[:16]

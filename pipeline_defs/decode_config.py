@@ -1,0 +1,95 @@
+"""What defs.yaml says of decoding, as Dagster's component model reads it; wrong keys and values are refused with their line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import dagster as dg
+from pydantic import AfterValidator, Field
+
+from .core.decoders import Decode, Format, Side
+from .core.decoding import Budget
+from .core.errors import BadSetting
+
+
+def _format(value: str) -> str:
+    if value not in set(Format):
+        raise ValueError(f"expected one of {', '.join(Format)}, found {value!r}")
+    return value
+
+
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"expected a share from 0 to 1, found {value!r}")
+    return value
+
+
+class SideConfig(dg.Model, dg.Resolvable):
+    """Says how keys, or values, are decoded."""
+
+    format: Annotated[str, AfterValidator(_format)] = Field(
+        default="none", description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf"
+    )
+    inline_schema: str | None = Field(
+        default=None, min_length=1, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"
+    )
+    schema_file: str | None = Field(
+        default=None, min_length=1, description="or a file that holds it, a path from the project's folder"
+    )
+    registry: str | None = Field(
+        default=None,
+        min_length=1,
+        description="or the URL of a Schema Registry: records are of Confluent's wire format",
+    )
+    subject: str | None = Field(
+        default=None, min_length=1, description="the registry's subject, by default <topic>-<side>"
+    )
+    message: str | None = Field(default=None, min_length=1, description="the Protobuf message, where there are several")
+
+    def as_side(self, name: str, project: Path) -> Side:
+        """Returns the side as the pipeline sees it; raises `BadSetting`."""
+        where = f"`decode.{name}`"
+        schema = self.inline_schema
+        if self.schema_file is not None:
+            if schema is not None:
+                raise BadSetting(
+                    f"{where} has inline_schema and schema_file, expected one of them; nothing was decoded"
+                )
+            path = project / self.schema_file
+            try:
+                schema = path.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise BadSetting(
+                    f"{where} names schema_file {self.schema_file}, which cannot be read: {error}; nothing was decoded; "
+                    "name a file below the project's folder"
+                ) from error
+        try:
+            return Side(Format(self.format), schema, self.registry, self.subject, self.message)
+        except ValueError as error:
+            raise BadSetting(f"{where} in defs.yaml: {error}; nothing was decoded; correct it") from error
+
+
+class BudgetConfig(dg.Model, dg.Resolvable):
+    """Says how many records of a range may be set aside before the range fails."""
+
+    records: int = Field(default=Budget().records, description="so many, and")
+    share: Annotated[float, AfterValidator(_share)] = Field(
+        default=Budget().share, description="so much of the range's records, from 0 to 1"
+    )
+
+
+class DecodeConfig(dg.Model, dg.Resolvable):
+    """Says how a topic's landed ranges are decoded."""
+
+    key: SideConfig = Field(default_factory=SideConfig, description="how keys are decoded")
+    value: SideConfig = Field(default_factory=SideConfig, description="how values are decoded")
+    dead_letters: BudgetConfig = Field(default_factory=BudgetConfig, description="the budget of records set aside")
+
+    def as_decode(self, project: Path) -> Decode:
+        """Returns what the pipeline sees; raises `BadSetting`."""
+        return Decode(
+            self.key.as_side("key", project),
+            self.value.as_side("value", project),
+            Budget(self.dead_letters.records, self.dead_letters.share),
+        )

@@ -1,0 +1,114 @@
+"""The decoded asset of a topic: Dagster's face of `decoding.decode`; one event with its facts per decoded range.
+
+Its partitions are the raw asset's. Invariant: the run is red unless every range it selects is decoded; what is decoded is
+reported even so.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from .catalog import asset_tags, decoded_description
+from .core.decoders import Decode
+from .core.decoding import Decided, DecodeVerdict, Decoding
+from .core.errors import RangesFailed
+from .decoding import decode
+from .edges.decodings import dead_letters_path, decoded_path
+from .edges.store import Store
+from .moments import Pace
+from .projection import worker_tag
+from .resources import Edges
+from .runs import new_attempt, selected_keys, step_logger
+from .topics import WORKER_TAG, Topic
+
+
+def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
+    """Builds the asset that decodes what is landed of a topic; `lake` is only shown."""
+    duty = topic.decoding
+    folder = Store(lake).url(f"decoded/{topic.name}") if lake else None
+
+    @dg.asset(
+        key=topic.decoded_key,
+        deps=[topic.asset_key],
+        partitions_def=topic.partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),  # not its parent's, or Dagster skips it in a backfill of both
+        pool=f"{topic.name}__decoded",
+        output_required=False,
+        group_name="decoded",
+        kinds={"spark", "parquet"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        description=decoded_description(topic, config),
+        metadata={"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/**/*.parquet")} if folder else {},
+    )
+    def decoded(
+        context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        context.instance.add_run_tags(context.run.run_id, {**duty.tags, WORKER_TAG: worker_tag()})
+        edges.check_lake()
+        keys = selected_keys(context)
+        tools = edges.decode_tools(config, pyspark, step_logger(context))
+        failures: list[DecodeVerdict] = []
+        pace = Pace(len(keys), edges.now_ms)
+        for verdict in decode(topic.name, keys, new_attempt(context), tools):
+            if progress := pace.after_one():
+                context.log.info("step=progress %s", progress)
+            if verdict.outcome is Decided.FAILED or verdict.decoding is None:
+                failures.append(verdict)
+                continue
+            if context.has_partition_key:
+                metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
+                yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest))
+            else:
+                context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+            edges.watch_step("reported_decoded", key=verdict.offsets.key)
+        if failures:
+            raise RangesFailed(
+                f"{len(failures)} of {len(keys)} ranges of topic {topic.name} are not decoded; {len(keys) - len(failures)} "
+                "are; the failed ones stay landed and are tried again",
+                [violation for verdict in failures for violation in verdict.violations],
+            )
+
+    return decoded
+
+
+def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:
+    """Is the event of one decoded range; its data version is both files' digests."""
+    return dg.AssetMaterialization(
+        asset_key=topic.decoded_key,
+        partition=decoding.offsets.key,
+        metadata=decoding_metadata(topic, decoding, outcome, edges),
+        tags={"dagster/data_version": decoding.digest},
+    )
+
+
+def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> Mapping[str, Any]:
+    """Are the facts of a decoded range that the UI shows: from its document, and how this run found it."""
+    offsets, provenance = decoding.offsets, decoding.provenance
+    metadata: dict[str, Any] = {
+        "outcome": outcome.value,
+        "rows": decoding.rows,
+        "dagster/partition_row_count": decoding.rows,
+        "dead_letters": decoding.dead,
+        "bytes": decoding.decoded.bytes if decoding.decoded else 0,
+        "offsets": offsets.text(topic.name),
+        "decoder": decoding.decoder,
+        "source_digest": decoding.source,
+        "revision": decoding.revision,
+        "seconds": provenance.seconds,
+        "decoded_by_run": dg.MetadataValue.dagster_run(provenance.run_id),
+        "attempt": provenance.attempt,
+        "code_version": provenance.code_version,
+        "decoded_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
+    }
+    url = edges.lake.store.url
+    if decoding.decoded is not None:
+        metadata["file"] = dg.MetadataValue.path(url(decoded_path(topic.name, offsets)))
+    if decoding.dead:
+        metadata["error_classes"] = dict(decoding.error_classes)
+        metadata["dead_letters_file"] = dg.MetadataValue.path(url(dead_letters_path(topic.name, offsets)))
+    if decoding.schema_ids:
+        metadata["schema_ids"] = dict(decoding.schema_ids)
+    return metadata

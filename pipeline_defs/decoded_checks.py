@@ -1,0 +1,76 @@
+"""Dagster's checks of a decoded asset: that every landed record is decoded or set aside, and what was set aside."""
+
+import dagster as dg
+
+from .auditing import Finding
+from .checks import as_result
+from .core.decoding import Decoding, completeness_of, find_due
+from .resources import Edges
+from .topics import Topic
+
+COMPLETENESS = "decoded_completeness"
+DEAD_LETTERS = "dead_letters"
+
+
+def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
+    """Builds the checks of a topic's decoded asset."""
+
+    @dg.asset_check(
+        asset=topic.decoded_key,
+        name=COMPLETENESS,
+        description="rows + dead letters + holes + lost = end - start for every decoded range.",
+    )
+    def completeness(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return as_result(check_decoded(topic, edges))
+
+    @dg.asset_check(
+        asset=topic.decoded_key,
+        name=DEAD_LETTERS,
+        description="No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    )
+    def dead_letters(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return as_result(check_dead_letters(topic, edges), dg.AssetCheckSeverity.WARN)
+
+    return [completeness, dead_letters]
+
+
+def check_decoded(topic: Topic, edges: Edges) -> Finding:
+    """Checks the equation of every range that is decoded; says too how many wait, and how many an older decoder made."""
+    coverage = edges.lake.coverage(topic.name)
+    known = edges.decodings.read(topic.name)
+    published = edges.decodings.read_published(topic.name, known)
+    violations = completeness_of(topic.name, coverage.manifests, known)
+    violations += [
+        f"range {offsets.text(topic.name)} has a document and its files are not published: decode it again"
+        for offsets in sorted(known.keys() - published)
+    ]
+    current = topic.decode.fingerprint if topic.decode else ""
+    facts = {
+        "decoded_ranges": len(published),
+        "rows": sum(each.rows for each in known.values()),
+        "dead_letters": sum(each.dead for each in known.values()),
+        "waiting_ranges": len(find_due(coverage, known, published)),
+        "by_an_older_decoder": sum(each.configured != current for each in known.values()),
+    }
+    return Finding(COMPLETENESS, f"{len(known)} decoded ranges", tuple(violations), facts)
+
+
+def check_dead_letters(topic: Topic, edges: Edges) -> Finding:
+    """Names the ranges that hold dead letters, and how many of which error."""
+    known = edges.decodings.read(topic.name)
+    found = [decoding for _, decoding in sorted(known.items()) if decoding.dead]
+    return Finding(
+        DEAD_LETTERS,
+        f"{len(known)} decoded ranges",
+        tuple(_text(topic, decoding) for decoding in found),
+        {"dead_letters": sum(each.dead for each in found), "ranges": len(found)},
+        tuple(each.offsets.key for each in found),
+    )
+
+
+def _text(topic: Topic, decoding: Decoding) -> str:
+    classes = ", ".join(f"{rows} {name}" for name, rows in decoding.error_classes.items())
+    return (
+        f"range {decoding.offsets.text(topic.name)}: {decoding.dead} of {decoding.rows + decoding.dead} records could not be "
+        f"decoded ({classes}); `offsetlake dead-letters {topic.name} --key {decoding.offsets.key}` shows them"
+    )

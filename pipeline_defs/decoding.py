@@ -1,0 +1,335 @@
+"""Decoding: find -> read -> stage -> verify -> commit -> publish, from landed files alone; Kafka is not asked.
+
+A range is decoded when its document exists and its files are published; the document decides, by put-if-absent, as a
+manifest does for landing. Invariant: a range above its budget of dead letters fails, and nothing of it becomes visible.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from .attempt import Attempt
+from .core.coverage import Coverage
+from .core.decoders import Decode
+from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed, verify_decoding
+from .core.errors import OffsetlakeError, ScanFailed
+from .core.manifest import Manifest, Provenance, StagedFile
+from .core.offsets import OffsetRange
+from .edges import parquet
+from .edges.decodings import Decodings, dead_letters_path, decoded_path
+from .edges.footer import canonicalize
+from .edges.lake import Lake, published_path
+from .edges.spark_decoding import SparkDecoder
+from .landing import find_ranges
+from .staging import match_parts, open_staging, stage_empty
+from .steps import StepWatcher, no_step
+
+RANGES_PER_JOB = 200
+SHOWN = 3  # dead letters in a message
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTools:
+    """Is everything outside that decoding touches, and what defs.yaml says of it."""
+
+    decodings: Decodings
+    decode: Decode
+    decoder: Callable[[], SparkDecoder]
+    now_ms: Callable[[], int]
+    on_step: StepWatcher = no_step
+
+    @property
+    def lake(self) -> Lake:
+        """Is the lake that holds what is landed and what is decoded."""
+        return self.decodings.lake
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Is what every step of one attempt is given."""
+
+    topic: str
+    coverage: Coverage
+    known: Mapping[OffsetRange, Decoding]
+    attempt: Attempt
+    tools: DecodeTools
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, and how long it took."""
+
+    decoded: Mapping[OffsetRange, parquet.PartFile | None]
+    dead: Mapping[OffsetRange, parquet.PartFile | None]
+    schemas: Mapping[str, str]
+    seconds_per_row: float
+
+
+def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools) -> Iterator[DecodeVerdict]:
+    """Decodes landed ranges; yields one verdict per range. One range failing leaves the others decoded.
+
+    With `attempt.redo` ranges that are decoded are decoded again, and what comes out otherwise takes their place: the landed
+    file is the truth, this is derived. Raises `BadKey` or `EmptySelection` before anything is read or written.
+    """
+    coverage = tools.lake.coverage(topic)
+    ranges = find_ranges(topic, keys, coverage)
+    known = tools.decodings.read(topic)
+    published = tools.decodings.read_published(topic, known)
+    folder, is_local = open_staging(attempt, tools.lake)
+    work = Work(topic, coverage, known, attempt, tools, folder)
+    tools.on_step("find_landed", topic=topic, ranges=len(ranges))
+    waiting = []
+    for offsets in ranges:
+        manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
+        if manifest is None or not coverage.is_landed(offsets):
+            yield decode_failed(
+                offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded"
+            )
+        elif decoding is None or attempt.redo or not decoding.is_of(manifest):
+            waiting.append(manifest)
+        elif offsets in published:
+            yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, decoding)
+        elif tools.decodings.publish(decoding):
+            yield DecodeVerdict(offsets, Decided.ROLLED_FORWARD, decoding)
+        else:
+            waiting.append(manifest)
+    try:
+        for batch in _batches(waiting):
+            yield from _decode_batch(work, batch, "all")
+    finally:
+        if not is_local:
+            shutil.rmtree(folder, ignore_errors=True)
+    _sweep_own_staging(work)
+
+
+def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
+    """Splits ranges into Spark jobs: of one generation each, since files tell partition and offset only."""
+    for _, group in groupby(manifests, key=lambda manifest: manifest.offsets.generation):
+        listed = list(group)
+        yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
+
+
+def _sweep_own_staging(work: Work) -> None:
+    """Deletes what this attempt staged, unless a document of it still waits to be published."""
+    tools = work.tools
+    known = tools.decodings.read(work.topic)
+    ours = {offsets: each for offsets, each in known.items() if each.provenance.attempt == work.attempt.id}
+    if ours.keys() <= tools.decodings.read_published(work.topic, ours):
+        tools.lake.store.delete_folder(f"staging/{work.attempt.id}")
+
+
+def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Iterator[DecodeVerdict]:
+    """Decodes ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
+    try:
+        batch = _stage(work, manifests, work.folder / f"{manifests[0].offsets.key}_{name}")
+    except ScanFailed as error:
+        if len(manifests) == 1:
+            yield decode_failed(manifests[0].offsets, str(error))
+            return
+        middle = len(manifests) // 2
+        yield from _decode_batch(work, manifests[:middle], f"{name}0")
+        yield from _decode_batch(work, manifests[middle:], f"{name}1")
+        return
+    for manifest in manifests:
+        try:
+            yield _decide(work, manifest, batch)
+        except OffsetlakeError as error:
+            yield decode_failed(manifest.offsets, str(error))
+
+
+# ---- read, stage
+
+
+def _stage(work: Work, manifests: Sequence[Manifest], folder: Path) -> Batch:
+    """Has Spark decode what has rows, and set aside what does not decode where anything is missing then."""
+    tools, topic = work.tools, work.topic
+    with_rows = [manifest for manifest in manifests if manifest.rows]
+    if not with_rows:
+        return Batch({}, {}, {}, 0.0)
+    tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
+    started = tools.now_ms()
+    with ExitStack() as copies:
+        files = {each.offsets: copies.enter_context(tools.lake.local_copy(published_path(each))) for each in with_rows}
+        decoder = tools.decoder()
+        schemas = decoder.stage_decoded([*files.values()], folder / "decoded")
+        decoded = _parts(topic, [*files], folder / "decoded")
+        lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
+        dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
+        if lacking:
+            decoder.stage_dead_letters([files[offsets] for offsets in lacking], folder / "dead_letters")
+            dead = _parts(topic, lacking, folder / "dead_letters")
+    seconds = (tools.now_ms() - started) / 1000
+    tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
+    return Batch(decoded, dead, schemas, seconds / sum(each.rows for each in with_rows))
+
+
+def _parts(topic: str, ranges: Sequence[OffsetRange], folder: Path) -> Mapping[OffsetRange, parquet.PartFile | None]:
+    parts, strays = match_parts(topic, ranges, folder)
+    if strays:
+        raise ScanFailed(strays[0], topic=topic)
+    return parts
+
+
+def _rows(part: parquet.PartFile | None) -> int:
+    return part.rows if part else 0
+
+
+# ---- verify, commit, publish
+
+
+def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
+    """Verifies one staged range, commits its document and publishes its files, or says why not."""
+    offsets, tools = manifest.offsets, work.tools
+    decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
+    ours = _document(work, manifest, decoded, dead, batch)
+    violations = _violations(work, ours, manifest, decoded, dead)
+    if violations:
+        return decode_failed(offsets, *violations)
+    tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
+    for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
+        _bring(part, file, tools.lake)
+    standing = work.known.get(offsets)
+    if standing is not None:
+        if _is_same(standing, ours, decoded, dead, tools.lake):
+            tools.decodings.publish(standing) or tools.decodings.publish(_with_files(standing, ours))
+            return DecodeVerdict(offsets, Decided.UNCHANGED, standing)
+        ours = _next(work, standing, ours)
+    winner = tools.decodings.commit(ours)
+    tools.on_step("commit_decoded", key=offsets.key, digest=winner.digest)
+    if not tools.decodings.publish(winner):
+        return decode_failed(offsets, f"a staged file of {offsets.text(work.topic)} is gone before it was published")
+    tools.on_step("publish_decoded", key=offsets.key)
+    if winner.provenance.attempt != work.attempt.id:
+        return DecodeVerdict(offsets, Decided.SUPERSEDED, winner)
+    return DecodeVerdict(offsets, Decided.REPLACED if winner.revision else Decided.DECODED, winner)
+
+
+def _document(
+    work: Work,
+    manifest: Manifest,
+    decoded: parquet.PartFile | None,
+    dead: parquet.PartFile | None,
+    batch: Batch,
+) -> Decoding:
+    """Is the document of what was staged of a range, as the first revision."""
+    attempt, tools = work.attempt, work.tools
+    return Decoding(
+        work.topic,
+        manifest.offsets,
+        manifest.digest,
+        tools.decode.fingerprint_with(batch.schemas),
+        tools.decode.fingerprint,
+        _staged(work, manifest, decoded, "decoded"),
+        _staged(work, manifest, dead, "dead_letters"),
+        Provenance(
+            attempt=attempt.id,
+            run_id=attempt.run_id,
+            code_version=attempt.code_version,
+            writer=tools.decoder().writer,
+            plan_seq=manifest.provenance.plan_seq,
+            topic_id=manifest.provenance.topic_id,
+            landed_at_ms=tools.now_ms(),
+            seconds=round(batch.seconds_per_row * manifest.rows, 3),
+        ),
+        schema_ids={
+            f"{side}:{number}": rows
+            for side in ("key", "value")
+            for number, rows in (parquet.count_values(decoded.path, f"{side}_schema_id") if decoded else {}).items()
+        },
+        error_classes=parquet.count_values(dead.path, "error_class") if dead else {},
+        schema=decoded.schema if decoded else {},
+        schemas=batch.schemas,
+    )
+
+
+def _violations(
+    work: Work,
+    ours: Decoding,
+    manifest: Manifest,
+    decoded: parquet.PartFile | None,
+    dead: parquet.PartFile | None,
+) -> list[str]:
+    """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
+    if manifest.file is None:
+        return []
+    where, lake = manifest.offsets.text(work.topic), work.tools.lake
+    with lake.local_copy(published_path(manifest)) as landed:
+        if parquet.digest(landed) != manifest.digest:
+            torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
+            return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
+        runs = [parquet.read_runs(path) if path else () for path in (landed, *(p and p.path for p in (decoded, dead)))]
+    violations = verify_decoding(work.topic, manifest.offsets, *runs)
+    budget = work.tools.decode.budget
+    if dead is not None and not budget.allows(ours.dead, manifest.rows):
+        classes = ", ".join(f"{count} {name}" for name, count in ours.error_classes.items())
+        first = "; ".join(f"offset {offset}: {error}" for offset, error in parquet.read_errors(dead.path, SHOWN))
+        violations.append(
+            f"range {where}: {ours.dead} of {manifest.rows} records cannot be decoded ({classes}), the budget is "
+            f"{budget.records} and {budget.share:.2%}; nothing became visible; first {first}; mend the decoder or raise "
+            "`dead_letters` in defs.yaml, then decode again"
+        )
+    return violations
+
+
+def _staged(work: Work, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
+    """Is a staged file as the document names it: where it lies in the lake, or is brought to."""
+    if part is None:
+        return None
+    canonicalize(part.path)
+    root = work.tools.lake.store.local_root
+    own = f"staging/{work.attempt.id}/{manifest.offsets.key}.{name}.parquet"
+    return parquet.staged_file(part, str(part.path.relative_to(root)) if root is not None else own)
+
+
+def _bring(part: parquet.PartFile | None, file: StagedFile | None, lake: Lake) -> None:
+    """Brings a staged file to the lake, where Spark did not stage it there, and makes it durable."""
+    if part is not None and file is not None:
+        if lake.store.local_root is None:
+            lake.store.upload(part.path, file.path)
+        lake.store.make_durable(file.path)
+
+
+def _is_same(
+    standing: Decoding, ours: Decoding, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, lake: Lake
+) -> bool:
+    """Says whether what was decoded now has the rows of what stands; another Spark may write them in other bytes."""
+    topic, offsets = ours.topic, ours.offsets
+    pairs = (
+        (standing.decoded, ours.decoded, decoded, decoded_path(topic, offsets)),
+        (standing.dead_letters, ours.dead_letters, dead, dead_letters_path(topic, offsets)),
+    )
+    for before, now, part, path in pairs:
+        if (before.rows if before else 0) != (now.rows if now else 0):
+            return False
+        if before is None or now is None or part is None or before.sha256 == now.sha256:
+            continue
+        if not lake.store.exists(path):
+            return False
+        with lake.local_copy(path) as published:
+            if parquet.differing_rows(published, part.path) is not None:
+                return False
+    return True
+
+
+def _with_files(standing: Decoding, ours: Decoding) -> Decoding:
+    """Is the document that stands, with the same rows as staged now: those that it names are gone."""
+    return replace(standing, decoded=ours.decoded, dead_letters=ours.dead_letters)
+
+
+def _next(work: Work, standing: Decoding, ours: Decoding) -> Decoding:
+    """Is the next revision. A file that has no rows any more stays as one without rows: a name is never free again."""
+    store, topic, offsets = work.tools.lake.store, ours.topic, ours.offsets
+    files: dict[str, StagedFile | None] = {"decoded": ours.decoded, "dead_letters": ours.dead_letters}
+    for name, path in (
+        ("decoded", decoded_path(topic, offsets)),
+        ("dead_letters", dead_letters_path(topic, offsets)),
+    ):
+        if files[name] is None and store.exists(path):
+            files[name] = stage_empty(path, f"{offsets.key}.{name}", offsets, work.attempt, work.tools.lake)
+    return replace(ours, revision=standing.revision + 1, decoded=files["decoded"], dead_letters=files["dead_letters"])

@@ -1,0 +1,115 @@
+"""What is decoded of a lake's topics, beside what is landed: two files and one document per range.
+
+    decoded/<topic>/g0/p0003/<start20>-<end20>.parquet          rows that could be decoded; a plain glob is always right
+    dead_letters/<topic>/g0/p0003/<start20>-<end20>.parquet     rows that could not, where there ever were any
+    decodings/<topic>/g0/p0003/<start20>-<end20>.<rev>.json     what became of the range: the document decides
+
+As with landed ranges, a document is there before its files are seen, and a later revision exchanges a file in one step.
+Of a new revision the decoded rows are seen first: a row that is no dead letter any more is never seen nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core.decoding import Decoding
+from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.manifest import StagedFile
+from ..core.offsets import OffsetRange
+from .lake import Lake
+from .store import Answer
+
+DECODED, DEAD_LETTERS = "decoded", "dead_letters"
+
+
+class Decodings:
+    """Reads and writes what is decoded of one lake; keeps what it has read, which never changes."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._documents: dict[str, Decoding] = {}
+
+    def read(self, topic: str) -> dict[OffsetRange, Decoding]:
+        """Reads the newest revision of every decoding of a topic."""
+        newest: dict[str, str] = {}
+        for path in self.lake.store.list(f"decodings/{topic}"):
+            newest[path.rsplit(".", 2)[0]] = path
+        decodings = (self._read(path) for path in newest.values())
+        return {decoding.offsets: decoding for decoding in decodings}
+
+    def read_published(self, topic: str, decodings: dict[OffsetRange, Decoding]) -> set[OffsetRange]:
+        """Reads which decodings can be seen: each file of them stands under its final name, and it is of this revision."""
+        store = self.lake.store
+        sizes = store.list(f"{DECODED}/{topic}") | store.list(f"{DEAD_LETTERS}/{topic}")
+        return {
+            offsets
+            for offsets, decoding in decodings.items()
+            if all(sizes.get(path) == file.bytes for path, file in _files(decoding))
+            and not (decoding.revision and any(store.exists(file.path) for _, file in _files(decoding)))
+        }
+
+    def commit(self, decoding: Decoding) -> Decoding:
+        """Decides what became of a range; returns the document that stands, ours or the one that was there first."""
+        path = _document_path(decoding.topic, decoding.offsets, decoding.revision)
+        scratch = f"staging/{decoding.provenance.attempt}/decoding-{decoding.offsets.key}.json"
+        if self.lake.store.put_new(path, decoding.to_json(), scratch) is Answer.COMMITTED:
+            self._documents[path] = decoding
+            return decoding
+        return self._read(path)
+
+    def publish(self, decoding: Decoding) -> bool:
+        """Gives the files that a decoding names their final names; false where a staged one is gone: decode again."""
+        store = self.lake.store
+        for path, file in _files(decoding):
+            try:
+                if decoding.revision and store.exists(path):
+                    self._exchange(decoding, file, path)
+                elif store.publish(file.path, path) is Answer.CONFLICT and store.size(path) is None:
+                    raise LakeUnavailable(
+                        f"cannot publish {store.url(path)}: what stands there is no file; nothing is lost; move it away, and "
+                        "the next run publishes the range",
+                        path=path,
+                    )
+                elif decoding.revision:
+                    store.delete_folder(file.path)  # as an exchange does: it tells that this revision is seen
+            except FileNotFoundError:
+                if store.size(path) != file.bytes:
+                    return False
+        return True
+
+    def _exchange(self, decoding: Decoding, file: StagedFile, path: str) -> None:
+        later = _document_path(decoding.topic, decoding.offsets, decoding.revision + 1)
+        guard = _document_path(decoding.topic, decoding.offsets, 0)
+        store = self.lake.store
+        store.exchange(file.path, path, guard=guard, is_due=lambda: not store.exists(later))
+
+    def _read(self, path: str) -> Decoding:
+        if path not in self._documents:
+            url = self.lake.store.url(path)
+            decoding = Decoding.from_json(self.lake.store.get(path) or b"", url)
+            if path != _document_path(decoding.topic, decoding.offsets, decoding.revision):
+                raise BrokenManifest(f"decoding {url} is of {decoding.offsets.text(decoding.topic)}: delete it there")
+            self._documents[path] = decoding
+        return self._documents[path]
+
+
+def decoded_path(topic: str, offsets: OffsetRange) -> str:
+    """Is where the decoded rows of a range lie, below the lake's root."""
+    return f"{DECODED}/{topic}/{offsets.folder}/{offsets.stem}.parquet"
+
+
+def dead_letters_path(topic: str, offsets: OffsetRange) -> str:
+    """Is where the dead letters of a range lie, below the lake's root; no file where there never were any."""
+    return f"{DEAD_LETTERS}/{topic}/{offsets.folder}/{offsets.stem}.parquet"
+
+
+def _document_path(topic: str, offsets: OffsetRange, revision: int) -> str:
+    return f"decodings/{topic}/{offsets.folder}/{offsets.stem}.{revision:03d}.json"
+
+
+def _files(decoding: Decoding) -> Iterator[tuple[str, StagedFile]]:
+    """Yields final path and staged file, in the order in which they are to be seen."""
+    if decoding.decoded is not None:
+        yield decoded_path(decoding.topic, decoding.offsets), decoding.decoded
+    if decoding.dead_letters is not None:
+        yield dead_letters_path(decoding.topic, decoding.offsets), decoding.dead_letters

@@ -1,0 +1,167 @@
+"""Decoding in Spark: landed files in, per file one of decoded rows and, where any are bad, one of dead letters.
+
+One landed file is one task is one file, in the order of its rows. Nothing here is visible or decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.decoders import Decode, Format, Side
+from ..core.errors import ScanFailed
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+from .spark_json import decode_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
+DECODE_CONF: Mapping[str, str] = {
+    **SCAN_CONF,
+    "spark.sql.files.maxPartitionBytes": WHOLE_FILES,
+    "spark.sql.files.openCostInBytes": WHOLE_FILES,
+    # pushed below the projection that decodes, the filter on its outcome would decode each record a second time
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PushDownPredicates",
+}
+RAW_SCHEMA = (
+    "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key BINARY, "
+    "value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
+DEAD_LETTER_COLUMNS: Mapping[str, str] = {
+    "topic": "Kafka topic name",
+    "generation": "incarnation of the topic",
+    "partition": "Kafka partition number",
+    "offset": "offset of the record in its Kafka partition",
+    "timestamp": "record timestamp, UTC",
+    "key": "key bytes as produced",
+    "value": "value bytes as produced",
+    "headers": "headers in order",
+    "side": "which of key and value could not be decoded, the key first",
+    "error_class": "what is wrong, in one stable word",
+    "error": "what is wrong, for a person",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Is a key or value as it decodes: struct<value, error_class: string, error: string, schema_id: int>.
+
+    `value` is null for a null and for what cannot be decoded, which `error_class` then says. `schemas` are what decided the
+    outcome beside the configuration: a reader's schema, writers' by their ids.
+    """
+
+    column: Column
+    schemas: Mapping[str, str] = field(default_factory=dict)
+
+
+Decoder = Callable[["DataFrame", str, Side], Decoded]
+
+
+def decode_none(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
+    """Leaves bytes as they are."""
+    return Decoded(_outcome(rows[column]))
+
+
+def decode_string(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
+    """Reads UTF-8; other bytes are an error, never replacement characters."""
+    from pyspark.sql import functions as f
+
+    text = rows[column].cast("string")
+    is_text = text.isNull() | f.is_valid_utf8(text)
+    error = f.when(~is_text, f.lit("not_utf8"))
+    return Decoded(_outcome(f.when(is_text, text), error, f.when(~is_text, f.lit("the bytes are not UTF-8"))))
+
+
+def _outcome(value: Column, error_class: Column | None = None, error: Column | None = None) -> Column:
+    from pyspark.sql import functions as f
+
+    nothing = f.lit(None).cast("string")
+    return f.struct(
+        value.alias("value"),
+        (nothing if error_class is None else error_class).alias("error_class"),
+        (nothing if error is None else error).alias("error"),
+        f.lit(None).cast("int").alias("schema_id"),
+    )
+
+
+def _decode_json(rows: DataFrame, column: str, side: Side) -> Decoded:
+    return Decoded(decode_json(rows[column], side.schema or ""))
+
+
+DECODERS: Mapping[Format, Decoder] = {
+    Format.NONE: decode_none,
+    Format.STRING: decode_string,
+    Format.JSON: _decode_json,
+}
+
+
+class SparkDecoder:
+    """Decodes landed files of one topic with one session."""
+
+    def __init__(self, session: SparkSession, decode: Decode) -> None:
+        self._session = session.newSession()
+        for name, value in DECODE_CONF.items():
+            self._session.conf.set(name, value)
+        self._decode = decode
+
+    @property
+    def writer(self) -> str:
+        """Names what writes: equal bytes can be expected only from the same writer."""
+        return f"spark {self._session.version}"
+
+    def stage_decoded(self, files: Sequence[Path], folder: Path) -> Mapping[str, str]:
+        """Writes the rows of landed files that can be decoded below `folder`; returns the schemas that decided which."""
+        from pyspark.sql import functions as f
+
+        outcome, schemas = self._outcomes(files)
+        good = outcome.where(f.col("_key.error_class").isNull() & f.col("_value.error_class").isNull())
+        columns = [
+            *map(f.col, (*IDENTITY, "headers")),
+            f.col("_key.value").alias("key"),
+            f.col("_value.value").alias("value"),
+            f.col("_key.schema_id").alias("key_schema_id"),
+            f.col("_value.schema_id").alias("value_schema_id"),
+        ]
+        self._write(good.select(*columns), folder, len(files))
+        return schemas
+
+    def stage_dead_letters(self, files: Sequence[Path], folder: Path) -> None:
+        """Writes the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
+        from pyspark.sql import functions as f
+
+        outcome, _ = self._outcomes(files)
+        is_key = f.col("_key.error_class").isNotNull()
+        bad = outcome.where(is_key | f.col("_value.error_class").isNotNull())
+        columns = [
+            *map(f.col, (*IDENTITY, "key", "value", "headers")),
+            f.when(is_key, "key").otherwise("value").alias("side"),
+            f.coalesce("_key.error_class", "_value.error_class").alias("error_class"),
+            f.when(is_key, f.col("_key.error")).otherwise(f.col("_value.error")).alias("error"),
+        ]
+        self._write(bad.select(*columns), folder, len(files))
+
+    def _outcomes(self, files: Sequence[Path]) -> tuple[DataFrame, Mapping[str, str]]:
+        rows = self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
+        schemas: dict[str, str] = {}
+        outcome = rows
+        for name, side in (("key", self._decode.key), ("value", self._decode.value)):
+            decoded = DECODERS[side.format](rows, name, side)
+            schemas |= {f"{name}:{what}": schema for what, schema in decoded.schemas.items()}
+            outcome = outcome.withColumn(f"_{name}", decoded.column)
+        return outcome, schemas
+
+    def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(str(folder))
+        except (PySparkException, Py4JError) as error:
+            raise ScanFailed(
+                f"Spark could not decode {files} landed files: {first_cause(error)}; nothing became visible; the ranges "
+                "stay landed, and are decoded at the next try"
+            ) from error

@@ -1,0 +1,149 @@
+"""Decoding of landed ranges on a real broker and real Spark: what is decoded, what is set aside, and redone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget, Decided
+from pipeline_defs.edges.decodings import dead_letters_path
+from tests.support.world import World
+
+SCHEMA = "id BIGINT NOT NULL, name STRING"
+
+
+def configure(world: World, schema: str = SCHEMA, records: int = 1_000, share: float = 1.0) -> None:
+    decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(records, share))
+    world.topic = dataclasses.replace(world.topic, decode=decode)
+
+
+def record(number: int) -> dict[str, object]:
+    return {"key": b"k%d" % number, "value": json.dumps({"id": number, "name": f"n{number}"}).encode()}
+
+
+POISON = {
+    b"\xff\xfe": "not_utf8",
+    b"": "json_malformed",
+    b'{"id": 1': "json_malformed",
+    b'{"id": 1}{"id": 2}': "json_malformed",
+    b'{"id": 1} and more': "json_malformed",
+    b'{"id": 1},{"id": 2}': "json_malformed",
+    b"{'id': 1}": "json_malformed",
+    b"null": "json_mismatch",
+    b"5": "json_mismatch",
+    b'[{"id": 1}]': "json_mismatch",
+    b'{"id": "one"}': "json_mismatch",
+    b'{"id": 1.5}': "json_mismatch",
+    b'{"name": "without id"}': "json_mismatch",
+    b'{"id": null}': "json_mismatch",
+}
+
+
+def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
+    """AC19: each poison record is set aside with its bytes and what is wrong; all others are decoded; the equation holds."""
+    configure(world)
+    world.create_topic(2)
+    world.send({**record(n), "partition": 0} for n in range(100))  # the control: a range without poison
+    places = world.send({"partition": 1, "key": b"k", "value": value} for value in POISON)
+    world.send({**record(n), "partition": 1} for n in range(100 - len(POISON) - 1))
+    world.send([{"partition": 1, "key": b"k0", "value": None}])
+    world.plan_and_land()
+    clean, poisoned = world.decode()
+    assert (clean.outcome, poisoned.outcome) == (Decided.DECODED, Decided.DECODED), (
+        clean.violations + poisoned.violations
+    )
+
+    assert world.query("decoded", "key, value") == [
+        *((f"k{n}", {"id": n, "name": f"n{n}"}) for n in range(100)),
+        *((f"k{n}", {"id": n, "name": f"n{n}"}) for n in range(100 - len(POISON) - 1)),
+        ("k0", None),
+    ]
+    letters = world.query("dead_letters", '"partition", "offset", key, value, side, error_class')
+    assert letters == [
+        (*place, b"k", value, "value", error) for place, (value, error) in zip(places, POISON.items(), strict=True)
+    ]
+    assert not (world.lake_folder / dead_letters_path(world.name, clean.offsets)).exists()
+    for verdict in (clean, poisoned):
+        assert verdict.decoding is not None
+        manifest = world.coverage.manifests[verdict.offsets]
+        gone = sum(hole.end - hole.start for hole in manifest.holes)
+        assert verdict.decoding.rows + verdict.decoding.dead + gone == len(verdict.offsets)
+    assert poisoned.decoding is not None
+    assert sum(poisoned.decoding.error_classes.values()) == len(POISON)
+    errors = dict(world.query("dead_letters", "value, error"))
+    assert errors[b'{"id": "one"}'] == "expected struct<id:bigint,name:string>, found OBJECT<id: STRING>"
+    assert errors[b"{'id': 1}"] == "the text is not one JSON value"
+
+
+@pytest.mark.parametrize(("poison", "records", "share"), [(3, 2, 1.0), (3, 10, 0.02)])
+def test_a_range_above_its_budget_fails_and_shows_nothing(
+    world: World, poison: int, records: int, share: float
+) -> None:
+    """AC19: above a count, or a share, the range fails by name, and nothing of it becomes visible; others are decoded."""
+    configure(world, records=records, share=share)
+    world.create_topic(2)
+    world.send({**record(n), "partition": 0} for n in range(100))
+    world.send({"partition": 1, "key": b"k", "value": b"poison"} for _ in range(poison))
+    world.send({**record(n), "partition": 1} for n in range(100 - poison))
+    world.plan_and_land()
+    good, bad = world.decode()
+    assert good.outcome is Decided.DECODED
+    assert bad.outcome is Decided.FAILED
+    assert f"{poison} of 100 records cannot be decoded ({poison} json_malformed)" in bad.violations[0]
+    assert "nothing became visible; first offset 0: the text is not one JSON value" in bad.violations[0]
+    assert {row[0] for row in world.query("decoded", '"partition"')} == {0}
+    assert world.query("dead_letters", '"offset"') == []
+
+    configure(world, records=poison, share=1.0)  # the control: within its budget it is decoded
+    assert [verdict.outcome for verdict in world.decode()] == [Decided.DECODED]
+    assert len(world.query("dead_letters", '"offset"')) == poison
+
+
+def test_a_mended_decoder_empties_the_dead_letters_of_the_redone_range_only(world: World) -> None:
+    """AC20: redo with a decoder that reads more replaces the dead letters of that range, and of no other."""
+    configure(world)
+    world.create_topic(2)
+    for partition in (0, 1):
+        world.send({**record(n), "partition": partition} for n in range(99))
+        world.send([{"partition": partition, "key": b"k", "value": b'{"id": 99.5}'}])
+    world.plan_and_land()
+    first, second = world.decode()
+    before = {path: path.read_bytes() for path in world.lake_folder.glob("d*/**/p0001/*.parquet")}
+    assert len(world.query("dead_letters", '"offset"')) == 2
+
+    same = world.decode([first.offsets.key], redo=True)  # the control: the same decoder finds the same
+    assert [verdict.outcome for verdict in same] == [Decided.UNCHANGED]
+
+    configure(world, "id DOUBLE NOT NULL, name STRING")
+    assert world.decode() == []  # a changed decoder makes nothing due by itself
+    (redone,) = world.decode([first.offsets.key], redo=True)
+    assert redone.outcome is Decided.REPLACED
+    assert redone.decoding is not None
+    assert (redone.decoding.revision, redone.decoding.rows, redone.decoding.dead) == (1, 100, 0)
+    assert world.query("dead_letters", '"partition", "offset"') == [(1, 99)]
+    assert world.query("decoded", "value.id")[99] == (99.5,)
+    assert {path: path.read_bytes() for path in before} == before
+    assert second.decoding == world.decodings[second.offsets]
+
+
+def test_when_kafka_has_nothing_any_more_the_same_is_decoded_again(world: World) -> None:
+    """Replay from what is landed: topic and documents gone, the same digests come out."""
+    configure(world)
+    world.create_topic(1)
+    world.send({**record(n), "partition": 0} for n in range(199))
+    world.send([{"partition": 0, "key": b"k", "value": b"poison"}])
+    world.plan_and_land()
+    first = {verdict.offsets: verdict.decoding for verdict in world.decode()}
+    world.delete_topic()
+    again = world.decode([offsets.key for offsets in first], redo=True)
+    assert [verdict.outcome for verdict in again] == [Decided.UNCHANGED, Decided.UNCHANGED]
+
+    for tree in ("decoded", "dead_letters", "decodings"):
+        (world.lake_folder / tree).rename(world.lake_folder / f"lost-{tree}")
+    afresh = {verdict.offsets: verdict.decoding for verdict in world.decode()}
+    assert {offsets: each and each.digest for offsets, each in afresh.items()} == {
+        offsets: each and each.digest for offsets, each in first.items()
+    }
