@@ -1,4 +1,4 @@
-"""Makes a Parquet footer canonical, so that the same rows are the same bytes whatever process wrote them.
+"""The bytes of a Parquet footer: made canonical, so that the same rows are the same bytes, or given more to say.
 
 parquet-java lists a column's encodings in the order of a hash set of enums, which differs from JVM to JVM; nothing
 else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning.
@@ -7,13 +7,14 @@ else in a file of ours does (docs/design/0002). Sorting that list in place chang
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 _MAGIC = b"PAR1"
 _TAIL = 8  # footer length as four bytes, then the magic
 # FileMetaData.row_groups -> RowGroup.columns -> ColumnChunk.meta_data -> ColumnMetaData.encodings, by field id
 _ENCODINGS = (4, 1, 3, 2)
+_METADATA = 5  # FileMetaData.key_value_metadata
 _BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = {1, 2}, 3, {4, 5, 6}, 7, 8, {9, 10}, 11, 12
 _LONG_LIST = 15
 
@@ -37,6 +38,44 @@ def canonicalize(path: Path) -> None:
             file.write(canonical)
 
 
+def append(path: Path, hidden: bytes, metadata: Callable[[int], Mapping[str, str]]) -> None:
+    """Adds bytes that no reader looks at behind the rows of a file, in place, and key-value metadata to its footer.
+
+    `metadata` is told where the bytes begin. Rows and all that the footer says of them stay as they are.
+    """
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(size - _TAIL)
+        start = size - _TAIL - int.from_bytes(file.read(4), "little")
+        file.seek(start)
+        footer = _with_metadata(file.read(size - _TAIL - start), metadata(start))
+        file.seek(start)
+        file.write(hidden + footer + len(footer).to_bytes(4, "little") + _MAGIC)
+        file.truncate()
+
+
+def _with_metadata(footer: bytes, pairs: Mapping[str, str]) -> bytes:
+    begin, elements, end, count = _Walk(footer).metadata()
+    count += len(pairs)
+    short = count < _LONG_LIST
+    header = bytes([count << 4 | _STRUCT]) if short else bytes([_LONG_LIST << 4 | _STRUCT]) + _varint(count)
+    added = b"".join(_text(key) + _text(value) + b"\0" for key, value in pairs.items())
+    return footer[:begin] + header + footer[elements:end] + added + footer[end:]
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return bytes([1 << 4 | _BINARY]) + _varint(len(data)) + data  # the next field, a binary
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 128:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
 class _Walk:
     """Walks a struct in Thrift's compact protocol and finds where the encodings lie; everything else is passed over."""
 
@@ -46,6 +85,25 @@ class _Walk:
 
     def encodings(self) -> Iterator[tuple[int, int]]:
         yield from self._struct(())
+
+    def metadata(self) -> tuple[int, int, int, int]:
+        """Finds the list of key-value metadata: where its header begins, its elements, where it ends, and how many."""
+        field = 0
+        while header := self._byte():
+            field = field + (header >> 4) if header >> 4 else _unzigzag(self._varint())
+            begin = self._at
+            if field != _METADATA:
+                for _ in self._value(header & 15, (field,)):
+                    pass
+                continue
+            count = self._byte() >> 4
+            count = self._varint() if count == _LONG_LIST else count
+            elements = self._at
+            for _ in range(count):
+                for _ in self._value(_STRUCT, (field,)):
+                    pass
+            return begin, elements, self._at, count
+        raise ValueError("the footer has no key-value metadata to add to")
 
     def _struct(self, path: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         field = 0
