@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, re
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
 from .settings import find_project
-from .topics import REDO_TAG, TOPIC_TAG, Topic
+from .topics import REDO_TAG, Duty, Topic
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
 
@@ -64,20 +64,48 @@ def land_through_dagster(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
     """
+    config = land_config(topic, on_change)
+    yield from _run_ranges(topic, topic.landing, ranges, edges, instance, config, redo=redo, topics=topics)
+
+
+def decode_through_dagster(
+    topic: Topic,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    *,
+    redo: bool,
+    topics: dg.Definitions | None = None,
+) -> Iterator[Launched]:
+    """Runs the topic's decoding job in this process, as `land_through_dagster` does its landing job."""
+    yield from _run_ranges(topic, topic.decoding, ranges, edges, instance, {}, redo=redo, topics=topics)
+
+
+def _run_ranges(
+    topic: Topic,
+    duty: Duty,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    run_config: Mapping[str, Any],
+    *,
+    redo: bool,
+    topics: dg.Definitions | None,
+) -> Iterator[Launched]:
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
-    fail_dead_runs(instance, topic.landing)
+    fail_dead_runs(instance, duty)
     order = read_order(instance, topic)
     requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
-    job = build_defs(edges, topics=topics).resolve_job_def(topic.land_job)
+    job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
     for request in requests:
-        tags = {TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"}
+        tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
         result = job.execute_in_process(
             instance=instance,
             raise_on_error=False,
             partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
             tags=tags | _range_tags(request),
-            run_config={**QUIET, **land_config(topic, on_change)},
+            run_config={**QUIET, **run_config},
         )
         if _was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt

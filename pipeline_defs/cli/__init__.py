@@ -14,6 +14,7 @@ from ..core.errors import OffsetlakeError, Refused
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
+from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
@@ -58,6 +59,8 @@ for command in (
     audit,
     losses,
     accept_loss,
+    decode,
+    dead_letters,
     coverage_map,
     metrics,
     sweep,

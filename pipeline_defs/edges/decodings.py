@@ -29,6 +29,10 @@ class Decodings:
         self.lake = lake
         self._documents: dict[str, Decoding] = {}
 
+    def read_topics(self) -> tuple[str, ...]:
+        """Reads the topics that anything was ever decoded of."""
+        return self.lake.store.folders("decodings")
+
     def read(self, topic: str) -> dict[OffsetRange, Decoding]:
         """Reads the newest revision of every decoding of a topic."""
         newest: dict[str, str] = {}
