@@ -26,7 +26,7 @@ from .deriving import build_derive_sensor
 from .housekeeping import build_retirement
 from .raw_asset import build_raw_asset
 from .sensors import build_sensor
-from .settings import read_settings
+from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
 
 
@@ -117,7 +117,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="how landed ranges are decoded into an asset of their own; not at all by default"
     )
 
-    def as_topic(self, project: Path) -> Topic:
+    def as_topic(self, project: Path | None = None) -> Topic:
         """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
         start: str | int = self.start
         if self.start not in {"earliest", "latest", "none"}:
@@ -142,7 +142,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             owners=tuple(self.owners),
             tags=self.tags,
             description=self.description,
-            decode=self.decode.as_decode(project) if self.decode else None,
+            decode=self.decode.as_decode(project or find_project()) if self.decode else None,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
