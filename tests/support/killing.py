@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagster_pyspark import LazyPySparkResource
+
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
@@ -20,6 +23,7 @@ from pipeline_defs.drills.systems import attach, gateway_environment, start_sess
 from pipeline_defs.launching import land_through_dagster, open_instance
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from pipeline_defs.sealing import seal
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
@@ -30,7 +34,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing what is pending, or replacing what is landed, through Dagster."""
+    """Is one tick, a rebuild, landing what is pending, or replacing what is landed, through Dagster; or sealing all."""
 
     settings: Settings
     topic: Topic
@@ -47,6 +51,11 @@ class Task:
                 return
             if self.action == "rebuild":
                 rebuild_topic(self.topic, edges, instance)
+                return
+            if self.action == "seal":
+                tools = edges.tools(self.topic, LazyPySparkResource(spark_config=edges.spark_conf()))
+                attempt = Attempt("killed", "no-run", "test")
+                list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
             coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
             ranges = sorted(coverage.manifests) if replace else coverage.pending()
