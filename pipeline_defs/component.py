@@ -25,6 +25,7 @@ from .decoded_checks import build_decoded_checks
 from .deriving import build_derive_sensor
 from .housekeeping import build_retirement
 from .raw_asset import build_raw_asset
+from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
@@ -75,7 +76,8 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
     )
     target_file_bytes: Annotated[int, _number(1, 2**40)] = Field(
-        default=128 * 1024 * 1024, description="bytes on the broker that an `auto` range aims at"
+        default=128 * 1024 * 1024,
+        description="bytes on the broker that an `auto` range aims at, and bytes of a sealed file",
     )
     max_age_seconds: Annotated[float, _number(0, 10**9)] = Field(
         default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
@@ -186,7 +188,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             )
         ],
     )
-    return dg.Definitions.merge(own, build_retirement(topic), build_decoding(topic, lake))
+    return dg.Definitions.merge(own, build_retirement(topic), build_sealing(topic), build_decoding(topic, lake))
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:

@@ -126,3 +126,8 @@ class Topic:
     def retire_job(self) -> str:
         """Is the job that retires old keys."""
         return f"retire_keys_{self.slug}"
+
+    @property
+    def seal_job(self) -> str:
+        """Is the job that merges small landed files into larger ones beside them."""
+        return f"seal_{self.slug}"

@@ -26,6 +26,7 @@ from .map import coverage_map
 from .metrics import metrics
 from .produce import produce
 from .read import audit, sql, trace
+from .seal import seal
 from .show import ERRORS
 from .sweep import sweep
 
@@ -57,6 +58,7 @@ for command in (
     sql,
     trace,
     audit,
+    seal,
     losses,
     accept_loss,
     decode,

@@ -15,6 +15,7 @@ from ..ledger import check_losses, read_ledger
 from ..moments import time_text
 from ..reports import check_broker, trace_row
 from ..resources import Edges
+from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
@@ -112,6 +113,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     if any(not finding.passed for finding in findings[:1]):
         return findings  # what does not tile cannot be replayed or held against the broker
     findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
+    findings += [found for found in [check_sealed(topic.name, edges.lake)] if found.facts["ranges"]]
     if replay not in {"none", "0"}:
         tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
         shown.begin(f"reading {topic.name} again")

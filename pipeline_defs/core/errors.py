@@ -136,3 +136,9 @@ class RangesFailed(Violation):
     """Says which ranges of a run are not landed, and why; the others of the run are landed."""
 
     kind = "ranges_failed"
+
+
+class SealFailed(Violation):
+    """Says which runs of ranges could not be sealed, and why; their ranges stay landed as they are."""
+
+    kind = "seal_failed"

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.decoding import find_due
 from pipeline_defs.drills.children import FORKS, Child, become, end
@@ -23,6 +25,7 @@ from pipeline_defs.drills.systems import attach, gateway_environment, start_sess
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from pipeline_defs.sealing import seal
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
@@ -33,7 +36,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing what is pending, replacing what is landed, or decoding, through Dagster."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, or sealing all."""
 
     settings: Settings
     topic: Topic
@@ -53,6 +56,11 @@ class Task:
                 return
             if self.action in {"decode", "decode_again"}:
                 self._decode(instance, edges)
+                return
+            if self.action == "seal":
+                tools = edges.tools(self.topic, LazyPySparkResource(spark_config=edges.spark_conf()))
+                attempt = Attempt("killed", "no-run", "test")
+                list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
             coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
             ranges = sorted(coverage.manifests) if replace else coverage.pending()
