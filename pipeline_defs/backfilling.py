@@ -52,13 +52,12 @@ def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
-    """Selects what has records of a time; the broker is asked only where something is not landed."""
-    unlanded: dict[int, tuple[int, int]] = {}
+    """Selects what may have records of a time; the broker is asked only where something is not landed."""
+    unlanded: dict[int, int] = {}
     if coverage.pending():
         kafka = edges.kafka(topic)
         marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
-        first, last = (kafka.read_offsets_at(topic.name, marks, moment_ms) for moment_ms in (start_ms, end_ms))
-        unlanded = {partition: (first[partition], last[partition]) for partition in marks}
+        unlanded = kafka.read_offsets_at(topic.name, marks, start_ms)
     return choose_times(coverage, start_ms, end_ms, unlanded)
 
 

@@ -62,7 +62,8 @@ KINDS = "--all, --failed, --missing, --key, --offsets, or --from-time with --to-
 def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: bool, **chosen: Any) -> None:
     """Land any selection of ranges (again) as a Dagster backfill; shown first, launched with --launch.
 
-    Landed ranges are read again and compared, which changes nothing unless Kafka has them otherwise by now.
+    Landed ranges are read again and compared, which changes nothing unless Kafka has them otherwise by now. A time always means
+    the same landed ranges; what is not landed is among them unless all its records are older.
 
     \b
     Examples:
@@ -214,6 +215,11 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
     )
     if document["left_out"]:
         OUT.print(f"{len(document['left_out'])} are left out: lost or abandoned (`offsetlake losses {topic}`)")
+    unknown = document["ranges_by_state"].get("pending", 0)
+    if document["selected_by"] == "time" and unknown:
+        OUT.print(
+            f"{unknown} of them are not landed: of what time their records are is known once they are", soft_wrap=True
+        )
     if not launch:
         OUT.print("nothing was launched; add --launch")
 
