@@ -18,6 +18,11 @@ REDO_TAG = "offsetlake/redo"
 WORKER_TAG = "offsetlake/worker"
 
 
+def raw_key(topic: str) -> dg.AssetKey:
+    """Is the raw asset of the topic of this name."""
+    return dg.AssetKey(["raw", topic])
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """Is one topic's configuration; `bootstrap_servers` is none where the machine's setting holds.
@@ -41,7 +46,7 @@ class Topic:
     @property
     def asset_key(self) -> dg.AssetKey:
         """Is the raw asset: the records as they were, one partition per range."""
-        return dg.AssetKey(["raw", self.name])
+        return raw_key(self.name)
 
     @property
     def source_key(self) -> dg.AssetKey:
@@ -72,6 +77,11 @@ class Topic:
     def land_job(self) -> str:
         """Is the job that lands ranges."""
         return f"land_{self.slug}"
+
+    @property
+    def backfill_job(self) -> str:
+        """Is the job that launches backfills of what people mean."""
+        return f"backfill_{self.slug}"
 
     @property
     def audit_job(self) -> str:
