@@ -13,6 +13,7 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from .alerts import build_watch
+from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .core.delivery import Delivery
@@ -188,7 +189,8 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             )
         ],
     )
-    return dg.Definitions.merge(own, build_retirement(topic), build_sealing(topic), build_decoding(topic, lake))
+    jobs = [build(topic) for build in (build_retirement, build_sealing, build_backfill)]
+    return dg.Definitions.merge(own, *jobs, build_decoding(topic, lake))
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:

@@ -17,7 +17,7 @@ from .definitions import build_defs
 from .landing import find_ranges
 from .project import read_dagster_yaml
 from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
-from .raw_asset import RANGES_PER_RUN
+from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
 from .settings import find_project
 from .topics import REDO_TAG, Duty, Topic
@@ -110,11 +110,6 @@ def _run_ranges(
         if _was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt
         yield Launched(result.run_id, request.ranges, result.success, _reason(result))
-
-
-def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
-    """Is the run config of the topic's raw asset, as `raw_asset.LandConfig` validates it."""
-    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
 
 
 def _range_tags(request: Request) -> dict[str, str]:

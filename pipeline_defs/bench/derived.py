@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
+from string import ascii_lowercase
 from typing import Any
 
 from ..attempt import Attempt
@@ -118,8 +119,7 @@ def _check(violations: Sequence[str]) -> None:
 
 def _order(chance: random.Random, size: int) -> dict[str, object]:
     """Is an order as shops write them, of about `size` bytes with its number."""
-    word = lambda: "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9)))  # noqa: E731
-    words = [word() for _ in range(40)]
+    words = ["".join(chance.choices(ascii_lowercase, k=chance.randint(2, 9))) for _ in range(40)]
     order: dict[str, object] = {
         "customer": f"customer-{chance.randint(0, 10**6)}",
         "state": chance.choice(("created", "paid", "packed", "shipped", "delivered")),

@@ -45,11 +45,13 @@ def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: Worl
     """
     ten_past = ("--from-time", "2025-11-17T12:10+01:00", "--to-time", "2025-11-17T12:30+01:00")
     in_zurich = ("--from-time", "2025-11-17T12:10", "--to-time", "2025-11-17T12:30", "--time-zone", "Europe/Zurich")
+    world.edges.now_ms = lambda: NOON_MS + 54 * MINUTE_MS
     late = ("--from-time", "2025-11-17T11:39Z", "--to-time", "2025-11-17T11:41Z")
     for arguments, keys in (
         (ten_past, ["0-10-20", "0-20-30", "0-40-50"]),
         (in_zurich, ["0-10-20", "0-20-30", "0-40-50"]),
         (late, ["0-30-40", "0-40-50"]),
+        (("--last-minutes", "15"), ["0-30-40", "0-40-50"]),
         (("--offsets", "0:19-21"), ["0-10-20", "0-20-30"]),
         (("--offsets", "0:0-1", "--offsets", "0:49-50"), ["0-0-10", "0-40-50"]),
         (("--missing",), ["0-40-50"]),
@@ -101,6 +103,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         "Mars/X is no time zone",
     ),
     (("--from-time", "2025-11-17T12:00Z", "--to-time", "2025-11-17T11:00Z"), "is not before --to-time"),
+    (("--last-minutes", "5", "--missing"), "by missing and last_minutes, expected exactly one"),
+    (("--last-minutes", "5"), "no range with a record of that time"),
     (("--from-time", "2027-11-17T11:00Z", "--to-time", "2027-11-17T12:00Z"), "no range with a record of that time"),
     (("--offsets", "0:45-60"), "[50, 60) of"),
     (("--offsets", "7:0-5"), "it holds nothing of that Kafka partition"),
