@@ -25,7 +25,7 @@ from .projection import read_order, read_tried, register_keys
 from .raw_asset import land_config
 from .resources import Edges
 from .siblings import BACKFILL_TAG
-from .topics import REDO_TAG, TOPIC_TAG, Topic
+from .topics import REDO_TAG, Duty, Topic
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
@@ -125,8 +125,13 @@ def launch_backfill(
     redo: bool,
     on_change: str = "keep",
     title: str = "",
+    duty: Duty | None = None,
 ) -> str:
-    """Gives Dagster a backfill of just these ranges, and returns its id; keys that Dagster lacks are registered first."""
+    """Gives Dagster a backfill of just these ranges, and returns its id; keys that Dagster lacks are registered first.
+
+    Of landing, where `duty` says nothing else.
+    """
+    duty = duty or topic.landing
     now_seconds = edges.now_ms() / 1000
     check_daemon(instance, now_seconds)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=ranges)
@@ -134,22 +139,23 @@ def launch_backfill(
     backfill_id: str = make_new_backfill_id()
     backfill = PartitionBackfill.from_asset_graph_subset(
         backfill_id=backfill_id,
-        asset_graph_subset=AssetGraphSubset({topic.asset_key: chosen}),  # type: ignore[call-arg]  # it has a default
+        asset_graph_subset=AssetGraphSubset({duty.asset_key: chosen}),  # type: ignore[call-arg]  # it has a default
         backfill_timestamp=now_seconds,
-        tags={TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"},
+        tags={**duty.tags, REDO_TAG: "yes" if redo else "no"},
         dynamic_partitions_store=instance,
         title=title or None,
         description=None,
-        run_config=land_config(topic, on_change),
+        run_config=land_config(topic, on_change) if duty == topic.landing else {},
     )
     instance.add_backfill(backfill)
     return backfill_id
 
 
 def follow_backfill(
-    topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance
+    topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance, duty: Duty | None = None
 ) -> Iterator[BackfillState]:
     """Yields how far the backfill is, each time it is asked, until it has ended."""
+    asset_key = (duty or topic.landing).asset_key
     wanted, done, cursor = frozenset(keys), set[str](), 0
     while True:
         backfill = instance.get_backfill(backfill_id)
@@ -157,7 +163,7 @@ def follow_backfill(
             raise DaemonUnavailable(f"backfill {backfill_id} of topic {topic.name} is gone from Dagster's database")
         run_ids = set(instance.get_run_ids(RunsFilter(tags={BACKFILL_TAG: backfill_id})))
         found = instance.fetch_materializations(
-            AssetRecordsFilter(topic.asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
+            AssetRecordsFilter(asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
             limit=EVENTS_AT_ONCE,
             ascending=True,
         ).records

@@ -13,23 +13,40 @@ import dagster as dg
 
 from .backfilling import select_failed, select_times
 from .core.coverage import Coverage
+from .core.decoding import choose_dead, choose_outdated, choose_schema
 from .core.errors import Refused
-from .core.selection import NOTHING_DONE, Selection, choose_all, choose_missing, choose_offsets, parse_offsets
+from .core.selection import (
+    NOTHING_DONE,
+    Selection,
+    choose_all,
+    choose_keys,
+    choose_missing,
+    choose_offsets,
+    parse_offsets,
+)
+from .deriving import read_due
 from .landing import find_ranges
 from .moments import parse_time, time_text
+from .projection import read_order, read_tried
 from .resources import Edges
 from .topics import Topic
 
 MINUTE_MS = 60_000
+_DECODED_WAYS = {"schema", "dead", "outdated"}
 _EXPECTED = {
-    "options": "--all, --failed, --missing, --key, --offsets, --last-minutes, or --from-time with --to-time",
+    "options": "--all, --failed, --missing, --key, --offsets, --last-minutes, --schema, --dead, --outdated, "
+    "or --from-time with --to-time",
     "config": "last_minutes, between, missing, failed or offsets",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Is what a person said; `said_in` is how, so that an error names what they wrote."""
+    """Is what a person said; `said_in` is how, so that an error names what they wrote.
+
+    `decoded` says that the ranges are to be decoded, not landed; a schema id, dead letters and an older decoder are of decoded
+    ranges in any case.
+    """
 
     every: bool = False
     missing: bool = False
@@ -41,6 +58,10 @@ class Choice:
     from_time: str | None = None
     to_time: str | None = None
     time_zone: str | None = None
+    schema_id: str | None = None
+    dead: bool = False
+    outdated: bool = False
+    decoded: bool = False
     said_in: Literal["options", "config"] = "options"
 
     @property
@@ -55,6 +76,9 @@ class Choice:
             "offsets": bool(self.offsets),
             "last_minutes": self.last_minutes is not None,
             "time": any(times),
+            "schema": self.schema_id is not None,
+            "dead": self.dead,
+            "outdated": self.outdated,
         }
         ways = [way for way, is_given in given.items() if is_given]
         if len(ways) != 1:
@@ -71,6 +95,11 @@ class Choice:
                 f"{self.spelled(ways[0])}; {NOTHING_DONE}"
             )
         return ways[0]
+
+    @property
+    def is_of_decoded(self) -> bool:
+        """Says whether the ranges are to be decoded (again), from what is landed."""
+        return self.decoded or self.way in _DECODED_WAYS
 
     @property
     def is_redo(self) -> bool:
@@ -112,6 +141,8 @@ def select_ranges(
     """Selects the ranges that a person means; never none: raises `Refused` or `EmptySelection`."""
     generation = coverage.log.generation if choice.generation is None else choice.generation
     in_time = lambda: select_times(topic, coverage, *choice.times(edges.now_ms()), edges)  # noqa: E731
+    if choice.is_of_decoded and choice.way in {*_DECODED_WAYS, "missing", "failed"}:
+        return _select_decoded(choice, topic, coverage, edges, instance)
     select: dict[str, Callable[[], Selection]] = {
         "all": lambda: choose_all(coverage),
         "missing": lambda: choose_missing(coverage),
@@ -122,3 +153,23 @@ def select_ranges(
         "time": in_time,
     }
     return select[choice.way]()
+
+
+def _select_decoded(
+    choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
+) -> Selection:
+    """Selects by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
+    known = edges.decodings.read(topic.name)
+    if choice.way == "schema":
+        return choose_keys(coverage, choose_schema(known, choice.schema_id or ""), "decoded with that schema id")
+    if choice.way == "dead":
+        return choose_keys(coverage, choose_dead(known), "with dead letters")
+    if choice.way == "outdated":
+        current = topic.decode.fingerprint if topic.decode else ""
+        return choose_keys(coverage, choose_outdated(known, current), "that an older decoder has decoded")
+    due = read_due(topic, edges)
+    if choice.way == "failed":
+        tried = read_tried(instance, topic.decoding, read_order(instance, topic))
+        due = [offsets for offsets in due if offsets in tried and tried[offsets].attempts]
+        return choose_keys(coverage, due, "whose decoding has failed")
+    return choose_keys(coverage, due, "that waits to be decoded")

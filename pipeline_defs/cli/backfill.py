@@ -22,7 +22,8 @@ from ..core.errors import DaemonUnavailable, RangesFailed
 from ..daemons import read_silence
 from ..launching import open_instance
 from ..moments import duration_text, time_text
-from ..topics import Topic
+from ..topics import Duty, Topic
+from .decode import check_decodes
 from .progress import progress
 from .show import OUT, find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
 
@@ -43,6 +44,12 @@ GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; i
 @click.option("--from-time", metavar="TIME", help="Ranges with records of this time or later, ISO 8601 with its zone.")
 @click.option("--to-time", metavar="TIME", help="And before this time.")
 @click.option("--time-zone", metavar="NAME", help="Of times without one, such as Europe/Zurich.")
+@click.option(
+    "--schema", "schema_id", metavar="ID", help="Decoded ranges with rows of this registry id: 7, or value:7."
+)
+@click.option("--dead", is_flag=True, help="Decoded ranges with dead letters.")
+@click.option("--outdated", is_flag=True, help="Ranges that an older decoder has decoded.")
+@click.option("--decoded", is_flag=True, help="Decode what is chosen (again), instead of landing it.")
 @on_change_option
 @click.option("--launch", is_flag=True, help="Launch it; without this it is only shown.")
 @click.option("--no-wait", is_flag=True, help="With --launch: do not wait for its end.")
@@ -51,7 +58,8 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
     """Land any selection of ranges (again) as a Dagster backfill; shown first, launched with --launch.
 
     Landed ranges are read again and compared, which changes nothing unless Kafka has them otherwise by now. A time always means
-    the same landed ranges; what is not landed is among them unless all its records are older.
+    the same landed ranges; what is not landed is among them unless all its records are older. With --decoded, and by --schema,
+    --dead or --outdated, ranges are decoded from what is landed, and Kafka is not asked.
 
     \b
     Examples:
@@ -60,11 +68,15 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
       offsetlake backfill flights --last-minutes 60
       offsetlake backfill flights --from-time 2026-11-17T10:00+01:00 --to-time 2026-11-17T11:00+01:00
       offsetlake backfill flights --from-time 2026-11-17T10:00 --to-time 2026-11-17T11:00 --time-zone Europe/Zurich
+      offsetlake backfill flights --schema 7 --launch
       offsetlake backfill flights --key 0-0-20000 --on-change replace --launch
     """
     choice = Choice(**chosen)
     way = choice.way
     configured, edges = find_topic(topic), open_edges()
+    if choice.is_of_decoded:
+        check_decodes(configured)
+    duty = configured.decoding if choice.is_of_decoded else configured.landing
     edges.check_lake()
     with open_instance(edges.settings.dagster_home) as instance:
         with progress(f"choosing ranges of {topic}"):
@@ -92,13 +104,14 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
                 redo=choice.is_redo,
                 on_change=on_change,
                 title=f"offsetlake backfill {topic} by {way}",
+                duty=duty,
             )
             if not as_json:
                 OUT.print(f"launched backfill {document['backfill']} of {len(keys)} ranges", soft_wrap=True)
         if as_json:
             print_json(document)
         if launch and not no_wait:
-            _follow(configured, str(document["backfill"]), keys, instance, quiet=as_json)
+            _follow(configured, duty, str(document["backfill"]), keys, instance, quiet=as_json)
 
 
 def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
@@ -148,11 +161,13 @@ def _check_alive(
         )
 
 
-def _follow(topic: Topic, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool) -> None:
+def _follow(
+    topic: Topic, duty: Duty, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool
+) -> None:
     """Shows how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
     state: BackfillState | None = None
     with progress(f"backfill {backfill_id}", len(keys)) as shown:
-        for state in follow_backfill(topic, backfill_id, keys, instance):
+        for state in follow_backfill(topic, backfill_id, keys, instance, duty):
             shown.update(len(state.done), f"backfill {backfill_id}: {state.status.lower()}, {state.runs} runs")
             if not state.has_ended:
                 _check_alive(topic, backfill_id, state, len(keys), instance)

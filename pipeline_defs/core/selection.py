@@ -59,6 +59,11 @@ def choose_failed(coverage: Coverage, failed: AbstractSet[OffsetRange]) -> Selec
     return _choose(coverage, wanted, "has no failed range: no run failed, or what failed has been landed since")
 
 
+def choose_keys(coverage: Coverage, wanted: Iterable[OffsetRange], of_what: str) -> Selection:
+    """Chooses ranges that something else has found; `of_what` says which, where there is none."""
+    return _choose(coverage, wanted, f"has no range {of_what}")
+
+
 def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selection:
     """Chooses the ranges that hold any of the offsets; refuses offsets that no link of the plan log holds."""
     topic = coverage.log.topic
