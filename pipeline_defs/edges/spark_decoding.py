@@ -6,13 +6,14 @@ One landed file is one task is one file, in the order of its rows. Nothing here 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.decoders import Decode, Format, Side
 from ..core.errors import ScanFailed
+from .decoded import Decoded
 from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+from .spark_avro import decode_avro
 from .spark_json import decode_json
 
 if TYPE_CHECKING:
@@ -45,18 +46,6 @@ DEAD_LETTER_COLUMNS: Mapping[str, str] = {
     "error_class": "what is wrong, in one stable word",
     "error": "what is wrong, for a person",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Is a key or value as it decodes: struct<value, error_class: string, error: string, schema_id: int>.
-
-    `value` is null for a null and for what cannot be decoded, which `error_class` then says. `schemas` are what decided the
-    outcome beside the configuration: a reader's schema, writers' by their ids.
-    """
-
-    column: Column
-    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 Decoder = Callable[["DataFrame", str, Side], Decoded]
@@ -97,6 +86,7 @@ DECODERS: Mapping[Format, Decoder] = {
     Format.NONE: decode_none,
     Format.STRING: decode_string,
     Format.JSON: _decode_json,
+    Format.AVRO: decode_avro,
 }
 
 

@@ -27,6 +27,8 @@ SYSTEMS: dict[str, str | None] = {
     "prometheus_client": "Prometheus",
     "apprise": "alerts",
     "openlineage": "OpenLineage",
+    "confluent_kafka.schema_registry": "Schema Registry",
+    "httpx2": None,
     "stamina": None,
     "rich": None,
     "click": None,
