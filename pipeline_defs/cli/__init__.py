@@ -14,6 +14,7 @@ from ..core.errors import OffsetlakeError, Refused
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
+from .days import days
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
@@ -50,6 +51,7 @@ for command in (
     produce,
     plan,
     land,
+    days,
     backfill,
     rebuild,
     status,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..core.decoders import Decode, Format, Side
 from ..core.errors import ScanFailed
 from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+from .spark_days import check_event_time
 from .spark_json import decode_json
 
 if TYPE_CHECKING:
@@ -126,7 +127,10 @@ class SparkDecoder:
             f.col("_key.schema_id").alias("key_schema_id"),
             f.col("_value.schema_id").alias("value_schema_id"),
         ]
-        self._write(good.select(*columns), folder, len(files))
+        rows = good.select(*columns)
+        if self._decode.event_time is not None:
+            check_event_time(rows.schema, self._decode.event_time)
+        self._write(rows, folder, len(files))
         return schemas
 
     def stage_dead_letters(self, files: Sequence[Path], folder: Path) -> None:
