@@ -107,9 +107,9 @@ def _run_ranges(
             tags=tags | _range_tags(request),
             run_config={**QUIET, **run_config},
         )
-        if _was_interrupted(instance, result.run_id):
+        if was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt
-        yield Launched(result.run_id, request.ranges, result.success, _reason(result))
+        yield Launched(result.run_id, request.ranges, result.success, reason_of(result))
 
 
 def _range_tags(request: Request) -> dict[str, str]:
@@ -118,12 +118,12 @@ def _range_tags(request: Request) -> dict[str, str]:
     return {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
 
 
-def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+def was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
     """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
     run = instance.get_run_by_id(run_id)
     return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
 
 
-def _reason(result: dg.ExecuteInProcessResult) -> str:
+def reason_of(result: dg.ExecuteInProcessResult) -> str:
     """Reads why a run failed, in the words of the error itself."""
     return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")

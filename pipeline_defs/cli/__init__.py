@@ -14,6 +14,7 @@ from ..core.errors import OffsetlakeError, Refused
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
+from .days import days
 from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
@@ -52,6 +53,7 @@ for command in (
     produce,
     plan,
     land,
+    days,
     backfill,
     rebuild,
     status,

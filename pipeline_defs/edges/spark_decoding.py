@@ -14,6 +14,7 @@ from ..core.errors import ScanFailed
 from .decoded import Decoded
 from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
 from .spark_avro import decode_avro
+from .spark_days import check_event_time
 from .spark_json import decode_json
 
 if TYPE_CHECKING:
@@ -117,7 +118,10 @@ class SparkDecoder:
             f.col("_.key.schema_id").alias("key_schema_id"),
             f.col("_.value.schema_id").alias("value_schema_id"),
         ]
-        self._write(good.select(*columns), folder, len(files))
+        rows = good.select(*columns)
+        if self._decode.event_time is not None:
+            check_event_time(rows.schema, self._decode.event_time)
+        self._write(rows, folder, len(files))
         return schemas
 
     def stage_dead_letters(self, files: Sequence[Path], folder: Path) -> None:
