@@ -12,9 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from .attempt import Attempt
 from .core.coverage import Coverage
+from .core.days import EventTime
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed, verify_decoding
 from .core.errors import OffsetlakeError, ScanFailed
@@ -22,6 +24,7 @@ from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
 from .edges import parquet
 from .edges.decodings import Decodings, dead_letters_path, decoded_path
+from .edges.event_time import count_days
 from .edges.footer import canonicalize
 from .edges.lake import Lake, published_path
 from .edges.spark_decoding import SparkDecoder
@@ -202,7 +205,7 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
         ours = _next(work, standing, ours)
     winner = tools.decodings.commit(ours)
     tools.on_step("commit_decoded", key=offsets.key, digest=winner.digest)
-    if not tools.decodings.publish(winner):
+    if not tools.decodings.publish(winner, lambda path: tools.on_step("file_published", path=path)):
         return decode_failed(offsets, f"a staged file of {offsets.text(work.topic)} is gone before it was published")
     tools.on_step("publish_decoded", key=offsets.key)
     if winner.provenance.attempt != work.attempt.id:
@@ -245,7 +248,14 @@ def _document(
         error_classes=parquet.count_values(dead.path, "error_class") if dead else {},
         schema=decoded.schema if decoded else {},
         schemas=batch.schemas,
+        **_event_days(tools.decode.event_time, decoded),
     )
+
+
+def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) -> dict[str, Any]:
+    if event_time is None:
+        return {}
+    return {"event_time": event_time.text, "event_days": count_days(decoded.path, event_time) if decoded else {}}
 
 
 def _violations(

@@ -39,7 +39,8 @@ class Decoding:
 
     `decoder` says what decoded it, every setting and schema that decides the outcome; `configured` the settings alone.
     `schema_ids` counts rows by the
-    registry id that they were written with, `value:7`; `event_days` by the day of their event time.
+    registry id that they were written with, `value:7`; `event_days` by the day of their event time, of which `event_time`
+    says where it was taken from; both are empty where the topic has no days.
     `schema` are the decoded file's columns, `schemas` what a registry gave: of the reader, of writers by their ids.
     `revision` is 0 at first, and one more for each time that something else came out.
     """
@@ -58,6 +59,7 @@ class Decoding:
     error_classes: Mapping[str, int] = field(default_factory=dict)
     schema: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
+    event_time: str = ""
 
     @property
     def rows(self) -> int:
@@ -132,6 +134,16 @@ def choose_schema(decodings: Mapping[OffsetRange, Decoding], schema_id: str) -> 
     """Chooses the ranges that have rows written with a registry id: `7`, or of one side only, `value:7`."""
     wanted = {schema_id} if ":" in schema_id else {f"key:{schema_id}", f"value:{schema_id}"}
     return [offsets for offsets, decoding in sorted(decodings.items()) if wanted & decoding.schema_ids.keys()]
+
+
+def choose_dead(decodings: Mapping[OffsetRange, Decoding]) -> list[OffsetRange]:
+    """Chooses the ranges that have dead letters."""
+    return [offsets for offsets, decoding in sorted(decodings.items()) if decoding.dead]
+
+
+def choose_outdated(decodings: Mapping[OffsetRange, Decoding], configured: str) -> list[OffsetRange]:
+    """Chooses the ranges that were decoded by other settings than these."""
+    return [offsets for offsets, decoding in sorted(decodings.items()) if decoding.configured != configured]
 
 
 def completeness_of(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ..core.errors import LatestOutdated
 from ..core.latest import BucketFacts
-from .footer import append
+from .footer import add_note, hide
 from .lake import Lake
 from .swapping import Seen, read_versions, see, swap
 
@@ -126,14 +126,9 @@ def assemble(staged: StagedBucket, facts: BucketFacts, schema: pa.Schema, path: 
         tombstones=pq.read_metadata(tombstones).num_rows if tombstones is not None else 0,
         tombstone_bytes=len(hidden),
     )
-    completed: list[BucketFacts] = []
-
-    def metadata(at: int) -> Mapping[str, str]:
-        completed.append(replace(facts, tombstones_at=at))
-        return {FACTS: completed[0].to_json()}
-
-    append(path, hidden, metadata)
-    return completed[0]
+    facts = replace(facts, tombstones_at=hide(path, hidden))
+    add_note(path, FACTS, facts.to_json())
+    return facts
 
 
 def common_schema(topic: str, paths: list[Path]) -> pa.Schema:
