@@ -14,6 +14,7 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from .alerts import build_watch
+from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .core.delivery import Delivery
@@ -28,8 +29,9 @@ from .decoded_checks import build_decoded_checks
 from .deriving import build_derive_sensor
 from .housekeeping import build_retirement
 from .raw_asset import build_raw_asset
+from .seal_job import build_sealing
 from .sensors import build_sensor
-from .settings import read_settings
+from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
 
 
@@ -78,7 +80,8 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
     )
     target_file_bytes: Annotated[int, _number(1, 2**40)] = Field(
-        default=128 * 1024 * 1024, description="bytes on the broker that an `auto` range aims at"
+        default=128 * 1024 * 1024,
+        description="bytes on the broker that an `auto` range aims at, and bytes of a sealed file",
     )
     max_age_seconds: Annotated[float, _number(0, 10**9)] = Field(
         default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
@@ -124,7 +127,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="how decoded rows are put into event days; not at all by default"
     )
 
-    def as_topic(self, project: Path) -> Topic:
+    def as_topic(self, project: Path | None = None) -> Topic:
         """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
         start: str | int = self.start
         if self.start not in {"earliest", "latest", "none"}:
@@ -138,7 +141,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             isolation_level=cast("Literal['read_committed', 'read_uncommitted']", self.isolation_level),
             budget=self.budget,
         )
-        decode = self.decode.as_decode(project) if self.decode else None
+        decode = self.decode.as_decode(project or find_project()) if self.decode else None
         days = self.days.as_days(self.topic, decode) if self.days else None
         on_loss = cast("Literal['fail', 'record']", self.on_loss)
         return Topic(
@@ -196,7 +199,8 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             )
         ],
     )
-    return dg.Definitions.merge(own, build_retirement(topic), build_decoding(topic, lake), build_days(topic, lake))
+    jobs = [build(topic) for build in (build_retirement, build_sealing, build_backfill)]
+    return dg.Definitions.merge(own, *jobs, build_decoding(topic, lake), build_days(topic, lake))
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:

@@ -14,11 +14,12 @@ from .catalog import asset_tags, decoded_description
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
 from .core.errors import RangesFailed
+from .decoded_checks import decoded_results
 from .decoding import decode
 from .edges.decodings import dead_letters_path, decoded_path
 from .edges.store import Store
 from .moments import Pace
-from .projection import worker_tag
+from .projection import as_evaluation, worker_tag
 from .resources import Edges
 from .runs import new_attempt, selected_keys, step_logger
 from .topics import WORKER_TAG, Topic
@@ -64,6 +65,9 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
             else:
                 context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
             edges.watch_step("reported_decoded", key=verdict.offsets.key)
+        if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
+            for name, result in decoded_results(topic, edges).items():
+                context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
         if failures:
             raise RangesFailed(
                 f"{len(failures)} of {len(keys)} ranges of topic {topic.name} are not decoded; {len(keys) - len(failures)} "

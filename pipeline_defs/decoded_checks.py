@@ -1,13 +1,23 @@
 """Dagster's checks of a decoded asset: that every landed record is decoded or set aside, and what was set aside."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import dagster as dg
 
 from .auditing import Finding
 from .checks import as_result
 from .core.decoding import Decoding, completeness_of, find_due
+from .core.offsets import OffsetRange
+from .edges.decodings import dead_letters_path
+from .edges.duck import Duck
 from .resources import Edges
 from .topics import Topic
 
+_FIRST_DEAD_LETTERS = """
+    SELECT generation, "partition", "offset", "timestamp", side, error_class, error, "key", "value", headers
+    FROM read_parquet($1) ORDER BY generation, "partition", "offset" LIMIT $2
+"""
 COMPLETENESS = "decoded_completeness"
 DEAD_LETTERS = "dead_letters"
 
@@ -21,7 +31,7 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
         description="rows + dead letters + holes + lost = end - start for every decoded range.",
     )
     def completeness(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return as_result(check_decoded(topic, edges))
+        return decoded_results(topic, edges)[COMPLETENESS]
 
     @dg.asset_check(
         asset=topic.decoded_key,
@@ -29,9 +39,17 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
         description="No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
     )
     def dead_letters(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return as_result(check_dead_letters(topic, edges), dg.AssetCheckSeverity.WARN)
+        return decoded_results(topic, edges)[DEAD_LETTERS]
 
     return [completeness, dead_letters]
+
+
+def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
+    """Are the results of all checks of the decoded asset, as of now."""
+    return {
+        COMPLETENESS: as_result(check_decoded(topic, edges)),
+        DEAD_LETTERS: as_result(check_dead_letters(topic, edges), dg.AssetCheckSeverity.WARN),
+    }
 
 
 def check_decoded(topic: Topic, edges: Edges) -> Finding:
@@ -66,6 +84,19 @@ def check_dead_letters(topic: Topic, edges: Edges) -> Finding:
         {"dead_letters": sum(each.dead for each in found), "ranges": len(found)},
         tuple(each.offsets.key for each in found),
     )
+
+
+def read_dead_letters(
+    topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
+) -> tuple[int, list[str], list[tuple[Any, ...]]]:
+    """Reads how many dead letters there are, of all ranges or those wanted, and columns and rows of the first."""
+    known = edges.decodings.read(topic.name)
+    found = [each for offsets, each in sorted(known.items()) if each.dead and (wanted is None or offsets in wanted)]
+    total = sum(each.dead for each in found)
+    paths = [edges.lake.store.url(dead_letters_path(topic.name, each.offsets)) for each in found]
+    if not paths:
+        return 0, [], []
+    return total, *Duck(edges.lake, []).query(_FIRST_DEAD_LETTERS, [paths, limit])
 
 
 def _text(topic: Topic, decoding: Decoding) -> str:

@@ -205,7 +205,7 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
         ours = _next(work, standing, ours)
     winner = tools.decodings.commit(ours)
     tools.on_step("commit_decoded", key=offsets.key, digest=winner.digest)
-    if not tools.decodings.publish(winner):
+    if not tools.decodings.publish(winner, lambda path: tools.on_step("file_published", path=path)):
         return decode_failed(offsets, f"a staged file of {offsets.text(work.topic)} is gone before it was published")
     tools.on_step("publish_decoded", key=offsets.key)
     if winner.provenance.attempt != work.attempt.id:

@@ -3,14 +3,16 @@
 Cursorless, as the sensor that lands: all is read from the lake and from Dagster's runs.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import dagster as dg
 
-from .core.decoding import Decided, find_due
+from .core.decoding import Decided, Decoding, find_due
 from .core.dispatch import Request, plan_requests
+from .core.offsets import OffsetRange
 from .decoded_asset import decoded_event
-from .projection import RANGE_END, RANGE_START, fail_dead_runs, read_held, read_order, read_tried
+from .projection import RANGE_END, RANGE_START, Order, fail_dead_runs, read_held, read_order, read_tried
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
 from .topics import Topic
@@ -57,14 +59,33 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
     fail_dead_runs(instance, topic.decoding)
     order = read_order(instance, topic)
     held = read_held(instance, topic.decoding, order).keys()
-    seen = instance.get_materialized_partitions(topic.decoded_key)
-    unseen = [each for each in order if each in published and each not in held and each.key not in seen]
+    unseen = find_unseen_decoded(topic, order, {*published} - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
-        event = decoded_event(topic, known[offsets], Decided.ALREADY_DECODED, edges)
-        instance.report_runless_asset_event(event)
+        report_decoded(topic, known[offsets], edges, instance)
     tried = read_tried(instance, topic.decoding, order)
     requests = plan_requests(order, set(due), held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     return DeriveTick(tuple(requests), len(due), len(unseen))
+
+
+def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
+    """Reads which landed ranges are to be decoded, in log order; none where the topic is not decoded."""
+    if topic.decode is None:
+        return []
+    known = edges.decodings.read(topic.name)
+    return find_due(edges.lake.coverage(topic.name), known, edges.decodings.read_published(topic.name, known))
+
+
+def find_unseen_decoded(
+    topic: Topic, order: Order, published: AbstractSet[OffsetRange], instance: dg.DagsterInstance
+) -> list[OffsetRange]:
+    """Finds decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
+    seen = instance.get_materialized_partitions(topic.decoded_key)
+    return [offsets for offsets in order if offsets in published and offsets is not None and offsets.key not in seen]
+
+
+def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
+    """Tells Dagster outside of any run that a range is decoded."""
+    instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
 
 
 def decode_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:

@@ -5,6 +5,7 @@ A schedule that finds nothing to do says so and launches nothing.
 
 import dagster as dg
 
+from .deriving import read_due
 from .resources import Edges
 from .retirement import find_retirable, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
@@ -56,8 +57,9 @@ def build_retirement(topic: Topic) -> dg.Definitions:
     @dg.op(name=f"retire_{topic.slug}", description=description)
     def retire(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
         coverage = edges.lake.coverage(topic.name)
+        due = read_due(topic, edges)
         gone = retire_keys(
-            topic, coverage, context.instance, lambda done: context.log.info("step=retired keys=%s", done)
+            topic, coverage, context.instance, due, lambda done: context.log.info("step=retired keys=%s", done)
         )
         context.add_output_metadata({"retired": len(gone), "first": gone[0].key, "last": gone[-1].key} if gone else {})
 
@@ -73,7 +75,7 @@ def build_retirement(topic: Topic) -> dg.Definitions:
         description=f"Retires old keys of `{topic.name}` every hour, where Dagster has more than {topic.max_keys:,}.",
     )
     def hourly(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        found = find_retirable(topic, edges.lake.coverage(topic.name), context.instance)
+        found = find_retirable(topic, edges.lake.coverage(topic.name), context.instance, read_due(topic, edges))
         return dg.RunRequest() if found else dg.SkipReason(f"no key of {topic.name} is to be retired")
 
     return dg.Definitions(jobs=[retire_old_keys], schedules=[hourly])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from .definitions import build_defs
 from .landing import find_ranges
 from .project import read_dagster_yaml
 from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
-from .raw_asset import RANGES_PER_RUN
+from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
 from .settings import find_project
-from .topics import REDO_TAG, TOPIC_TAG, Topic
+from .topics import REDO_TAG, Duty, Topic
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
 
@@ -64,29 +64,52 @@ def land_through_dagster(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it landed stays landed.
     """
+    config = land_config(topic, on_change)
+    yield from _run_ranges(topic, topic.landing, ranges, edges, instance, config, redo=redo, topics=topics)
+
+
+def decode_through_dagster(
+    topic: Topic,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    *,
+    redo: bool,
+    topics: dg.Definitions | None = None,
+) -> Iterator[Launched]:
+    """Runs the topic's decoding job in this process, as `land_through_dagster` does its landing job."""
+    yield from _run_ranges(topic, topic.decoding, ranges, edges, instance, {}, redo=redo, topics=topics)
+
+
+def _run_ranges(
+    topic: Topic,
+    duty: Duty,
+    ranges: Iterable[OffsetRange],
+    edges: Edges,
+    instance: dg.DagsterInstance,
+    run_config: Mapping[str, Any],
+    *,
+    redo: bool,
+    topics: dg.Definitions | None,
+) -> Iterator[Launched]:
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
-    fail_dead_runs(instance, topic.landing)
+    fail_dead_runs(instance, duty)
     order = read_order(instance, topic)
     requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
-    job = build_defs(edges, topics=topics).resolve_job_def(topic.land_job)
+    job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
     for request in requests:
-        tags = {TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"}
+        tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
         result = job.execute_in_process(
             instance=instance,
             raise_on_error=False,
             partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
             tags=tags | _range_tags(request),
-            run_config={**QUIET, **land_config(topic, on_change)},
+            run_config={**QUIET, **run_config},
         )
         if was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt
         yield Launched(result.run_id, request.ranges, result.success, reason_of(result))
-
-
-def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
-    """Is the run config of the topic's raw asset, as `raw_asset.LandConfig` validates it."""
-    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
 
 
 def _range_tags(request: Request) -> dict[str, str]:

@@ -14,6 +14,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from .core.coverage import Coverage
 from .core.offsets import OffsetRange
+from .deriving import find_unseen_decoded, report_decoded
 from .landing import mirror_frontier
 from .projection import find_unseen, read_held, read_order, register_keys
 from .resources import Edges
@@ -50,8 +51,19 @@ def rebuild_topic(
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
+    decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
     group = mirror_frontier(topic.name, coverage, edges.kafka(topic))
-    return Rebuilt(keys, len(owed), group)
+    return Rebuilt(keys, len(owed) + decoded, group)
+
+
+def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
+    """Tells Dagster of the decoded ranges that it has no materialisation of; returns how many."""
+    known = edges.decodings.read(topic.name)
+    published = edges.decodings.read_published(topic.name, known)
+    unseen = find_unseen_decoded(topic, read_order(instance, topic), published, instance)
+    for offsets in unseen:
+        report_decoded(topic, known[offsets], edges, instance)
+    return len(unseen)
 
 
 def _outdated(

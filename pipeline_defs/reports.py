@@ -8,8 +8,10 @@ from .auditing import Finding
 from .core.coverage import State
 from .core.errors import Refused, UnknownTopic
 from .core.manifest import Manifest
+from .core.sealing import choose_seals
 from .edges.duck import Duck
 from .edges.lake import published_path
+from .edges.seals import Seals, sealed_path
 from .resources import Edges
 from .topics import Topic
 
@@ -47,6 +49,10 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         "writer": provenance.writer,
         "landed_at_ms": provenance.landed_at_ms,
     }
+    seals = choose_seals(coverage, Seals(edges.lake).read_published(topic.name))
+    sealed = next((seal for seal in seals if offsets in seal.ranges), None)
+    if sealed is not None:
+        answer["sealed_file"] = edges.lake.store.url(sealed_path(sealed))
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
     answer["row"] = None if hole else _read_row(manifest, offset, edges)

@@ -6,7 +6,7 @@ it: no active run or backfill, no failed try, and not as an end of a recent run,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import dagster as dg
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
@@ -20,15 +20,19 @@ from .topics import Topic
 KEYS_AT_ONCE = 200  # before it looks again at what is held
 
 
-def find_retirable(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> list[OffsetRange]:
-    """Finds the keys that Dagster has, need not show any more, and that nothing holds."""
+def find_retirable(
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, due: Collection[OffsetRange] = ()
+) -> list[OffsetRange]:
+    """Finds the keys that Dagster has, need not show any more, and that nothing holds; `due` is still asked for by key."""
     away = retired(coverage, topic.max_keys)
     if not away or has_backfill(topic, instance):
         return []
     order = read_order(instance, topic)
     tried = read_tried(instance, topic.landing, order)
-    needed = {*read_held(instance, topic.landing, order), *read_ends_of_runs(instance, topic.landing)}
+    needed = {*due, *read_held(instance, topic.landing, order), *read_ends_of_runs(instance, topic.landing)}
     needed |= {offsets for offsets, each in tried.items() if each.attempts}
+    if topic.decode is not None:
+        needed |= {*read_held(instance, topic.decoding, order), *read_ends_of_runs(instance, topic.decoding)}
     return [offsets for offsets in order if offsets in away and offsets not in needed]
 
 
@@ -36,6 +40,7 @@ def retire_keys(
     topic: Topic,
     coverage: Coverage,
     instance: dg.DagsterInstance,
+    due: Collection[OffsetRange] = (),
     on_retired: Callable[[int], None] = lambda done: None,
 ) -> list[OffsetRange]:
     """Deletes the keys that can go from Dagster, oldest first, and returns them; any number of runs may be at it.
@@ -45,7 +50,7 @@ def retire_keys(
     name = topic.partitions.name
     assert name is not None
     gone: list[OffsetRange] = []
-    while batch := find_retirable(topic, coverage, instance)[:KEYS_AT_ONCE]:
+    while batch := find_retirable(topic, coverage, instance, due)[:KEYS_AT_ONCE]:
         for offsets in batch:
             instance.delete_dynamic_partition(name, offsets.key)
         gone += batch

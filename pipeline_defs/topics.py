@@ -22,6 +22,11 @@ DAYS_TAG = "offsetlake/days"
 WORKER_TAG = "offsetlake/worker"
 
 
+def raw_key(topic: str) -> dg.AssetKey:
+    """Is the raw asset of the topic of this name."""
+    return dg.AssetKey(["raw", topic])
+
+
 @dataclass(frozen=True, slots=True)
 class Duty:
     """Is one kind of work on a topic's ranges as Dagster knows it: what its runs materialise, by which job, under which tag."""
@@ -63,7 +68,7 @@ class Topic:
     @property
     def asset_key(self) -> dg.AssetKey:
         """Is the raw asset: the records as they were, one partition per range."""
-        return dg.AssetKey(["raw", self.name])
+        return raw_key(self.name)
 
     @property
     def decoded_key(self) -> dg.AssetKey:
@@ -104,6 +109,11 @@ class Topic:
     def land_job(self) -> str:
         """Is the job that lands ranges."""
         return f"land_{self.slug}"
+
+    @property
+    def backfill_job(self) -> str:
+        """Is the job that launches backfills of what people mean."""
+        return f"backfill_{self.slug}"
 
     @property
     def decode_job(self) -> str:
@@ -149,3 +159,8 @@ class Topic:
     def retire_job(self) -> str:
         """Is the job that retires old keys."""
         return f"retire_keys_{self.slug}"
+
+    @property
+    def seal_job(self) -> str:
+        """Is the job that merges small landed files into larger ones beside them."""
+        return f"seal_{self.slug}"

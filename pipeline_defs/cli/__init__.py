@@ -15,6 +15,7 @@ from .backfill import backfill
 from .bench import bench
 from .broker import broker
 from .days import days
+from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
@@ -26,6 +27,7 @@ from .map import coverage_map
 from .metrics import metrics
 from .produce import produce
 from .read import audit, sql, trace
+from .seal import seal
 from .show import ERRORS
 from .sweep import sweep
 
@@ -58,8 +60,11 @@ for command in (
     sql,
     trace,
     audit,
+    seal,
     losses,
     accept_loss,
+    decode,
+    dead_letters,
     coverage_map,
     metrics,
     sweep,

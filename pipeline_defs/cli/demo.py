@@ -20,8 +20,10 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
 from ..core.manifest import Manifest
+from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
-from ..demo.flights import FLIGHTS, KAFKA_PARTITIONS, TOPIC, read_flights
+from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, read_flights
+from ..deriving import read_due
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
@@ -31,7 +33,9 @@ from ..resources import Edges
 from ..topics import Topic
 from .show import OUT, find_topic, open_edges, print_table, size_text
 
-PATIENCE_SECONDS = 300  # without a single further range landed
+PATIENCE_SECONDS = 300  # without a single further range landed, or decoded
+DEAD_LETTERS_SHOWN = 10
+SHOWN_CHARACTERS = 60
 QUERY = """
 SELECT "partition", count(*) AS records, count(DISTINCT "key") AS aircraft, min("timestamp") AS first_departure,
        max("timestamp") AS last_departure
@@ -65,9 +69,11 @@ def demo(once: bool) -> None:
             OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
+            _watch_decoding(edges, topic)
             with OUT.status("auditing through Dagster"):
                 run_id, audited = server.run_job(topic.audit_job)
             is_good = _print_summary(edges, started_ms, run_id)
+            _print_dead_letters(edges, topic)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
             OUT.print("every record is landed, every check is green")
@@ -102,10 +108,10 @@ def _load_flights(edges: Edges, topic: Topic) -> None:
     except UnknownTopic:
         kafka.create_topic(TOPIC, KAFKA_PARTITIONS)
     there = {partition: marks.end for partition, marks in kafka.read_watermarks(TOPIC, "read_committed").items()}
-    if sum(there.values()) >= FLIGHTS:
+    if sum(there.values()) >= RECORDS:
         OUT.print(f"topic {TOPIC} has its {sum(there.values()):,} records already")
         return
-    with _bar("producing flights", FLIGHTS) as (bar, task):
+    with _bar("producing flights", RECORDS) as (bar, task):
         before = sum(there.values())
         produce(
             edges.bootstrap_servers(topic),
@@ -139,6 +145,33 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
             time.sleep(0.5)
 
 
+def _watch_decoding(edges: Edges, topic: Topic) -> None:
+    """Shows landed ranges as they are decoded, until all of them are."""
+    ranges = len(edges.lake.coverage(TOPIC).log.ranges)
+    left, moved = ranges, time.monotonic()
+    with _bar("decoding ranges", ranges) as (bar, task):
+        while due := len(read_due(topic, edges)):
+            bar.update(task, completed=ranges - due)
+            if due != left:
+                left, moved = due, time.monotonic()
+            elif time.monotonic() - moved > PATIENCE_SECONDS:
+                raise NothingHappens(
+                    f"{due} of {ranges} ranges are not decoded and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
+                    "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
+                )
+            time.sleep(0.5)
+        bar.update(task, completed=ranges)
+
+
+def _print_dead_letters(edges: Edges, topic: Topic) -> None:
+    """Shows the few records that are no flights, with what is wrong of each."""
+    total, columns, rows = read_dead_letters(topic, None, DEAD_LETTERS_SHOWN, edges)
+    keep = [columns.index(name) for name in ("partition", "offset", "error_class", "error", "value")]
+    shown = [[str(row[index])[:SHOWN_CHARACTERS] for index in keep] for row in rows]
+    title = f"{total} records could not be decoded and are set aside: `offsetlake dead-letters {TOPIC}`"
+    print_table(title, [columns[index] for index in keep], shown)
+
+
 def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
     coverage = edges.lake.coverage(TOPIC)
     manifests = [coverage.manifests[o] for o in coverage.manifests if coverage.is_landed(o)]
@@ -166,7 +199,7 @@ def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
     columns, answer = Duck(edges.lake, [TOPIC]).query(QUERY)
     OUT.print(QUERY.strip(), style="dim")
     print_table("DuckDB over the lake", columns, answer)
-    return rows == FLIGHTS and bool(checks) and all(checks.values())
+    return rows == RECORDS and bool(checks) and all(checks.values())
 
 
 def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:

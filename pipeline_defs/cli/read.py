@@ -15,6 +15,7 @@ from ..ledger import check_losses, read_ledger
 from ..moments import time_text
 from ..reports import check_broker, trace_row
 from ..resources import Edges
+from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
@@ -52,7 +53,8 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     Example:
       offsetlake trace flights 0 12345
     """
-    answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
+    with progress(f"following {topic}/{kafka_partition} offset {offset}"):
+        answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
     if as_json:
         print_json(answer)
         return
@@ -112,6 +114,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     if any(not finding.passed for finding in findings[:1]):
         return findings  # what does not tile cannot be replayed or held against the broker
     findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
+    findings += [found for found in [check_sealed(topic.name, edges.lake)] if found.facts["ranges"]]
     if replay not in {"none", "0"}:
         tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
         shown.begin(f"reading {topic.name} again")

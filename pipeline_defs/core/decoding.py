@@ -136,6 +136,16 @@ def choose_schema(decodings: Mapping[OffsetRange, Decoding], schema_id: str) -> 
     return [offsets for offsets, decoding in sorted(decodings.items()) if wanted & decoding.schema_ids.keys()]
 
 
+def choose_dead(decodings: Mapping[OffsetRange, Decoding]) -> list[OffsetRange]:
+    """Chooses the ranges that have dead letters."""
+    return [offsets for offsets, decoding in sorted(decodings.items()) if decoding.dead]
+
+
+def choose_outdated(decodings: Mapping[OffsetRange, Decoding], configured: str) -> list[OffsetRange]:
+    """Chooses the ranges that were decoded by other settings than these."""
+    return [offsets for offsets, decoding in sorted(decodings.items()) if decoding.configured != configured]
+
+
 def completeness_of(
     topic: str, manifests: Mapping[OffsetRange, Manifest], decodings: Mapping[OffsetRange, Decoding]
 ) -> list[str]:

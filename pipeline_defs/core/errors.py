@@ -59,6 +59,18 @@ class UnknownTopic(Refused):
     kind = "unknown_topic"
 
 
+class UnknownSubject(Refused):
+    """Refuses a subject, or a version of it, that the schema registry does not have."""
+
+    kind = "unknown_subject"
+
+
+class UnusableSchema(Refused):
+    """Refuses a schema that nothing can be decoded with: not of its language, or of what Spark has no type for."""
+
+    kind = "unusable_schema"
+
+
 class Unavailable(OffsetlakeError):
     """Says that a system outside did not answer; nothing is lost."""
 
@@ -76,6 +88,12 @@ class LakeUnavailable(Unavailable):
     """Says that the lake cannot be read or written."""
 
     kind = "lake_unavailable"
+
+
+class RegistryUnavailable(Unavailable):
+    """Says that the schema registry did not answer, or would not."""
+
+    kind = "registry_unavailable"
 
 
 class OutcomeUnknown(Unavailable):
@@ -136,3 +154,9 @@ class RangesFailed(Violation):
     """Says which ranges of a run are not landed, and why; the others of the run are landed."""
 
     kind = "ranges_failed"
+
+
+class SealFailed(Violation):
+    """Says which runs of ranges could not be sealed, and why; their ranges stay landed as they are."""
+
+    kind = "seal_failed"

@@ -10,7 +10,7 @@ Of a new revision the decoded rows are seen first: a row that is no dead letter 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..core.decoding import Decoding
 from ..core.errors import BrokenManifest, LakeUnavailable
@@ -28,6 +28,10 @@ class Decodings:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._documents: dict[str, Decoding] = {}
+
+    def read_topics(self) -> tuple[str, ...]:
+        """Reads the topics that anything was ever decoded of."""
+        return self.lake.store.folders("decodings")
 
     def read(self, topic: str) -> dict[OffsetRange, Decoding]:
         """Reads the newest revision of every decoding of a topic."""
@@ -57,8 +61,11 @@ class Decodings:
             return decoding
         return self._read(path)
 
-    def publish(self, decoding: Decoding) -> bool:
-        """Gives the files that a decoding names their final names; false where a staged one is gone: decode again."""
+    def publish(self, decoding: Decoding, on_file: Callable[[str], None] = lambda path: None) -> bool:
+        """Gives the files that a decoding names their final names; false where a staged one is gone: decode again.
+
+        `on_file` is told of each as it can be seen.
+        """
         store = self.lake.store
         for path, file in _files(decoding):
             try:
@@ -75,6 +82,7 @@ class Decodings:
             except FileNotFoundError:
                 if store.size(path) != file.bytes:
                     return False
+            on_file(path)
         return True
 
     def _exchange(self, decoding: Decoding, file: StagedFile, path: str) -> None:

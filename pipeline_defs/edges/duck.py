@@ -1,11 +1,12 @@
-"""DuckDB over a lake: one view per topic over the plain glob, `ranges` and `losses` from plan log and manifests.
+"""DuckDB over a lake: one view per topic and tree, `ranges` and `losses` from plan log and manifests.
 
-Reads only.
+Of what is sealed a topic's view reads the sealed files, of everything else the landed ones; which is which is decided by
+offset, once, when it is opened. Reads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -15,7 +16,12 @@ from ..core.coverage import Coverage
 from ..core.errors import Refused
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
+from ..core.seal import Seal
+from ..core.sealing import choose_seals
+from .days import TREE as DAYS
+from .decodings import DEAD_LETTERS, DECODED
 from .lake import Lake, data_path, published_path
+from .seals import Seals, sealed_path
 
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
@@ -35,6 +41,7 @@ _RANGE_SCHEMA = pa.schema(
         ("min_timestamp", pa.timestamp("ms", "UTC")),
         ("max_timestamp", pa.timestamp("ms", "UTC")),
         ("file", pa.string()),
+        ("sealed_file", pa.string()),
         ("sha256", pa.string()),
         ("run_id", pa.string()),
         ("attempt", pa.string()),
@@ -54,6 +61,11 @@ _LOSS_SCHEMA = pa.schema(
     ]
 )
 
+_TABLES = """
+    SELECT CASE table_schema WHEN 'main' THEN '' ELSE table_schema || '.' END || '"' || table_name || '"'
+    FROM information_schema.tables ORDER BY ALL
+"""
+DERIVED_TREES = (DECODED, DEAD_LETTERS, DAYS)
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
            NULL::TIMESTAMPTZ AS "timestamp", NULL::INTEGER AS timestamp_type, NULL::BLOB AS "key", NULL::BLOB AS "value",
@@ -74,13 +86,15 @@ class Duck:
         losses: list[dict[str, Any]] = []
         for topic in topics:
             coverage = lake.coverage(topic)
-            rows += _range_rows(topic, coverage, lake)
+            seals = choose_seals(coverage, Seals(lake).read_published(topic))
+            sealed = {offsets: seal for seal in seals for offsets in seal.ranges}
+            rows += _range_rows(topic, coverage, lake, sealed)
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
-            source = (
-                f"SELECT * FROM read_parquet({_files(topic, coverage, lake)})" if coverage.published else _EMPTY_TOPIC
-            )
-            name = topic.replace('"', '""')
-            self._connection.execute(f'CREATE VIEW "{name}" AS {source}')
+            for schema, source in _views(topic, coverage, lake, sealed):
+                quoted = topic.replace('"', '""')
+                self._connection.execute(
+                    f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}'
+                )
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
@@ -90,24 +104,49 @@ class Duck:
             result = self._connection.execute(sql, list(parameters))
             return [column[0] for column in result.description or []], result.fetchall()
         except duckdb.Error as error:
-            tables = ", ".join(f'"{row[0]}"' for row in self._connection.execute("SHOW TABLES").fetchall())
+            tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
             raise Refused(f"DuckDB refuses the statement: {error}; tables are {tables}") from error
 
 
-def _files(topic: str, coverage: Coverage, lake: Lake) -> str:
-    """Is what to read of a topic, in SQL: the plain glob, or on an object store, which fsspec does not glob, each file."""
-    if lake.store.local_root is not None:
+def _views(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> Iterator[tuple[str, str]]:
+    """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
+    files = _files(topic, coverage, lake, sealed)
+    yield "main", f"SELECT * FROM read_parquet({files})" if files else _EMPTY_TOPIC
+    for tree in DERIVED_TREES:
+        paths = lake.store.list(f"{tree}/{topic}")
+        if paths:
+            found = f"[{', '.join(_literal(lake.store.url(path)) for path in paths)}]"
+            yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true)"
+
+
+def _files(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> str:
+    """Is what to read of a topic's rows, in SQL, empty where there is nothing.
+
+    The plain glob where nothing is sealed; else, and on an object store, which fsspec does not glob, each file. What a
+    sealed file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
+    """
+    if not coverage.published and not sealed:
+        return ""
+    if lake.store.local_root is not None and not sealed:
         return _literal(f"{lake.store.url('data')}/{topic}/**/*.parquet")
     known = coverage.manifests
-    paths = [published_path(known[o]) if o in known else data_path(topic, o) for o in sorted(coverage.published)]
-    return f"[{', '.join(_literal(lake.store.url(path)) for path in (*paths, *coverage.doubles))}]"
+    loose = [published_path(known[o]) if o in known else data_path(topic, o) for o in coverage.published]
+    gone = {f"data/{topic}/{offsets.folder}/{offsets.stem}" for offsets in sealed}
+    paths = {path for path in (*loose, *coverage.doubles) if _without_endings(path) not in gone}
+    paths |= {sealed_path(seal) for seal in sealed.values()}
+    return f"[{', '.join(_literal(lake.store.url(path)) for path in sorted(paths))}]"
+
+
+def _without_endings(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.partition('.')[0]}"
 
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, Any]]:
+def _range_rows(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> list[dict[str, Any]]:
     rows = []
     planned = coverage.log.ranges
     for offsets, state in coverage.states().items():
@@ -124,6 +163,7 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake) -> list[dict[str, An
                 "min_timestamp": file.min_timestamp_ms if file else None,
                 "max_timestamp": file.max_timestamp_ms if file else None,
                 "file": lake.store.url(published_path(manifest)) if manifest and file else None,
+                "sealed_file": lake.store.url(sealed_path(sealed[offsets])) if offsets in sealed else None,
                 "sha256": file.sha256 if file else None,
                 "run_id": manifest.provenance.run_id if manifest else None,
                 "attempt": manifest.provenance.attempt if manifest else None,

@@ -17,15 +17,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from ..core.errors import JarsUnavailable, OffsetlakeError
 from .java import find_java
 
-JarsConf = Literal["broker", "spark"]
+JarsConf = Literal["broker", "spark", "registry"]
+SETUP: Sequence[JarsConf] = ("broker", "spark")  # a registry is for tests, which fetch it when they need it
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 PINS_FILE = Path(__file__).with_name("jars.sha256")
@@ -128,7 +129,7 @@ def _run_ivy(conf: JarsConf, scratch: Path, log: Path) -> None:
         f"-Doffsetlake.pyspark.version={_pyspark_version()}",
         f"-Divy.default.ivy.user.dir={scratch / 'ivy'}",
         *("-jar", ivy, "-ivy", IVY_FILE, "-cache", scratch / "ivy" / "cache", "-confs", conf),
-        *("-types", "jar", "bundle", "-retrieve", f"{scratch}/[conf]/[artifact]-[revision].[ext]"),
+        *("-types", "jar", "bundle", "tar.gz", "-retrieve", f"{scratch}/[conf]/[artifact]-[revision].[ext]"),
     ]
     try:
         with log.open("wb") as output:
@@ -208,7 +209,7 @@ def _locked(cache: Path) -> Iterator[None]:
 def main(arguments: list[str]) -> int:
     """Resolves everything for `make setup` into the directory named; one line on stderr and 1 when it cannot."""
     try:
-        for conf in get_args(JarsConf):
+        for conf in SETUP:
             resolve_jars(conf, Path(*arguments))
     except OffsetlakeError as error:
         sys.stderr.write(f"setup: {error}\n")

@@ -6,7 +6,7 @@ Reads only. No Spark is needed to verify what Spark wrote.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +119,24 @@ def differing_rows(landed: Path, read_again: Path) -> str | None:
         return f"{len(gone)} offsets gone (first {gone[:3]}), {len(come)} offsets new (first {come[:3]})"
     changed = _changed_columns(before, after)
     return f"equal offsets, other values in {', '.join(changed)}"
+
+
+def differing_from_all(originals: Sequence[Path], merged: Path) -> str | None:
+    """Compares a file with others one after the other, column by column; none where it has just their rows, in order."""
+    names = pq.read_schema(merged).names
+    for original in originals:
+        if pq.read_schema(original).names != names:
+            return f"columns are {names}, those of {original.name} {pq.read_schema(original).names}"
+    for name in names:
+        column, at = pq.read_table(merged, columns=[name], memory_map=True).column(name), 0
+        for original in originals:
+            expected = pq.read_table(original, columns=[name], memory_map=True).column(name)
+            if not column.slice(at, len(expected)).equals(expected):
+                return f"column {name} differs in the rows of {original.name}"
+            at += len(expected)
+        if at != len(column):
+            return f"column {name} has {len(column)} rows, its originals {at}"
+    return None
 
 
 def _changed_columns(before: pa.Table, after: pa.Table) -> list[str]:

@@ -15,13 +15,16 @@ from pathlib import Path
 import obstore
 import pytest
 
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.core.sealing import SealOutcome
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import published_path
 from pipeline_defs.edges.store import Answer, Store
 from pipeline_defs.edges.swapping import see, swap
 from pipeline_defs.resources import Edges
+from pipeline_defs.sealing import check_sealed, seal
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.world import World
 
@@ -113,7 +116,7 @@ def test_a_swap_holds_only_for_the_version_that_was_seen() -> None:
 
 @pytest.mark.usefixtures("environment")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
-    """[R-40] Planned, landed, redone, overtaken, audited and queried, with nothing left in staging."""
+    """[R-40] Planned, landed, redone, overtaken, audited, queried and sealed, with nothing left in staging."""
     world.create_topic(2)
     world.send_numbered(250, 0)
     world.send_numbered(60, 1)
@@ -138,6 +141,14 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
         f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL'
     )
     assert rows == sorted(row[:4] for row in world.sent.values())
+    assert not world.edges.lake.store.list("staging")
+
+    (sealed,) = seal(world.name, Attempt("seal", "no-run", "test"), world.tools(), 10**6, every=True)
+    assert (sealed.outcome, sealed.offsets.key) == (SealOutcome.SEALED, "0-0-250")
+    duck = Duck(world.edges.lake, [world.name])
+    assert duck.query(f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL')[1] == rows
+    ((sealed_ranges,),) = duck.query("SELECT count(*) FROM ranges WHERE sealed_file LIKE 's3://%'")[1]
+    assert sealed_ranges == 3 and check_sealed(world.name, world.edges.lake).passed
     assert not world.edges.lake.store.list("staging")
 
 

@@ -136,7 +136,7 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        retirement.retire_keys(world.topic, world.coverage, world.instance, die)
+        retirement.retire_keys(world.topic, world.coverage, world.instance, on_retired=die)
     assert keys_of(world) == keys[2:], "the fault: half of it is done"
     assert world.tick().registered == 0
     coverage = world.coverage

@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.component import build_topic_defs
+from pipeline_defs.core.decoding import find_due
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
 from pipeline_defs.drills.systems import attach, gateway_environment, start_session
-from pipeline_defs.launching import land_through_dagster, open_instance
+from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from pipeline_defs.sealing import seal
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
@@ -30,7 +36,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing what is pending, or replacing what is landed, through Dagster."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, or sealing all."""
 
     settings: Settings
     topic: Topic
@@ -48,11 +54,27 @@ class Task:
             if self.action == "rebuild":
                 rebuild_topic(self.topic, edges, instance)
                 return
+            if self.action in {"decode", "decode_again"}:
+                self._decode(instance, edges)
+                return
+            if self.action == "seal":
+                tools = edges.tools(self.topic, LazyPySparkResource(spark_config=edges.spark_conf()))
+                attempt = Attempt("killed", "no-run", "test")
+                list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
+                return
             coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
             ranges = sorted(coverage.manifests) if replace else coverage.pending()
             how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replace else {"redo": False}
             defs = build_topic_defs(self.topic)
             list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
+
+    def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
+        coverage, known = edges.lake.coverage(self.topic.name), edges.decodings.read(self.topic.name)
+        redo = self.action == "decode_again"
+        published = edges.decodings.read_published(self.topic.name, known)
+        ranges = sorted(known) if redo else find_due(coverage, known, published)
+        defs = build_topic_defs(self.topic)
+        list(decode_through_dagster(self.topic, ranges, edges, instance, redo=redo, topics=defs))
 
 
 @contextmanager

@@ -47,6 +47,7 @@ def test_only_what_is_outside_can_be_retried() -> None:
             "daemon_unavailable",
             "lake_unavailable",
             "outcome_unknown",
+            "registry_unavailable",
             "jars_unavailable",
             "scan_failed",
         )

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -119,11 +120,12 @@ def test_without_network_one_line_names_the_step_and_its_log(tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "jars").iterdir()) == [".lock", "ivy-broker.log"]
 
 
-def test_the_spark_side_is_four_jars_at_the_version_of_pyspark() -> None:
+def test_the_spark_side_is_five_jars_at_the_version_of_pyspark() -> None:
     version = importlib.metadata.version("pyspark")
     assert sorted(jars.read_pins("spark")) == [
         "commons-pool2-2.12.0.jar",
         "kafka-clients-3.9.0.jar",
+        f"spark-avro_2.13-{version}.jar",
         f"spark-sql-kafka-0-10_2.13-{version}.jar",
         f"spark-token-provider-kafka-0-10_2.13-{version}.jar",
     ]
@@ -131,5 +133,13 @@ def test_the_spark_side_is_four_jars_at_the_version_of_pyspark() -> None:
 
 def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
     lines = jars.PINS_FILE.read_text().splitlines()
-    assert all(re.fullmatch(r"[0-9a-f]{64}  (broker|spark)/[^/ ]+\.jar", line) for line in lines)
-    assert len(lines) == len(jars.read_pins("broker")) + len(jars.read_pins("spark"))
+    assert all(
+        re.fullmatch(r"[0-9a-f]{64}  (broker|spark)/[^/ ]+\.jar|[0-9a-f]{64}  registry/[^/ ]+\.tar\.gz", line)
+        for line in lines
+    )
+    assert len(lines) == sum(len(jars.read_pins(conf)) for conf in get_args(jars.JarsConf))
+
+
+def test_setup_fetches_no_registry() -> None:
+    """It is 140 MB, and only the tests need it."""
+    assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == {"registry"}

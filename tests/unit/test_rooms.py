@@ -27,6 +27,8 @@ SYSTEMS: dict[str, str | None] = {
     "prometheus_client": "Prometheus",
     "apprise": "alerts",
     "openlineage": "OpenLineage",
+    "confluent_kafka.schema_registry": "Schema Registry",
+    "httpx2": None,
     "stamina": None,
     "rich": None,
     "click": None,
@@ -44,7 +46,7 @@ ENVIRONMENT = {
     "drills/systems.py": "looks whether a JVM is shared",
 }
 
-WITHOUT_DAGSTER = ["attempt.py", "landing.py", "staging.py", "redo.py", "planner.py", "auditing.py"]
+WITHOUT_DAGSTER = ["attempt.py", "landing.py", "staging.py", "redo.py", "planner.py", "auditing.py", "sealing.py"]
 
 
 @cache

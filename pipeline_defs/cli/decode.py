@@ -1,0 +1,118 @@
+"""`offsetlake decode` and `dead-letters`: what landed records say, and those that cannot be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..core.decoders import Decode
+from ..core.decoding import choose_dead, choose_outdated, choose_schema, find_due
+from ..core.errors import EmptySelection, RangesFailed, Refused
+from ..core.offsets import OffsetRange
+from ..decoded_checks import read_dead_letters
+from ..landing import find_ranges
+from ..launching import decode_through_dagster, open_instance
+from ..resources import Edges
+from ..topics import Topic
+from .progress import progress
+from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
+
+KINDS = "--due, --partition KEY, --dead, --outdated or --schema ID"
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--due", is_flag=True, help="What is landed and not decoded as it is landed now.")
+@click.option("--partition", "keys", multiple=True, metavar="KEY", help="This range, again if it is decoded.")
+@click.option("--dead", is_flag=True, help="Ranges with dead letters, again.")
+@click.option("--outdated", is_flag=True, help="Ranges that another decoder than that of defs.yaml has decoded, again.")
+@click.option("--schema", "schema_id", metavar="ID", help="Ranges with rows of this registry id, again: 7, or value:7.")
+def decode(topic: str, **chosen: Any) -> None:
+    """Decode landed ranges through Dagster, in this process; Kafka is not asked.
+
+    \b
+    Examples:
+      offsetlake decode flights --due
+      offsetlake decode flights --dead
+      offsetlake decode flights --partition 0-0-20000
+    """
+    configured, edges = find_topic(topic), open_edges()
+    check_decodes(configured)
+    edges.check_lake()
+    ranges = _choose(configured, chosen, edges)
+    if not ranges:
+        OUT.print(f"nothing of {topic} is to be decoded")
+        return
+    logging.getLogger("dagster").setLevel(logging.ERROR)
+    failures = []
+    with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
+        edges.watch_step = lambda step, **_: shown.advance() if step == "reported_decoded" else None
+        for launched in decode_through_dagster(configured, ranges, edges, instance, redo=not chosen["due"]):
+            verb = "decoded" if launched.succeeded else "failed"
+            OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
+            if not launched.succeeded:
+                failures.append(f"run {launched.run_id}: {launched.reason}")
+    if failures:
+        raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what they decoded stays decoded", failures)
+
+
+def check_decodes(topic: Topic) -> Decode:
+    """Returns how the topic is decoded; refuses one that is not."""
+    if topic.decode is None:
+        raise Refused(
+            f"topic {topic.name} is not decoded: its defs.yaml has no `decode`; nothing was read or written; say there how its "
+            "keys and values are decoded (docs/decoding.md)"
+        )
+    return topic.decode
+
+
+def _choose(topic: Topic, chosen: dict[str, Any], edges: Edges) -> Sequence[OffsetRange]:
+    given = [name for name, value in chosen.items() if value]
+    if len(given) != 1:
+        found = " and ".join(given) or "nothing"
+        raise EmptySelection(
+            f"ranges of topic {topic.name} are chosen by {found}, expected one of {KINDS}; nothing was decoded"
+        )
+    coverage, known = edges.lake.coverage(topic.name), edges.decodings.read(topic.name)
+    if chosen["keys"]:
+        return find_ranges(topic.name, chosen["keys"], coverage)
+    if chosen["dead"]:
+        return choose_dead(known)
+    if chosen["outdated"]:
+        return choose_outdated(known, check_decodes(topic).fingerprint)
+    if chosen["schema_id"]:
+        return choose_schema(known, chosen["schema_id"])
+    return find_due(coverage, known, edges.decodings.read_published(topic.name, known))
+
+
+@click.command(name="dead-letters")
+@click.argument("topic")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="Of this range; by default of all.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="So many at most.")
+@json_option
+def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Show the records that could not be decoded, with what is wrong. Exit code 1 if there is one.
+
+    \b
+    Examples:
+      offsetlake dead-letters flights
+      offsetlake dead-letters flights --key 0-0-20000 --json
+    """
+    configured, edges = find_topic(topic), open_edges()
+    check_decodes(configured)
+    wanted = find_ranges(topic, keys, edges.lake.coverage(topic)) if keys else None
+    with progress(f"reading dead letters of {topic}"):
+        total, columns, rows = read_dead_letters(configured, wanted, limit, edges)
+    if as_json:
+        print_json({"topic": topic, "dead_letters": total, "shown": [dict(zip(columns, r, strict=True)) for r in rows]})
+    else:
+        print_table(f"{total} dead letters of {topic}", columns, rows)
+        if total > len(rows):
+            OUT.print(f"{len(rows)} of {total} are shown; --limit shows more")
+        if total:
+            OUT.print(f"mend the decoder in defs.yaml, then: offsetlake decode {topic} --dead", soft_wrap=True)
+    if total:
+        raise SystemExit(1)

@@ -1,0 +1,132 @@
+"""Avro schemas as text: one text with what it refers to in it, and closed so that the end of a datum shows.
+
+Nothing here decodes, and no schema is judged beyond what these need. Invariant: a name is defined once, before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED = frozenset({"record", "error", "enum", "fixed"})
+END = bytes.fromhex("a3f01d6c27b859e4")
+"""Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
+VALUE, MARK = "value", "end"
+
+
+def parse_avro(text: str) -> Any:
+    """Reads a schema; a bare name such as `string` is one too. Raises `ValueError`."""
+    if text.strip() in PRIMITIVES:
+        return text.strip()
+    schema = json.loads(text)
+    if not isinstance(schema, dict | list | str):
+        raise ValueError(f"expected a JSON object, list or string, found {text.strip()[:40]}")
+    return schema
+
+
+def inline_references(text: str, references: Iterable[str]) -> str:
+    """Is one schema that needs no other: each named type of `references` is defined where it is first used.
+
+    Avro's parsers read one text and want a type defined before its name is used, once. Names that nobody defines stay.
+    """
+    found = {name: schema for reference in references for name, schema in find_named(parse_avro(reference))}
+    return json.dumps(_Inliner(found).walk(parse_avro(text), ""))
+
+
+def enclose(text: str) -> str:
+    """Is the schema of a datum with `END` behind it: a datum that is cut, or goes on, moves the mark and is found out."""
+    mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
+    fields = [{"name": VALUE, "type": parse_avro(text)}, mark]
+    return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
+
+
+def record_name(text: str) -> str | None:
+    """Is the full name of the record that a schema is of; none for one of another kind."""
+    schema = parse_avro(text)
+    return full_name(schema, "") if isinstance(schema, dict) and schema.get("type") in {"record", "error"} else None
+
+
+def full_name(schema: Mapping[str, Any], namespace: str) -> str:
+    """Is the name of a named type with its namespace, or with the one that encloses it."""
+    name = str(schema.get("name", ""))
+    within = str(schema.get("namespace", namespace))
+    return name if "." in name or not within else f"{within}.{name}"
+
+
+def find_named(schema: Any, namespace: str = "") -> Iterator[tuple[str, Any]]:
+    """Finds each named type of a schema, with its full name; what it says of its namespace is then in the name."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from find_named(branch, namespace)
+    elif isinstance(schema, dict):
+        if schema.get("type") in NAMED:
+            name = full_name(schema, namespace)
+            namespace = name.rpartition(".")[0]
+            yield name, {**schema, "name": name.rpartition(".")[2], "namespace": namespace}
+        for inner in _inner(schema):
+            yield from find_named(inner, namespace)
+
+
+def find_clashes(schema: Any) -> list[str]:
+    """Finds fields that differ from another one of their record in case only: Spark and DuckDB take them for one."""
+    clashes: list[str] = []
+    for name, named in find_named(schema):
+        fields = [str(field["name"]) for field in named.get("fields", ())]
+        folded = [field.lower() for field in fields]
+        clashes += [f"{name}.{field}" for field in fields if folded.count(field.lower()) > 1]
+    return clashes
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields the schemas directly inside one that is written as an object."""
+    yield from (schema[key] for key in ("items", "values") if key in schema)
+    yield from (field["type"] for field in schema.get("fields", ()))
+    if not isinstance(schema.get("type"), str):
+        yield schema.get("type", [])
+
+
+class _Inliner:
+    """Walks a schema in the order in which a parser reads it, and remembers what has been defined."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self._found = found
+        self._defined: set[str] = set()
+
+    def walk(self, schema: Any, namespace: str) -> Any:
+        if isinstance(schema, str):
+            return self._name(schema, namespace)
+        if isinstance(schema, list):
+            return [self.walk(branch, namespace) for branch in schema]
+        kind = schema.get("type")
+        if not isinstance(kind, str):
+            return {**schema, "type": self.walk(kind, namespace)}
+        if kind not in PRIMITIVES | NAMED | {"array", "map"}:
+            return self._name(kind, namespace)
+        if kind in NAMED:
+            name = full_name(schema, namespace)
+            if name in self._defined:  # inside another definition that was put here
+                return name
+            self._defined.add(name)
+            namespace = name.rpartition(".")[0]
+        walked = {key: self.walk(schema[key], namespace) for key in ("items", "values") if key in schema}
+        if "fields" in schema:
+            walked["fields"] = [{**field, "type": self.walk(field["type"], namespace)} for field in schema["fields"]]
+        return {**schema, **walked}
+
+    def _name(self, name: str, namespace: str) -> Any:
+        """Is a primitive's name as it is, else the definition where it is the first use, else the full name."""
+        if name in PRIMITIVES:
+            return name
+        known = next(
+            (each for each in _readings(name, namespace) if each in self._defined or each in self._found), None
+        )
+        if known is None or known in self._defined:
+            return known or name
+        return self.walk(self._found[known], "")
+
+
+def _readings(name: str, namespace: str) -> list[str]:
+    """Are the full names that a name may stand for, the one within its namespace first."""
+    return [name] if "." in name or not namespace else [f"{namespace}.{name}", name]

@@ -1,0 +1,109 @@
+"""The sealed tree of a lake: larger files, each of many landed ranges, and the seals that say which.
+
+    sealed/<topic>/g0/p0003/<start20>-<end20>.<rev>.parquet   the rows of contiguous landed ranges, in offset order
+    seals/<topic>/g0/p0003/<start20>-<end20>.<rev>.json       which ranges, in which revision, with which digests
+
+A seal without its file is not finished, and used by nobody. Every object is immutable; `data/` is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core.errors import BrokenManifest
+from ..core.seal import Seal
+from .lake import Lake
+from .parquet import digest
+from .store import Answer
+
+
+class Seals:
+    """Reads and writes the seals of one lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._read: dict[str, Seal] = {}
+
+    def read_topics(self) -> tuple[str, ...]:
+        """Reads the topics of which anything was ever sealed."""
+        return self._lake.store.folders("seals")
+
+    def read(self, topic: str) -> list[Seal]:
+        """Reads every revision of every seal of a topic."""
+        return [self._read_seal(path) for path in self._lake.store.list(f"seals/{topic}")]
+
+    def read_published(self, topic: str) -> list[Seal]:
+        """Reads the seals whose files are there."""
+        files = self._lake.store.list(f"sealed/{topic}")
+        return [seal for seal in self.read(topic) if files.get(sealed_path(seal)) == seal.file.bytes]
+
+    def is_published(self, seal: Seal) -> bool:
+        """Says whether the seal's file stands under its final name."""
+        return self._lake.store.size(sealed_path(seal)) == seal.file.bytes
+
+    def is_staged(self, seal: Seal) -> bool:
+        """Says whether the staged file that the seal names is still there, whole."""
+        try:
+            with self._lake.local_copy(seal.file.path) as staged:
+                return digest(staged) == seal.file.sha256
+        except FileNotFoundError:
+            return False
+
+    def stage(self, local: Path, path: str) -> None:
+        """Brings a staged file to the lake, where it was not staged there, and makes it durable."""
+        if self._lake.store.local_root is None:
+            self._lake.store.upload(local, path)
+        self._lake.store.make_durable(path)
+
+    def commit(self, seal: Seal) -> Seal:
+        """Decides what the sealed file of this name is; returns the seal that stands, ours or the one that was first."""
+        path = seal_path(seal)
+        scratch = f"staging/{seal.provenance.attempt}/{seal.offsets.key}.seal.json"
+        if self._lake.store.put_new(path, seal.to_json(), scratch) is Answer.COMMITTED:
+            return seal
+        return self._read_seal(path)
+
+    def publish(self, seal: Seal) -> bool:
+        """Publishes the staged file that a seal names; false where it is gone."""
+        try:
+            self._lake.store.publish(seal.file.path, sealed_path(seal))
+        except FileNotFoundError:
+            return self.is_published(seal)
+        return True
+
+    def copies(self, paths: Sequence[str], folder: Path) -> list[Path]:
+        """Gives paths on this machine to read objects from: their own on a local lake, else copies in `folder`."""
+        store = self._lake.store
+        if store.local_root is not None:
+            return [store.local_root / path for path in paths]
+        copies = []
+        for number, path in enumerate(paths):
+            copies.append(folder / f"{number:06d}.parquet")
+            copies[-1].write_bytes(store.get(path) or b"")
+        return copies
+
+    def _read_seal(self, path: str) -> Seal:
+        if path not in self._read:
+            url = self._lake.store.url(path)
+            seal = Seal.from_json(self._lake.store.get(path) or b"", url)
+            if path != seal_path(seal):
+                raise BrokenManifest(
+                    f"seal {url} is of {seal.offsets.text(seal.topic)}, which is not what its name says"
+                )
+            self._read[path] = seal
+        return self._read[path]
+
+
+def sealed_path(seal: Seal) -> str:
+    """Is where a sealed file is published, below the lake's root; each revision has a name of its own."""
+    return f"sealed/{_name(seal)}.parquet"
+
+
+def seal_path(seal: Seal) -> str:
+    """Is where a seal lies, below the lake's root."""
+    return f"seals/{_name(seal)}.json"
+
+
+def _name(seal: Seal) -> str:
+    return f"{seal.topic}/{seal.offsets.folder}/{seal.offsets.stem}.{seal.revision:03d}"

@@ -1,0 +1,114 @@
+"""Avro in Spark, through its own `from_avro`: what was written with whatever schemas, read with one.
+
+Each datum is read with a mark behind it (`core/avro.py`): where the mark does not come out, the datum was cut, goes on, or
+is of another schema. Invariant: no bytes make a Spark job fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..core.avro import END, MARK, VALUE, enclose, inline_references, record_name
+from ..core.decoders import Side
+from .decoded import Decoded
+from .schema_registry import Registered, connect
+from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths
+from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KIND = "AVRO"
+OPTIONS: Mapping[str, str] = {
+    "mode": "PERMISSIVE",
+    "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
+    "enableStableIdentifiersForUnionType": "true",  # a union's columns are named for its types, not for their order
+}
+
+
+def decode_avro(rows: DataFrame, column: str, side: Side) -> Decoded:
+    """Decodes Avro: of Confluent's wire format where `side` has a registry, else plain, written with `side.schema`.
+
+    Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
+    """
+    from pyspark.sql import functions as f
+
+    limit_lengths(rows.sparkSession)
+    if side.registry:
+        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
+    reader = check_schema(rows.sparkSession, side.schema or "", f"the avro schema of the {column}")
+    broken = f.lit(
+        "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"
+    )
+    nothing = f.lit(None).cast("int")
+    return Decoded(
+        _outcome(rows[column], _read(rows[column], reader, reader), f.lit("avro_malformed"), broken, nothing)
+    )
+
+
+def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
+    from pyspark.sql import functions as f
+
+    session, raw = rows.sparkSession, rows[column]
+    writers = {each: _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
+    if side.schema:
+        reader = check_schema(session, side.schema, f"the reader's schema of {wire.topic}'s {column}")
+    else:
+        names = {record_name(text) for text in writers.values()}
+        latest = wire.read_reader(side.subject, side.message or (names.pop() if len(names) == 1 else None))
+        reader = check_schema(session, _text(latest), f"schema {latest.id} of registry {wire.registry.url}")
+    body = f.substring(raw, HEAD + 1, 2**31 - 1)
+    mismatches = {each: find_mismatch(session, text, reader) for each, text in writers.items()}
+    readable = {each: _read(body, text, reader) for each, text in writers.items() if not _is_other(mismatches[each])}
+    datum = choose_by_id(raw, readable, _read(f.lit(None).cast("binary"), reader, reader))
+    failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}
+    error_class, error = wire.explain(raw, failures)
+    schemas = {str(each): text for each, text in writers.items()} | ({} if side.schema else {"reader": reader})
+    return Decoded(_outcome(raw, datum, error_class, error, schema_id(raw)), schemas)
+
+
+def _outcome(raw: Column, datum: Column, error_class: Column, error: Column, written_with: Column) -> Column:
+    """Is what `Decoded` promises; the datum is read once, however often its parts are asked for."""
+    from pyspark.sql import functions as f
+
+    def outcome(read: Column) -> Column:
+        is_right = raw.isNull() | f.equal_null(read[MARK], f.lit(END))
+        return f.struct(
+            f.when(is_right, read[VALUE]).alias("value"),
+            f.when(~is_right, error_class).alias("error_class"),
+            f.when(~is_right, error).alias("error"),
+            written_with.alias("schema_id"),
+        )
+
+    return f.get(f.transform(f.array(datum), outcome), f.lit(0))
+
+
+def _read(body: Column, writer: str, reader: str) -> Column:
+    from pyspark.sql import functions as f
+    from pyspark.sql.avro.functions import from_avro
+
+    return from_avro(f.concat(body, f.lit(END)), enclose(writer), {**OPTIONS, "avroSchema": enclose(reader)})
+
+
+def _text(schema: Registered) -> str:
+    return inline_references(schema.text, schema.references.values())
+
+
+def _is_other(mismatch: Mismatch | None) -> bool:
+    return mismatch is not None and mismatch.is_other_type
+
+
+def _failure(schema: Registered, mismatch: Mismatch | None) -> tuple[str, str]:
+    """Is the class and the text of what is wrong with a record of this schema that could not be read."""
+    if schema.kind != KIND:
+        return "wrong_schema_type", f"schema {schema.id} is {schema.kind}, expected {KIND}"
+    if mismatch:
+        return (
+            "incompatible_schema",
+            f"written with schema {schema.id}, which the reader's cannot read: {mismatch.reason}",
+        )
+    return (
+        "avro_malformed",
+        f"the bytes are not one datum of schema {schema.id}: they end within it, go on behind it, or are of another one",
+    )

@@ -1,0 +1,108 @@
+"""Confluent's wire format in Spark: a 0 byte, four bytes of schema id, and what was written with that schema.
+
+Reads which ids some rows have, and looks them up; tells the rows apart by them. Decodes nothing of what comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.errors import UnusableSchema
+from ..core.subjects import BY_RECORD, name_subject
+from .schema_registry import Registered, Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HEAD = 5
+MOST_IDS = 1_000
+"""Is how many ids are looked up: bytes that are of another format may begin with any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Is what rows of one topic say of their writers; `unknown` are ids that the registry has no schema for."""
+
+    registry: Registry
+    topic: str
+    column: str
+    writers: Mapping[int, Registered]
+    unknown: frozenset[int]
+
+    def read_reader(self, subject: str | None, record: str | None) -> Registered:
+        """Is the latest version of the subject, which all of the rows are read with.
+
+        `record` names the record, or message, where the subject's name has it and writers' schemas do not decide it.
+        """
+        if subject in BY_RECORD and not record:
+            raise UnusableSchema(
+                f"subject {subject} of {self.topic}'s {self.column} needs a record's name, expected `message` beside it in "
+                "defs.yaml; nothing was decoded"
+            )
+        return self.registry.read_latest(name_subject(subject, self.topic, self.column, record or ""))
+
+    def explain(self, raw: Column, failures: Mapping[int, tuple[str, str]]) -> tuple[Column, Column]:
+        """Are the class and the text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
+        from pyspark.sql import functions as f
+
+        strange = f.format_string(f"registry {self.registry.url} has no schema %s", f.conv(f.hex(_number(raw)), 16, 10))
+        found = f.concat(f.length(raw).cast("string"), f.lit(" bytes, "), f.hex(f.substring(raw, 1, HEAD)))
+        short = f.concat(f.lit("expected a 0 byte and four bytes of schema id in front, found "), found)
+        framed = is_framed(raw)
+        classes = {each: f.lit(failure[0]) for each, failure in failures.items()}
+        texts = {each: f.lit(failure[1]) for each, failure in failures.items()}
+        return (
+            choose_by_id(raw, classes, f.when(framed, "unknown_schema_id").otherwise("not_wire_format")),
+            choose_by_id(raw, texts, f.when(framed, strange).otherwise(short)),
+        )
+
+
+def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
+    """Looks up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
+    from pyspark.sql import functions as f
+
+    head = f.when(f.length(column) >= HEAD, f.substring(column, 1, HEAD))
+    counted = rows.groupBy("topic", head.alias("head")).count()
+    found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS).collect()
+    ids = {int.from_bytes(row.head[1:]) for row in found if row.head is not None and row.head[0] == 0}
+    schemas = {schema_id: registry.read_schema(schema_id) for schema_id in sorted(ids) if schema_id < 1 << 31}
+    writers = {schema_id: schema for schema_id, schema in schemas.items() if schema is not None}
+    return Wire(registry, found[0].topic if found else "", column, writers, frozenset(schemas.keys() - writers.keys()))
+
+
+def head_of(schema_id: int) -> bytes:
+    """Are the bytes in front of what was written with a schema."""
+    return b"\0" + schema_id.to_bytes(4)
+
+
+def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) -> Column:
+    """Is the column of the row's schema id; one expression for all rows, so that no id has a file of its own."""
+    from pyspark.sql import functions as f
+
+    head = f.substring(raw, 1, HEAD)
+    chosen = f.when(f.lit(False), otherwise)  # noqa: FBT003
+    for each, choice in choices.items():
+        chosen = chosen.when(head == f.lit(head_of(each)), choice)
+    return chosen.otherwise(otherwise)
+
+
+def schema_id(raw: Column) -> Column:
+    """Is the id in front of a key or value; null where it is not of the wire format."""
+    from pyspark.sql import functions as f
+
+    return f.when(is_framed(raw), f.conv(f.hex(_number(raw)), 16, 10).try_cast("int"))
+
+
+def is_framed(raw: Column) -> Column:
+    """Says whether a key or value has the 0 byte and an id."""
+    from pyspark.sql import functions as f
+
+    return (f.length(raw) >= HEAD) & (f.substring(raw, 1, 1) == f.lit(b"\0"))
+
+
+def _number(raw: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.substring(raw, 2, HEAD - 1)

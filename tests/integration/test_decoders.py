@@ -1,0 +1,376 @@
+"""Avro, Protobuf and JSON Schema on real Spark, with a real registry; the rules of docs/decoding.md, each by its test.
+
+What is decoded was written by others: fastavro, Confluent's serializers, protobuf's own runtime.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow.parquet
+import pytest
+
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
+from pipeline_defs.edges.spark import scan_session
+from pipeline_defs.edges.spark_decoding import DECODERS, RAW_SCHEMA, SparkDecoder
+from pipeline_defs.edges.spark_wire import head_of
+from tests.conftest import JARS
+from tests.support.registry import RunningRegistry, running_registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RAW = "topic string, partition int, offset long, key binary, value binary"
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[RunningRegistry]:
+    with running_registry(JARS) as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Is what became of some records, in their order."""
+
+    rows: Sequence[Any]
+    schemas: Mapping[str, str]
+    type: str
+
+    @property
+    def values(self) -> list[Any]:
+        return [row.value.asDict(recursive=True) if row.value is not None else None for row in self.rows]
+
+    @property
+    def classes(self) -> list[str | None]:
+        return [row.error_class for row in self.rows]
+
+    @property
+    def ids(self) -> list[int | None]:
+        return [row.schema_id for row in self.rows]
+
+
+def decode(spark: SparkSession, records: Sequence[bytes | None], side: Side, topic: str = "orders") -> Outcomes:
+    session = scan_session(spark)
+    rows = session.createDataFrame([(topic, 0, at, None, value) for at, value in enumerate(records)], RAW)
+    decoded = DECODERS[side.format](rows, "value", side)
+    frame = rows.select("offset", decoded.column.alias("v"))
+    rows = frame.select("offset", "v.*").orderBy("offset").collect()
+    return Outcomes(rows, decoded.schemas, frame.schema["v"].dataType["value"].dataType.simpleString())
+
+
+def record(name: str, *fields: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields), **more}
+
+
+def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def avro(schema: Any, datum: Any, schema_id: int | None = None) -> bytes:
+    """Is a datum as fastavro writes it, with the id in front where there is one."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), datum)
+    return (head_of(schema_id) if schema_id is not None else b"") + out.getvalue()
+
+
+ORDER = record("Order", field("id", "long"), field("note", ["null", "string"], default=None))
+
+
+# ---- Avro, plain
+
+
+def test_plain_avro_of_every_type(spark: SparkSession) -> None:
+    """Every type that Avro has a column for, written by fastavro; a date before 1582 is one like others."""
+    schema = record(
+        "All",
+        field("flag", "boolean"),
+        field("small", "int"),
+        field("large", "long"),
+        field("single", "float"),
+        field("double", "double"),
+        field("raw", "bytes"),
+        field("text", "string"),
+        field("day", {"type": "int", "logicalType": "date"}),
+        field("at", {"type": "long", "logicalType": "timestamp-micros"}),
+        field("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+        field("color", {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}),
+        field("four", {"type": "fixed", "name": "Four", "size": 4}),
+        field("list", {"type": "array", "items": "int"}),
+        field("map", {"type": "map", "values": "string"}),
+        field("either", ["int", "string"]),
+        field("inner", record("Inner", field("x", "int"))),
+    )
+    datum = {
+        "flag": True,
+        "small": -1,
+        "large": 1 << 40,
+        "single": 0.5,
+        "double": 0.1,
+        "raw": b"\x00\xff",
+        "text": "ü",
+        "day": date(1500, 1, 1),
+        "at": datetime(2020, 1, 2, 3, 4, 5, 678901, UTC),
+        "price": Decimal("12.34"),
+        "color": "BLUE",
+        "four": b"abcd",
+        "list": [1, 2],
+        "map": {"a": "b"},
+        "either": "word",
+        "inner": {"x": 7},
+    }
+    outcomes = decode(spark, [avro(schema, datum)], Side(Format.AVRO, schema=json.dumps(schema)))
+    expected = {
+        **datum,
+        "at": datetime(2020, 1, 2, 3, 4, 5, 678901, UTC).astimezone().replace(tzinfo=None),
+        "either": {"member_int": None, "member_string": "word"},
+    }
+    assert outcomes.classes == [None]
+    assert outcomes.values == [expected]
+    assert outcomes.schemas == {}, "the configuration has all that decides"
+
+
+def test_what_is_not_one_datum_is_set_aside_alone(spark: SparkSession) -> None:
+    """Cut, with something behind it, empty, of another schema: each is an error of its own record; a null is a null."""
+    whole = avro(ORDER, {"id": 5, "note": "word"})
+    nulls = avro(record("Order", field("note", ["null", "string"])), {"note": None})
+    records = [whole, whole[:-1], whole + b"\0", b"", None, whole + whole, nulls]
+    outcomes = decode(spark, records, Side(Format.AVRO, schema=json.dumps(ORDER)))
+    bad = "avro_malformed"
+    assert outcomes.classes == [None, bad, bad, bad, None, bad, bad]
+    assert outcomes.values == [{"id": 5, "note": "word"}, None, None, None, None, None, None]
+    errors = [row.error for row in outcomes.rows]
+    assert all(("not one datum of the schema" in error) if error else True for error in errors)
+    assert [error is None for error in errors] == [each is None for each in outcomes.classes]
+
+
+def test_a_record_of_nulls_is_no_error(spark: SparkSession) -> None:
+    """Spark gives a struct of nulls for what it cannot read; a record that says null everywhere is told apart."""
+    schema = record("Maybe", field("a", ["null", "int"]), field("b", ["null", "string"]))
+    honest = avro(schema, {"a": None, "b": None})
+    outcomes = decode(spark, [honest, honest[:1]], Side(Format.AVRO, schema=json.dumps(schema)))
+    assert outcomes.values == [{"a": None, "b": None}, None]
+    assert outcomes.classes == [None, "avro_malformed"]
+
+
+def test_no_bytes_make_spark_fail(spark: SparkSession) -> None:
+    """A length is read before what is so long: some bad bytes that ask for 2 GB must not get them; nor must any others."""
+    schema = record(
+        "Lengths", field("of", ["string", "bytes", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}])
+    )
+    claims = [1 << 30, (1 << 31) - 9, (1 << 31) - 1, 1 << 40, -1, -(1 << 62)]
+    greedy = [avro("long", branch) + avro("long", claim) for branch in range(5) for claim in claims]
+    noise = [bytes((at * 7919 + step * 104729 >> 3) & 0xFF for step in range(at % 23)) for at in range(300)]
+    sound = avro(schema, {"of": "word"})
+    outcomes = decode(spark, [*greedy, *noise, sound], Side(Format.AVRO, schema=json.dumps(schema)))
+    assert outcomes.classes[: len(greedy)] == ["avro_malformed"] * len(greedy)
+    assert outcomes.classes[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("{", "Expecting"),
+        ('{"type": "recrod", "name": "R"}', "recrod"),
+        (json.dumps(record("Node", field("next", ["null", "Node"]))), "recursive"),
+        (json.dumps(record("R", field("id", "int"), field("ID", "int"))), "fields differ in case only: R.id, R.ID"),
+        ("5", "expected a JSON object"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_said_before_anything_is_read(
+    spark: SparkSession, schema: str, reason: str
+) -> None:
+    with pytest.raises(UnusableSchema, match=f"the avro schema of the value cannot be used: .*{reason}"):
+        decode(spark, [b""], Side(Format.AVRO, schema=schema))
+
+
+# ---- Avro with a registry
+
+
+def test_interleaved_writers_are_read_as_one(
+    spark: SparkSession, registry: RunningRegistry, topic: str, tmp_path: Path
+) -> None:
+    """[AC21] Of one landed file one decoded file, whatever wrote its records; the latest version reads, and is recorded."""
+    old = record("Order", field("id", "int"))
+    new = record("Order", field("id", "long"), field("note", ["null", "string"], default=None))
+    first, second = (registry.register(f"{topic}-value", json.dumps(schema)) for schema in (old, new))
+    records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
+    now = datetime(2020, 1, 2, tzinfo=UTC)
+    rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
+    spark.createDataFrame(rows, RAW_SCHEMA).coalesce(1).write.parquet(str(tmp_path / "landed"))
+    landed = [*(tmp_path / "landed").glob("*.parquet")]
+    decoder = SparkDecoder(spark, Decode(value=Side(Format.AVRO, registry=registry.url)))
+    schemas = decoder.stage_decoded(landed, tmp_path / "decoded")
+    decoder.stage_dead_letters(landed, tmp_path / "dead")
+    assert (
+        len(landed)
+        == len([*(tmp_path / "decoded").glob("*.parquet")])
+        == len([*(tmp_path / "dead").glob("*.parquet")])
+        == 1
+    )
+    decoded = pyarrow.parquet.read_table(tmp_path / "decoded").to_pylist()
+    dead = pyarrow.parquet.read_table(tmp_path / "dead").to_pylist()
+    assert [row["value"] for row in decoded] == [{"id": 1, "note": None}, {"id": 2, "note": "x"}] * 3
+    assert [row["value_schema_id"] for row in decoded] == [first, second] * 3
+    assert [(row["offset"], row["error_class"], row["value"]) for row in dead] == [
+        (at, "not_wire_format", b"poison") for at in (2, 5, 8)
+    ]
+    assert {name: json.loads(text) for name, text in schemas.items()} == {
+        "value:reader": new,
+        f"value:{first}": old,
+        f"value:{second}": new,
+    }
+
+
+# a rule of docs/decoding.md: the writer's field, what it wrote, the reader's field, what is read
+RULES: Mapping[str, tuple[dict[str, Any] | None, Any, dict[str, Any] | None, Any]] = {
+    "added with a default": (None, None, field("added", "string", default="EUR"), "EUR"),
+    "removed": (field("removed", "string"), "x", None, None),
+    "renamed, by an alias": (field("before", "long"), 1, field("after", "long", aliases=["before"]), 1),
+    "widened from int to long": (field("n", "int"), -1, field("n", "long"), -1),
+    "widened from float to double": (field("x", "float"), 0.5, field("x", "double"), 0.5),
+    "widened from bytes to string": (field("text", "bytes"), b"x", field("text", "string"), "x"),
+    "made nullable": (field("maybe", "long"), 1, field("maybe", ["null", "long"]), 1),
+    "moved": (field("last", "string"), "z", field("last", "string"), "z"),
+}
+
+
+@pytest.fixture(scope="module")
+def evolved(spark: SparkSession, registry: RunningRegistry) -> Outcomes:
+    """Is a record written before all of the rules' changes, and one written after, read together."""
+    before = record("Order", *(rule[0] for rule in RULES.values() if rule[0]))
+    after = record("Order", *reversed([rule[2] for rule in RULES.values() if rule[2]]))
+    written = {rule[0]["name"]: rule[1] for rule in RULES.values() if rule[0]}
+    read = {rule[2]["name"]: rule[3] for rule in RULES.values() if rule[2]}
+    first, last = (registry.register("evolved-value", json.dumps(schema)) for schema in (before, after))
+    records = [avro(before, written, first), avro(after, read, last)]
+    return decode(spark, records, Side(Format.AVRO, registry=registry.url), "evolved")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_field_that_changed_is_read_by_its_rule(evolved: Outcomes, rule: str) -> None:
+    """What was written before the change reads as what was written after it."""
+    writers, _, readers, read = RULES[rule]
+    assert evolved.classes == [None, None]
+    if readers:
+        assert [value[readers["name"]] for value in evolved.values] == [read, read]
+    else:
+        assert writers is not None
+        assert all(writers["name"] not in value for value in evolved.values)
+
+
+def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
+    spark: SparkSession, registry: RunningRegistry, topic: str
+) -> None:
+    """A type that changed, a field without default, another record: Avro's own reason; a record that can be read is."""
+    reader = record("Order", field("id", "long"))
+    writers = [
+        record("Order", field("id", "string")),
+        record("Order", field("number", "long")),
+        record("Refund", field("id", "long")),
+        record("Order", field("id", ["null", "long"])),
+    ]
+    ids = [registry.register(f"{topic}-value", json.dumps(schema)) for schema in writers]
+    side = Side(Format.AVRO, registry=registry.url, schema=json.dumps(reader))
+    data = [{"id": "one"}, {"number": 1}, {"id": 1}, {"id": None}, {"id": 4}]
+    kinds = [0, 1, 2, 3, 3]
+    records = [avro(writers[kind], datum, ids[kind]) for kind, datum in zip(kinds, data, strict=True)]
+    outcomes = decode(spark, records, side, topic)
+    assert outcomes.classes == ["incompatible_schema"] * 4 + [None]
+    assert outcomes.values == [None] * 4 + [{"id": 4}]
+    assert outcomes.ids == [ids[kind] for kind in kinds]
+    reasons = [
+        "type_mismatch at /fields/0/type",
+        "reader_field_missing_default_value at /fields/0",
+        "name_mismatch at /name",
+    ]
+    assert [reason in row.error for reason, row in zip(reasons, outcomes.rows, strict=False)] == [True] * 3
+    assert set(outcomes.schemas) == {str(each) for each in ids}, "the reader's schema is in the configuration"
+
+
+def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
+    spark: SparkSession, registry: RunningRegistry, topic: str
+) -> None:
+    known = registry.register(f"{topic}-value", json.dumps(ORDER))
+    other = registry.register(f"{topic}-other", json.dumps({"type": "object", "properties": {}}), "JSON")
+    datum = avro(ORDER, {"id": 1, "note": None})
+    records = [
+        head_of(known) + datum,
+        head_of(987654) + datum,
+        b"\x00\xff\xff\xff\xff" + datum,
+        b"\x01" + head_of(known)[1:] + datum,
+        b"\x00\x00",
+        b"",
+        head_of(other) + b"{}",
+        head_of(known) + datum + b"!",
+        None,
+    ]
+    outcomes = decode(spark, records, Side(Format.AVRO, registry=registry.url), topic)
+    unknown, unframed = "unknown_schema_id", "not_wire_format"
+    expected = [None, unknown, unknown, unframed, unframed, unframed, "wrong_schema_type", "avro_malformed", None]
+    assert outcomes.classes == expected
+    assert outcomes.ids == [known, 987654, None, None, None, None, other, known, None]
+    assert outcomes.rows[1].error == f"registry {registry.url} has no schema 987654"
+    assert outcomes.rows[3].error.endswith(f"found {5 + len(datum)} bytes, 01{known:08X}")
+
+
+def test_references_are_followed(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+    """Of the reader and of writers, through two steps, by names with and without their namespace."""
+    city = record("City", field("name", "string"), namespace="geo")
+    place = record("Place", field("city", "geo.City"), field("twin", ["null", "City"], default=None), namespace="geo")
+    order = record("Order", field("to", "geo.Place"), field("back", "geo.Place"), namespace="shop")
+    registry.register(f"{topic}-city", json.dumps(city))
+    registry.register(f"{topic}-place", json.dumps(place), "AVRO", **{"geo.City": (f"{topic}-city", 1)})
+    own = registry.register(f"{topic}-value", json.dumps(order), "AVRO", **{"geo.Place": (f"{topic}-place", 1)})
+    named: dict[str, Any] = {}
+    for schema in (city, place):
+        fastavro.parse_schema(schema, named)
+    out = io.BytesIO()
+    datum = {
+        "to": {"city": {"name": "Rome"}, "twin": {"name": "Paris"}},
+        "back": {"city": {"name": "Bonn"}, "twin": None},
+    }
+    fastavro.schemaless_writer(out, fastavro.parse_schema(order, named), datum)
+    outcomes = decode(spark, [head_of(own) + out.getvalue()], Side(Format.AVRO, registry=registry.url), topic)
+    assert outcomes.values == [datum]
+
+
+def test_a_subject_can_be_that_of_the_record(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+    """What Confluent's serializer wrote and registered under the record's name is read with that; without a word of ours."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    schema = json.dumps(record(f"R{topic}", field("id", "int"), namespace="shop"))
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        serializer = AvroSerializer(client, schema, conf={"subject.name.strategy": record_subject_name_strategy})
+        written = serializer({"id": 7}, SerializationContext(topic, MessageField.VALUE))
+    outcomes = decode(spark, [written], Side(Format.AVRO, registry=registry.url, subject="record_name"), topic)
+    assert outcomes.values == [{"id": 7}]
+
+
+def test_a_registry_that_does_not_answer_is_one_error(spark: SparkSession, registry: RunningRegistry) -> None:
+    """No record is set aside for it. The control is every other test."""
+    nobody = "http://127.0.0.1:9"
+    with pytest.raises(RegistryUnavailable, match=f"registry {nobody} does not answer, within 3 tries"):
+        decode(spark, [avro(ORDER, {"id": 1, "note": None}, 1)], Side(Format.AVRO, registry=nobody))
+    elsewhere = registry.url.replace("ccompat", "nowhere")
+    with pytest.raises(UnknownSubject, match="has no subject orders-value"):
+        decode(spark, [b""], Side(Format.AVRO, registry=elsewhere))
+    with pytest.raises(BadSetting, match="registry 'nonsense' is no address of a Schema Registry"):
+        decode(spark, [b""], Side(Format.AVRO, registry="nonsense"))

@@ -1,0 +1,78 @@
+"""A real Schema Registry for the tests: Apicurio's, with Confluent's REST API, in a process of its own and in memory."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import stamina
+
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.java import find_java
+
+START_SECONDS = 120
+LISTENING = re.compile(r"Listening on: http://127\.0\.0\.1:(\d+)")
+API = "apis/ccompat/v7"
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+
+
+class RunningRegistry:
+    """Is the registry while it runs."""
+
+    def __init__(self, url: str) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        self.url = url
+        self._client = SchemaRegistryClient({"url": url, "timeout": 30})
+
+    def close(self) -> None:
+        self._client.close()
+
+    def register(self, subject: str, text: str, kind: str = "AVRO", **references: tuple[str, int]) -> int:
+        """Registers a schema and returns its id; `references` are subject and version by the name that the text uses."""
+        from confluent_kafka.schema_registry import Schema, SchemaReference
+
+        named = [SchemaReference(name, *of) for name, of in references.items()]
+        return self._client.register_schema(subject, Schema(text, kind, named))
+
+
+@contextmanager
+def running_registry(jars: Path) -> Iterator[RunningRegistry]:
+    """Runs a registry while the context is open, once it answers; nothing is left of it."""
+    (archive,) = resolve_jars("registry", jars)
+    options = ("-Dquarkus.http.host=127.0.0.1", "-Dquarkus.http.port=0")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        (program,) = folder.glob("*-runner.jar")
+        log = folder / "registry.log"
+        with log.open("w") as output:
+            command = [find_java(), *QUICK, *options, "-jar", program]
+            process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            running = RunningRegistry(f"http://127.0.0.1:{_read_port(process, log)}/{API}")
+            yield running
+            running.close()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _read_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Is the port that it says it listens on, once it does."""
+    for attempt in stamina.retry_context(
+        on=LookupError, timeout=START_SECONDS, attempts=None, wait_initial=0.2, wait_max=0.2
+    ):
+        with attempt:
+            said = log.read_text()
+            assert process.poll() is None, said
+            if not (found := LISTENING.search(said)):
+                raise LookupError("the registry does not listen yet")
+            return int(found[1])
+    raise AssertionError("unreachable")
