@@ -29,7 +29,7 @@ class Latest:
     def __post_init__(self) -> None:
         if not 1 <= self.buckets <= MOST_BUCKETS:
             raise BadSetting(
-                f"found {self.buckets} as `latest.buckets`, expected 1 to {MOST_BUCKETS}; nothing was read or written; correct it"
+                f"found {self.buckets} as `latest.buckets`, expected 1 to {MOST_BUCKETS}; nothing was written; correct it"
             )
 
 
