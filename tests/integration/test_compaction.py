@@ -151,7 +151,7 @@ def test_an_explicit_replace_takes_the_place_of_the_landed_file_in_one_step(worl
 
 
 def test_what_is_replaced_is_decoded_again(world: World) -> None:
-    """[R-75] A range whose landed file was exchanged is due, and its decoded rows become those of the new file."""
+    """[R-70] A range whose landed file was exchanged is due, and its decoded rows become those of the new file."""
     world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)))
     land_and_compact(world)
     world.decode()

@@ -14,7 +14,7 @@ from pipeline_defs.core.errors import BrokenManifest
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.seal import FOOTER_BYTES, Original, Seal, SealProvenance
-from pipeline_defs.core.sealing import SealPlan, choose_seals, is_current, plan_seals, verify_sealed
+from pipeline_defs.core.sealing import SealPlan, choose_seals, find_superseded, is_current, plan_seals, verify_sealed
 from tests.properties.test_coverage_laws import Lake, lakes
 from tests.support.strategies import EPOCH_MS, TOPIC, staged_file
 
@@ -171,6 +171,18 @@ def test_of_seals_that_overlap_one_is_used_and_of_replaced_ranges_none(
     shuffled = list(seals)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
     assert choose_seals(lake.coverage, shuffled) == used
+
+
+@given(sealed_lakes())
+def test_what_nobody_reads_is_found_with_since_when(drawn: tuple[Lake, list[Seal]]) -> None:
+    """[R-65] All but what is used; not before the last seal or revision that could have taken its place."""
+    lake, seals = drawn
+    later = [replace(s, provenance=replace(s.provenance, sealed_at_ms=EPOCH_MS + n)) for n, s in enumerate(seals)]
+    used, found = choose_seals(lake.coverage, later), find_superseded(lake.coverage, later)
+    assert [seal for seal in later if seal not in used] == [seal for seal, _ in found]
+    for seal, since_ms in found:
+        over = [other for other in later if not set(other.ranges).isdisjoint(seal.ranges)]
+        assert since_ms == max(other.provenance.sealed_at_ms for other in over)
 
 
 @given(sized_lakes(), st.data())
