@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -20,6 +20,7 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
 from ..core.manifest import Manifest
+from ..days import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
 from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, read_flights
@@ -69,7 +70,7 @@ def demo(once: bool) -> None:
             OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
-            _watch_decoding(edges, topic)
+            _watch_deriving(edges, topic)
             with OUT.status("auditing through Dagster"):
                 run_id, audited = server.run_job(topic.audit_job)
             is_good = _print_summary(edges, started_ms, run_id)
@@ -145,22 +146,35 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
             time.sleep(0.5)
 
 
-def _watch_decoding(edges: Edges, topic: Topic) -> None:
-    """Shows landed ranges as they are decoded, until all of them are."""
+def _watch_deriving(edges: Edges, topic: Topic) -> None:
+    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, then days."""
     ranges = len(edges.lake.coverage(TOPIC).log.ranges)
-    left, moved = ranges, time.monotonic()
-    with _bar("decoding ranges", ranges) as (bar, task):
-        while due := len(read_due(topic, edges)):
-            bar.update(task, completed=ranges - due)
-            if due != left:
-                left, moved = due, time.monotonic()
+    _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
+    days = topic.days
+    if days is not None:
+
+        def due() -> int:
+            situation = read_days(TOPIC, days, edges.day_files, edges.decodings)
+            return len(list(situation.updates(days, edges.now_ms())))
+
+        _watch("putting flights into their days", due(), due)
+
+
+def _watch(text: str, total: int, due: Callable[[], int]) -> None:
+    """Shows how much of `total` is done, until nothing is due."""
+    left, moved = total, time.monotonic()
+    with _bar(text, total) as (bar, task):
+        while now := due():
+            bar.update(task, completed=max(0, total - now))
+            if now != left:
+                left, moved = now, time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
                 raise NothingHappens(
-                    f"{due} of {ranges} ranges are not decoded and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
+                    f"{text}: {now} of {total} are left and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
                     "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
                 )
             time.sleep(0.5)
-        bar.update(task, completed=ranges)
+        bar.update(task, completed=total)
 
 
 def _print_dead_letters(edges: Edges, topic: Topic) -> None:
