@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
 
+from pipeline_defs.cli import cli
 from pipeline_defs.core.day_dispatch import DayRequest
+from pipeline_defs.core.errors import BadKey
 from pipeline_defs.day_due import DaysTick, day_run_request, run_days_tick
 from pipeline_defs.days_checks import COMPLETE, OUTSIDE
 from pipeline_defs.days_launching import LaunchedDays, update_through_dagster
-from tests.support.daily import configure, digests, event, expected, shown
+from pipeline_defs.project import plan_project, write_project
+from tests.support.daily import AT, SCHEMA, START, configure, digests, event, expected, shown
 from tests.support.world import World
 
 
@@ -114,3 +122,54 @@ def test_a_run_that_fails_is_red_and_asked_for_again_later(world: World) -> None
     file.write_bytes(whole)
     assert run(world, again).succeeded
     assert shown(world) == expected(world)
+
+
+@pytest.fixture
+def command(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+    """Runs `offsetlake` in a project whose topic has days, as a person types it."""
+    write_project(plan_project(tmp_path / "shop", [world.name], None))
+    (file,) = (tmp_path / "shop").rglob("defs.yaml")
+    decode = f"{{key: {{format: string}}, value: {{format: json, inline_schema: '{SCHEMA}'}}}}"
+    days = f"{{start: {START}, event_time: {AT.path}}}"
+    file.write_text(f"{file.read_text()}  decode: {decode}\n  days: {days}\n")
+    monkeypatch.chdir(tmp_path / "shop")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    settings = {
+        "OFFSETLAKE_HOME": world.settings.home,
+        "OFFSETLAKE_LAKE": world.settings.lake,
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": world.settings.bootstrap_servers,
+        "DAGSTER_HOME": world.settings.dagster_home,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(value))
+    return lambda *arguments: CliRunner().invoke(cli, [*arguments])
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+def test_the_command_brings_days_up_to_date_and_makes_them_anew(world: World, command: Callable[..., Result]) -> None:
+    """Through Dagster, in its own process; SQL has the days as a view; what is no day of the topic is refused."""
+    configure(world)
+    world.create_topic(1)
+    world.send(event(f"2013-01-0{1 + n % 3}", n) for n in range(60))
+    world.plan_and_land()
+    world.decode()
+    first = command("days", world.name)
+    assert first.exit_code == 0, (first.output, first.exception)
+    assert "brought up to date 3 days from 2013-01-01 to 2013-01-03 in run" in first.output
+    assert shown(world) == expected(world)
+    assert f"no day of {world.name} is due; 3 are up to date" in command("days", world.name).output
+    before = digests(world)
+    again = command("days", world.name, "--day", "2013-01-02")
+    assert "brought up to date 2013-01-02 in run" in again.output
+    assert metadata(world, "2013-01-02")["outcome"] == "unchanged"
+    (world.lake_folder / "days" / world.name / "2013-01-03.parquet").unlink()
+    assert "brought up to date 2013-01-03 in run" in command("days", world.name).output
+    assert "3 days from 2013-01-01 to 2013-01-03" in command("days", world.name, "--whole").output
+    assert {day: digest for day, (digest, _) in digests(world).items()} == {day: d for day, (d, _) in before.items()}
+    found = command(
+        "sql", f'SELECT event_time::DATE AS day, count(*) FROM days."{world.name}" GROUP BY ALL ORDER BY ALL'
+    )
+    assert "2013-01-02 │           20" in found.output, found.output
+    refused = command("days", world.name, "--day", "2012-12-31")
+    assert isinstance(refused.exception, BadKey)
+    assert "day '2012-12-31' is none of this topic's: expected one from 2013-01-01 to today" in str(refused.exception)
