@@ -96,7 +96,7 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
                 continue
             if file.min_timestamp_ms < end_ms and file.max_timestamp_ms >= start_ms:
                 chosen.append(offsets)
-        elif offsets in coverage.log.ranges and offsets.generation == coverage.log.generation:
+        elif offsets.generation == coverage.log.generation:
             first, last = unlanded.get(offsets.partition, (0, 0))
             if offsets.start < last and offsets.end > first:
                 chosen.append(offsets)
