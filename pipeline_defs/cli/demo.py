@@ -42,6 +42,11 @@ SELECT "partition", count(*) AS records, count(DISTINCT "key") AS aircraft, min(
        max("timestamp") AS last_departure
 FROM flights GROUP BY ALL ORDER BY ALL
 """
+DERIVED_QUERY = """
+SELECT event_time::DATE AS day, count(*) AS flights, count(DISTINCT key) AS aircraft,
+       round(avg(value.dep_delay), 1) AS mean_delay_minutes
+FROM days.flights GROUP BY ALL ORDER BY mean_delay_minutes DESC LIMIT 5
+"""
 
 
 class NothingHappens(OffsetlakeError):
@@ -70,14 +75,15 @@ def demo(once: bool) -> None:
             OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
-            _watch_deriving(edges, topic)
             with OUT.status("auditing through Dagster"):
                 run_id, audited = server.run_job(topic.audit_job)
             is_good = _print_summary(edges, started_ms, run_id)
-            _print_dead_letters(edges, topic)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
-            OUT.print("every record is landed, every check is green")
+            OUT.print("every record is landed, every check is green; what is derived from them comes next")
+            _watch_deriving(edges, topic)
+            _print_dead_letters(edges, topic)
+            _print_derived(edges)
             if not once:
                 OUT.print(f"Dagster stays at [bold]{server.url}[/]; press Ctrl-C to stop all of it", soft_wrap=True)
                 _wait_for_interrupt(server)
@@ -184,6 +190,12 @@ def _print_dead_letters(edges: Edges, topic: Topic) -> None:
     shown = [[str(row[index])[:SHOWN_CHARACTERS] for index in keep] for row in rows]
     title = f"{total} records could not be decoded and are set aside: `offsetlake dead-letters {TOPIC}`"
     print_table(title, [columns[index] for index in keep], shown)
+
+
+def _print_derived(edges: Edges) -> None:
+    columns, answer = Duck(edges.lake, [TOPIC]).query(DERIVED_QUERY)
+    OUT.print(DERIVED_QUERY.strip(), style="dim")
+    print_table("DuckDB over what is derived", columns, answer)
 
 
 def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
