@@ -16,6 +16,7 @@ from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
 from .spark_json import decode_json
+from .spark_protobuf import decode_protobuf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -73,6 +74,7 @@ DECODERS: Mapping[Format, Decoder] = {
     Format.STRING: decode_string,
     Format.JSON: _decode_json,
     Format.AVRO: decode_avro,
+    Format.PROTOBUF: decode_protobuf,
 }
 
 
