@@ -103,7 +103,7 @@ def _read(rows: DataFrame, body: Column, file: ProtoFile, message: Descriptor) -
     decode: Any = batch_decoder(
         file.descriptors, message.full_name, wanted
     )  # its types are strings to pyspark's overloads
-    read: Column = pandas_udf(decode, returned)(body)
+    read: Column = pandas_udf(decode, returned)(body)  # type: ignore[call-overload]  # its stubs know no struct
     return read
 
 
