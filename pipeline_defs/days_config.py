@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Annotated
 
 import dagster as dg
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from .core.calendar import parse_day
 from .core.days import Days, EventTime
 from .core.decoders import Decode
 from .core.errors import BadSetting
-
-
-def _as_text(value: object) -> object:
-    return value.isoformat() if isinstance(value, date) else value  # as YAML reads 2013-01-01 without quotes
 
 
 def _day(value: str) -> str:
@@ -28,7 +23,7 @@ def _day(value: str) -> str:
 class DaysConfig(dg.Model, dg.Resolvable):
     """Says how a topic's decoded rows are put into days."""
 
-    start: Annotated[str, BeforeValidator(_as_text), AfterValidator(_day)] = Field(
+    start: Annotated[str, AfterValidator(_day)] = Field(
         description="the first day, such as 2013-01-01; rows of days before stay in the decoded ranges only"
     )
     event_time: str = Field(

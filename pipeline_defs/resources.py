@@ -17,7 +17,7 @@ from .core.days import Days
 from .core.decoders import Decode
 from .core.errors import BadSetting
 from .days import DayTools
-from .decoding import DecodeTools
+from .decoded_staging import DecodeTools
 from .edges.days import DayFiles
 from .edges.decodings import Decodings
 from .edges.jars import read_pins, resolve_jars
