@@ -201,7 +201,7 @@ def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(
 
     def read() -> None:
         nonlocal reads
-        while not ended.is_set():
+        while not ended.wait(0.02):
             rows = topic.shown()
             found = {row[4]: row[5]["n"] for row in rows}
             if len(rows) != 20 or any(found[key] not in {old[key], new[key]} for key in old):
