@@ -85,7 +85,7 @@ def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], An
     ("kind", "seed"),
     [
         ("struct", 2),
-        ("binary", 3),
+        pytest.param("binary", 3, marks=pytest.mark.long),
         *(pytest.param(kind, seed, marks=pytest.mark.long) for seed in range(10, 16) for kind in KEYS),
     ],
 )
