@@ -18,7 +18,7 @@ from .ledger import is_accepted, loss_text
 from .progress import read_situation
 from .projection import read_reason
 from .resources import Edges
-from .topics import TOPIC_TAG, Topic
+from .topics import TOPIC_TAG, Topic, raw_key
 
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
@@ -99,7 +99,7 @@ def build_failure_sensor() -> dg.SensorDefinition:
         context.log.error(text)
         if TOPIC_TAG in run.tags:
             metadata: Mapping[str, str] = {"failed_run": run.run_id, "job": run.job_name, "reason": reason}
-            observation = dg.AssetObservation(["raw", run.tags[TOPIC_TAG]], description=text, metadata=metadata)
+            observation = dg.AssetObservation(raw_key(run.tags[TOPIC_TAG]), description=text, metadata=metadata)
             context.instance.report_runless_asset_event(observation)
         for url in _tell(f"Offsetlake: {run.job_name} failed", [text], edges):
             context.log.error("alert of run %s not delivered to %s", run.run_id, url)

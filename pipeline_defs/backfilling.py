@@ -1,4 +1,4 @@
-"""Backfills from the command line: what a person means, as keys, and as a Dagster backfill that the daemon executes.
+"""Backfills that people ask for, as keys, as a preview, and as a Dagster backfill that the daemon executes.
 
 Through Dagster's own backfill objects on its instance, so the UI shows it as any other and can cancel it.
 """
@@ -12,7 +12,6 @@ from typing import Any
 import dagster as dg
 from dagster import AssetRecordsFilter, RunsFilter
 from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
-from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionStatus, PartitionBackfill
 from dagster._core.utils import make_new_backfill_id
 
@@ -20,16 +19,14 @@ from .core.coverage import Coverage
 from .core.errors import DaemonUnavailable
 from .core.offsets import OffsetRange
 from .core.selection import Selection, choose_failed, choose_times
-from .definitions import build_defs
-from .launching import land_config
+from .daemons import HEARTBEAT_SECONDS, is_silent, read_silence
+from .moments import time_text
 from .projection import read_order, read_tried, register_keys
+from .raw_asset import land_config
 from .resources import Edges
 from .siblings import BACKFILL_TAG
-from .topics import REDO_TAG, TOPIC_TAG, Topic
+from .topics import REDO_TAG, Duty, Topic
 
-DAEMON = "BACKFILL"
-HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
-SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
 
@@ -52,13 +49,12 @@ def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:
-    """Selects what has records of a time; the broker is asked only where something is not landed."""
-    unlanded: dict[int, tuple[int, int]] = {}
+    """Selects what may have records of a time; the broker is asked only where something is not landed."""
+    unlanded: dict[int, int] = {}
     if coverage.pending():
         kafka = edges.kafka(topic)
         marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
-        first, last = (kafka.read_offsets_at(topic.name, marks, moment_ms) for moment_ms in (start_ms, end_ms))
-        unlanded = {partition: (first[partition], last[partition]) for partition in marks}
+        unlanded = kafka.read_offsets_at(topic.name, marks, start_ms)
     return choose_times(coverage, start_ms, end_ms, unlanded)
 
 
@@ -86,16 +82,32 @@ def preview_rows(coverage: Coverage, ranges: Sequence[OffsetRange]) -> list[dict
     return rows
 
 
-def read_silence(instance: dg.DagsterInstance, now_seconds: float) -> float | None:
-    """Reads for how many seconds the daemon that executes backfills has said nothing; none where it never has."""
-    heartbeat = instance.get_daemon_heartbeats().get(DAEMON)
-    return now_seconds - heartbeat.timestamp if heartbeat else None
+def preview_totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Sums up a preview: ranges by state, offsets, and what of them is landed."""
+    states = [row["state"] for row in rows]
+    return {
+        "ranges_by_state": {state: states.count(state) for state in sorted(set(states))},
+        "offsets": sum(row["offsets"] for row in rows),
+        "rows": sum(row["rows"] or 0 for row in rows),
+        "bytes": sum(row["bytes"] or 0 for row in rows),
+    }
+
+
+def preview_table(rows: Sequence[dict[str, Any]], most: int) -> str:
+    """Is a preview as a table in Markdown, of `most` ranges."""
+    lines = ["| key | state | offsets | rows | bytes | first record | last record |", "|---|---|---|---|---|---|---|"]
+    for row in rows[:most]:
+        counts = ("-" if row[name] is None else f"{row[name]:,}" for name in ("offsets", "rows", "bytes"))
+        moments = (time_text(row[f"{name}_timestamp_ms"]) for name in ("min", "max"))
+        lines.append(f"| {' | '.join([row['key'], row['state'], *counts, *moments])} |")
+    more = [f"\nand {len(rows) - most:,} more"] if len(rows) > most else []
+    return "\n".join([*lines, *more])
 
 
 def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
     """Refuses to go on where no Dagster daemon executes backfills; raises `DaemonUnavailable`."""
-    silent_seconds = read_silence(instance, now_seconds)
-    if silent_seconds is None or silent_seconds > SILENT_AFTER_SECONDS:
+    silent_seconds = read_silence(instance, "BACKFILL", now_seconds)
+    if is_silent(silent_seconds):
         last = "has never run" if silent_seconds is None else f"was last heard of {silent_seconds:.0f} s ago"
         raise DaemonUnavailable(
             f"no Dagster daemon executes backfills of the instance at {instance.root_directory}: it {last}, expected every "
@@ -113,33 +125,37 @@ def launch_backfill(
     redo: bool,
     on_change: str = "keep",
     title: str = "",
-    topics: dg.Definitions | None = None,
+    duty: Duty | None = None,
 ) -> str:
-    """Gives Dagster a backfill of just these ranges, and returns its id; keys that Dagster lacks are registered first."""
+    """Gives Dagster a backfill of just these ranges, and returns its id; keys that Dagster lacks are registered first.
+
+    Of landing, where `duty` says nothing else.
+    """
+    duty = duty or topic.landing
     now_seconds = edges.now_ms() / 1000
     check_daemon(instance, now_seconds)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=ranges)
-    graph = build_defs(edges, topics=topics).get_repository_def().asset_graph
-    chosen = {AssetKeyPartitionKey(topic.asset_key, offsets.key) for offsets in ranges}
+    chosen = topic.partitions.empty_subset().with_partition_keys([offsets.key for offsets in ranges])
     backfill_id: str = make_new_backfill_id()
     backfill = PartitionBackfill.from_asset_graph_subset(
         backfill_id=backfill_id,
-        asset_graph_subset=AssetGraphSubset.from_asset_partition_set(chosen, graph),
+        asset_graph_subset=AssetGraphSubset({duty.asset_key: chosen}),  # type: ignore[call-arg]  # it has a default
         backfill_timestamp=now_seconds,
-        tags={TOPIC_TAG: topic.name, REDO_TAG: "yes" if redo else "no"},
+        tags={**duty.tags, REDO_TAG: "yes" if redo else "no"},
         dynamic_partitions_store=instance,
         title=title or None,
         description=None,
-        run_config=land_config(topic, on_change),
+        run_config=land_config(topic, on_change) if duty == topic.landing else {},
     )
     instance.add_backfill(backfill)
     return backfill_id
 
 
 def follow_backfill(
-    topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance
+    topic: Topic, backfill_id: str, keys: Collection[str], instance: dg.DagsterInstance, duty: Duty | None = None
 ) -> Iterator[BackfillState]:
     """Yields how far the backfill is, each time it is asked, until it has ended."""
+    asset_key = (duty or topic.landing).asset_key
     wanted, done, cursor = frozenset(keys), set[str](), 0
     while True:
         backfill = instance.get_backfill(backfill_id)
@@ -147,7 +163,7 @@ def follow_backfill(
             raise DaemonUnavailable(f"backfill {backfill_id} of topic {topic.name} is gone from Dagster's database")
         run_ids = set(instance.get_run_ids(RunsFilter(tags={BACKFILL_TAG: backfill_id})))
         found = instance.fetch_materializations(
-            AssetRecordsFilter(topic.asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
+            AssetRecordsFilter(asset_key, after_timestamp=backfill.backfill_timestamp, after_storage_id=cursor),
             limit=EVENTS_AT_ONCE,
             ascending=True,
         ).records

@@ -12,7 +12,9 @@ from typing import Any
 
 import dagster as dg
 
+from .core.days import Days
 from .core.decoders import Decode
+from .core.latest import Latest
 from .edges.spark import RAW_COLUMNS
 from .edges.store import Store
 from .settings import PROJECT
@@ -117,6 +119,45 @@ def decoded_description(topic: Topic, decode: Decode) -> str:
           {decode.budget.records} of a range, or more than {decode.budget.share:.2%}, and the range fails.
         - `rows + dead letters + holes + lost` are the offsets of the range, always; the check `decoded_completeness` proves it.
         - Materialising a range again decodes it again; what comes out otherwise takes the place of what was there.
+        """,
+    )
+
+
+def days_description(topic: Topic, days: Days) -> str:
+    """Says what the asset of event days is, and what becomes of late records."""
+    return _described(
+        topic,
+        f"""
+        The decoded records of Kafka topic `{topic.name}` by the day of their event, `{days.event_time.path}`, in UTC. **One
+        partition is one day is one Parquet file**, `days/{topic.name}/2013-01-01.parquet`; the columns are those of
+        `decoded/{topic.name}`, and `event_time`.
+
+        - A record that comes late, be it years, is put into its own day: that file is exchanged in one step, no other is
+          touched, and there is never a second file of a day. Who reads `days/{topic.name}/*.parquet` sees each record once.
+        - `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
+        - The sensor `{topic.days_sensor}` asks for the days that decoded ranges touch. Materialising a day makes it anew from
+          all its ranges; the same rows are the same file.
+        - Rows of days before {days.start}, of days to come and without a time stay in `decoded/{topic.name}`; the check
+          `rows_outside_of_days` names them.
+        """,
+    )
+
+
+def latest_description(topic: Topic, config: Latest) -> str:
+    """Says what the latest state is, and when it is right."""
+    return _described(
+        topic,
+        f"""
+        **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
+        record is a tombstone (its value is null). Records without a key are left out. Newest is what has the greatest
+        `generation`, `partition`, `offset`, whenever it arrived.
+
+        - {config.buckets} Parquet files, each with the keys of one bucket (a hash of the key) and exchanged in one step:
+          who reads `latest/{topic.name}/*.parquet` sees each key once, at every moment.
+        - Each file says in its footer which ranges went into it. An update brings in what is new and what was decoded again;
+          the outcome is that of a full recomputation, and the check `latest_recomputed` shows it of one bucket each time.
+        - The sensor `{topic.latest_sensor}` asks for an update where one is due. Materialising does nothing where none is;
+          the run's config `full: true` makes every bucket from all ranges.
         """,
     )
 

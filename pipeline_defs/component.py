@@ -5,6 +5,7 @@ A wrong key or value is refused when definitions load, with file, line and what 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -13,17 +14,22 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from .alerts import build_watch
+from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
+from .days_config import DaysConfig
+from .days_defs import build_days
 from .decode_config import DecodeConfig
 from .decoded_asset import build_decoded_asset
 from .decoded_checks import build_decoded_checks
 from .deriving import build_derive_sensor
 from .housekeeping import build_retirement
+from .latest_config import LatestConfig
+from .latest_defs import build_latest
 from .raw_asset import build_raw_asset
 from .seal_job import build_sealing
 from .sensors import build_sensor
@@ -119,6 +125,14 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="how landed ranges are decoded into an asset of their own; not at all by default"
     )
 
+    days: DaysConfig | None = Field(
+        default=None, description="how decoded rows are put into event days; not at all by default"
+    )
+
+    latest: LatestConfig | None = Field(
+        default=None, description="how the latest decoded record of each key is kept; not at all by default"
+    )
+
     def as_topic(self, project: Path | None = None) -> Topic:
         """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
         start: str | int = self.start
@@ -133,6 +147,8 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             isolation_level=cast("Literal['read_committed', 'read_uncommitted']", self.isolation_level),
             budget=self.budget,
         )
+        decode = self.decode.as_decode(project or find_project()) if self.decode else None
+        days = self.days.as_days(self.topic, decode) if self.days else None
         on_loss = cast("Literal['fail', 'record']", self.on_loss)
         return Topic(
             self.topic,
@@ -144,7 +160,9 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             owners=tuple(self.owners),
             tags=self.tags,
             description=self.description,
-            decode=self.decode.as_decode(project or find_project()) if self.decode else None,
+            decode=replace(decode, event_time=days.event_time) if decode and days else decode,
+            days=days,
+            latest=self.latest.as_latest(self.topic, decode) if self.latest else None,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -188,7 +206,10 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             )
         ],
     )
-    return dg.Definitions.merge(own, build_retirement(topic), build_sealing(topic), build_decoding(topic, lake))
+    jobs = [build(topic) for build in (build_retirement, build_sealing, build_backfill)]
+    return dg.Definitions.merge(
+        own, *jobs, build_decoding(topic, lake), build_days(topic, lake), build_latest(topic, lake)
+    )
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:

@@ -17,7 +17,7 @@ from .definitions import build_defs
 from .landing import find_ranges
 from .project import read_dagster_yaml
 from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
-from .raw_asset import RANGES_PER_RUN
+from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
 from .settings import find_project
 from .topics import REDO_TAG, Duty, Topic
@@ -107,14 +107,9 @@ def _run_ranges(
             tags=tags | _range_tags(request),
             run_config={**QUIET, **run_config},
         )
-        if _was_interrupted(instance, result.run_id):
+        if was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt
-        yield Launched(result.run_id, request.ranges, result.success, _reason(result))
-
-
-def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
-    """Is the run config of the topic's raw asset, as `raw_asset.LandConfig` validates it."""
-    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
+        yield Launched(result.run_id, request.ranges, result.success, reason_of(result))
 
 
 def _range_tags(request: Request) -> dict[str, str]:
@@ -123,12 +118,12 @@ def _range_tags(request: Request) -> dict[str, str]:
     return {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
 
 
-def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+def was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
     """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
     run = instance.get_run_by_id(run_id)
     return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value
 
 
-def _reason(result: dg.ExecuteInProcessResult) -> str:
+def reason_of(result: dg.ExecuteInProcessResult) -> str:
     """Reads why a run failed, in the words of the error itself."""
     return next((failure_text(event) for event in result.all_events if event.is_step_failure), "")

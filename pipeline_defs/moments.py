@@ -1,9 +1,10 @@
-"""How moments and time spans are written, in messages, checks and tables."""
+"""How moments and time spans are written, in messages, checks and tables, and how people write them."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 TELL_MS = 3_000  # how often a run says how far it is
 
@@ -13,6 +14,25 @@ def time_text(moment_ms: int | None) -> str:
     if moment_ms is None:
         return "-"
     return datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+
+
+def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:
+    """Reads ISO 8601 as ms since 1970; `zone` is of a time without one. Raises `ValueError`, which says what was expected.
+
+    `zone_name` is what the person would call the zone's own field.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time, expected ISO 8601 such as 2026-11-17T10:00+01:00") from None
+    if moment.tzinfo is None:
+        if zone is None:
+            raise ValueError(f"{text} does not say in which time zone: end it with Z or +01:00, or give {zone_name}")
+        try:
+            moment = moment.replace(tzinfo=ZoneInfo(zone))
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ValueError(f"{text}: {zone_name} {zone} is no time zone, expected such as Europe/Zurich") from None
+    return round(moment.timestamp() * 1000)
 
 
 def pace_text(done: int, total: int | None, seconds: float) -> str:

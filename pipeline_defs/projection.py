@@ -39,7 +39,6 @@ ACTIVE = [
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
-
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
@@ -179,7 +178,7 @@ def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[Of
     held: dict[OffsetRange, str] = {}
     places = find_places(order)
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
-        if _is_of(run, duty):
+        if is_run_of(run, duty):
             held |= dict.fromkeys(_ranges_of(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
     return held
 
@@ -189,7 +188,7 @@ def read_tried(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[O
     ended = sorted(
         (
             (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
-            for record in _recent_runs(instance, duty)
+            for record in read_recent_runs(instance, duty)
         ),
         key=lambda each: each[0],
     )
@@ -205,16 +204,16 @@ def read_tried(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[O
 
 def read_ends_of_runs(instance: dg.DagsterInstance, duty: Duty) -> set[OffsetRange]:
     """Reads the first and last range of each recent range run: without them nobody could tell what it covered."""
-    tags = (record.dagster_run.tags for record in _recent_runs(instance, duty))
+    tags = (record.dagster_run.tags for record in read_recent_runs(instance, duty))
     ends = (_parsed(each[name]) for each in tags for name in (RANGE_START, RANGE_END) if name in each)
     return {offsets for offsets in ends if offsets is not None}
 
 
-def _recent_runs(instance: dg.DagsterInstance, duty: Duty) -> list[dg.RunRecord]:
+def read_recent_runs(instance: dg.DagsterInstance, duty: Duty) -> list[dg.RunRecord]:
+    """Reads the runs of a duty that have ended, the latest of those that failed and of those that did not."""
     records: list[dg.RunRecord] = []
     for statuses, limit in ((FAILED, FAILED_RUNS), ([DagsterRunStatus.SUCCESS], SUCCESSFUL_RUNS)):
-        filters = RunsFilter(tags=duty.tags, statuses=statuses)
-        records += instance.get_run_records(filters, limit=limit)
+        records += instance.get_run_records(RunsFilter(tags=duty.tags, statuses=statuses), limit=limit)
     return records
 
 
@@ -243,7 +242,7 @@ def fail_dead_runs(instance: dg.DagsterInstance, duty: Duty) -> list[str]:
     dead = []
     for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING])):
         worker = run.tags.get(WORKER_TAG)
-        if worker is not None and _is_of(run, duty) and not _is_alive(worker):
+        if worker is not None and is_run_of(run, duty) and not _is_alive(worker):
             instance.report_run_failed(run, f"worker process {worker} is gone; its ranges are asked for again")
             instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
             dead.append(run.run_id)
@@ -264,9 +263,10 @@ def _is_alive(worker: str) -> bool:
     return Process(int(pid), started).is_running()
 
 
-def _is_of(run: DagsterRun, duty: Duty) -> bool:
-    selection = run.asset_selection or frozenset()
-    return run.tags.get(duty.tag) == duty.topic or duty.asset_key in selection or run.job_name == duty.job
+def is_run_of(run: DagsterRun, duty: Duty) -> bool:
+    """Says whether a run does this duty, however it was launched."""
+    selected = duty.asset_key in (run.asset_selection or ())
+    return selected or run.tags.get(duty.tag) == duty.topic or run.job_name == duty.job
 
 
 def find_places(order: Order) -> Places:

@@ -32,16 +32,21 @@ RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
 
 
+ON_CHANGE = (
+    "a landed range that Kafka has otherwise by now (compacted further, say): keep the landed file and say so, or put what "
+    "is there now in its place, as a new revision of its manifest"
+)
+
+
 class LandConfig(dg.Config):
     """Is what a person may say of one run, in its run config."""
 
-    on_change: Literal["keep", "replace"] = Field(
-        default="keep",
-        description=(
-            "a landed range that Kafka has otherwise by now (compacted further, say): keep the landed file and say so, or "
-            "put what is there now in its place, as a new revision of its manifest"
-        ),
-    )
+    on_change: Literal["keep", "replace"] = Field(default="keep", description=ON_CHANGE)
+
+
+def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
+    """Is the run config of the topic's raw asset, as `LandConfig` validates it."""
+    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
 
 
 def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:

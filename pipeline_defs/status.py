@@ -20,6 +20,7 @@ from .core.errors import UnknownTopic
 from .core.lag import find_lag
 from .core.manifest import Manifest
 from .core.pace import landed_per_second
+from .daemons import is_silent, read_silence
 from .exposure import check_expiry
 from .launching import open_instance
 from .ledger import check_losses
@@ -27,8 +28,6 @@ from .progress import Situation, check_progress, held_back, read_situation
 from .resources import Edges
 from .topics import Topic
 from .transactions import holding_row
-
-DAEMON_SILENT_SECONDS = 120  # Dagster's daemon says every 30 s that it is there
 
 
 def find_instance(home: Path) -> dg.DagsterInstance:
@@ -86,8 +85,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
 
 def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
     """Says whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
-    heartbeat = instance.get_daemon_heartbeats().get("SENSOR")
-    if heartbeat is None or now_ms / 1000 - heartbeat.timestamp > DAEMON_SILENT_SECONDS:
+    if is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
         return False
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
     mine = [state for state in states if state.name == topic.sensor]

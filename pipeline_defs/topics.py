@@ -9,15 +9,24 @@ from typing import Literal
 
 import dagster as dg
 
+from .core.days import Days
 from .core.decoders import Decode
 from .core.delivery import Delivery
+from .core.latest import Latest
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
 DECODE_TAG = "offsetlake/decodes"
+DAYS_TAG = "offsetlake/days"
+LATEST_TAG = "offsetlake/latest"
 WORKER_TAG = "offsetlake/worker"
+
+
+def raw_key(topic: str) -> dg.AssetKey:
+    """Is the raw asset of the topic of this name."""
+    return dg.AssetKey(["raw", topic])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,8 @@ class Topic:
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
     `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
     `owners`, `tags` and `description` are for whoever looks at its assets in Dagster. `decode` says how landed ranges are
-    decoded; none where they are not.
+    decoded; none where they are not. `days` says how decoded rows are put into days; none where they are not.
+    `latest` says how the latest record of each key is kept; none where it is not.
     """
 
     name: str
@@ -56,16 +66,28 @@ class Topic:
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     description: str | None = None
     decode: Decode | None = None
+    days: Days | None = None
+    latest: Latest | None = None
 
     @property
     def asset_key(self) -> dg.AssetKey:
         """Is the raw asset: the records as they were, one partition per range."""
-        return dg.AssetKey(["raw", self.name])
+        return raw_key(self.name)
 
     @property
     def decoded_key(self) -> dg.AssetKey:
         """Is the decoded asset: what the records say, with the raw asset's partitions."""
         return dg.AssetKey(["decoded", self.name])
+
+    @property
+    def days_key(self) -> dg.AssetKey:
+        """Is the asset of event days: the decoded rows, one partition per day."""
+        return dg.AssetKey(["days", self.name])
+
+    @property
+    def latest_key(self) -> dg.AssetKey:
+        """Is the asset of the latest record of each key."""
+        return dg.AssetKey(["latest", self.name])
 
     @property
     def source_key(self) -> dg.AssetKey:
@@ -98,6 +120,11 @@ class Topic:
         return f"land_{self.slug}"
 
     @property
+    def backfill_job(self) -> str:
+        """Is the job that launches backfills of what people mean."""
+        return f"backfill_{self.slug}"
+
+    @property
     def decode_job(self) -> str:
         """Is the job that decodes landed ranges."""
         return f"decode_{self.slug}"
@@ -106,6 +133,36 @@ class Topic:
     def derive_sensor(self) -> str:
         """Is the sensor that asks for what is to be derived from landed ranges."""
         return f"derive_{self.slug}"
+
+    @property
+    def days_job(self) -> str:
+        """Is the job that brings days up to date."""
+        return f"days_{self.slug}"
+
+    @property
+    def days_sensor(self) -> str:
+        """Is the sensor that asks for the days that are due."""
+        return f"due_days_{self.slug}"
+
+    @property
+    def daily(self) -> Duty:
+        """Is the work of keeping days up to date."""
+        return Duty(DAYS_TAG, self.name, self.days_key, self.days_job)
+
+    @property
+    def latest_job(self) -> str:
+        """Is the job that updates the latest records."""
+        return f"latest_{self.slug}"
+
+    @property
+    def latest_sensor(self) -> str:
+        """Is the sensor that asks for an update of the latest records where one is due."""
+        return f"due_latest_{self.slug}"
+
+    @property
+    def upserting(self) -> Duty:
+        """Is the work of keeping the latest records."""
+        return Duty(LATEST_TAG, self.name, self.latest_key, self.latest_job)
 
     @property
     def landing(self) -> Duty:

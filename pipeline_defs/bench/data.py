@@ -7,7 +7,7 @@ bytes each time, and no two values are equal, so that no dictionary helps anyone
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .rounds import Load
 
@@ -59,6 +59,17 @@ def produce(
     bootstrap_servers: str, topic: str, load: Load, progress: Callable[[int], None] = lambda count: None
 ) -> None:
     """Produces the load in turn to each Kafka partition, with acks=all, and returns when all is acknowledged."""
+    produce_values(bootstrap_servers, topic, values(load), load, progress)
+
+
+def produce_values(
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[bytes],
+    load: Load,
+    progress: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Produces values in turn to each Kafka partition of a load."""
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
@@ -78,7 +89,7 @@ def produce(
         if error is not None:
             failures.append(error)
 
-    for number, value in enumerate(values(load)):
+    for number, value in enumerate(records):
         key = b"customer-%07d" % (number * 7919 % 1_000_003)
         while True:
             try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import BadSetting
 from ..settings import Settings
+from .derived import measure_derived
 from .measurement import Tell, environment, measure, open_bench
 from .rounds import Load, Turn, missed_targets, ratios, summary
 from .systems import SYSTEMS
@@ -45,7 +46,14 @@ def choose_systems(names: str | None) -> list[str]:
 
 
 def run_bench(
-    settings: Settings, loads: Sequence[Load], systems: Sequence[str], rounds: int, visible: int, tell: Tell
+    settings: Settings,
+    loads: Sequence[Load],
+    systems: Sequence[str],
+    rounds: int,
+    visible: int,
+    tell: Tell,
+    *,
+    with_derived: bool,
 ) -> dict[str, Any]:
     """Measures everything in one world and returns the document; what was started is stopped and deleted."""
     if importlib.util.find_spec("confluent_kafka") is None:
@@ -55,6 +63,7 @@ def run_bench(
         for load in loads:
             turns[load] = list(measure(bench, load, systems, rounds, tell))
         seen = measure_visible(bench, visible, tell) if visible else None
+        derived = measure_derived(bench, rounds, tell) if with_derived else None
         start = {
             "session_seconds": round(bench.session_seconds, 3),
             "first_job_seconds": round(bench.first_job_seconds, 3),
@@ -62,10 +71,11 @@ def run_bench(
     lines = [ratios(load, turns[load]) for load in loads]
     return {
         "ratios": lines,
-        "missed_targets": missed_targets(lines),
+        "missed_targets": [*missed_targets(lines), *(derived["missed_targets"] if derived else [])],
         "loads": [summary(load, turns[load]) for load in loads],
         "rounds": rounds,
         "start_up": start,
         "time_to_visible": seen,
+        "derived": derived,
         "environment": environment(settings),
     }

@@ -50,6 +50,7 @@ class Place:
     pyspark: LazyPySparkResource
     out: Path
     steps: dict[str, float] = field(default_factory=dict)
+    topic_name: str | None = None  # where it is not the load's own
 
     @property
     def session(self) -> SparkSession:
@@ -66,7 +67,7 @@ class Place:
     def topic(self) -> Topic:
         """Is the topic as a defs.yaml would configure it."""
         policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
-        return Topic(self.load.topic, policy)
+        return Topic(self.topic_name or self.load.topic, policy)
 
     def fresh_edges(self) -> Edges:
         """Opens a lake of this run's own, on the same broker and jars."""

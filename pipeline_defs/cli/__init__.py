@@ -14,6 +14,7 @@ from ..core.errors import OffsetlakeError, Refused
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
+from .days import days
 from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
@@ -21,6 +22,7 @@ from .drill import drill
 from .glance import status
 from .init import init
 from .land import land, plan, rebuild
+from .latest import latest
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
@@ -52,6 +54,8 @@ for command in (
     produce,
     plan,
     land,
+    days,
+    latest,
     backfill,
     rebuild,
     status,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 import dagster as dg
@@ -17,25 +15,21 @@ from ..backfilling import (
     follow_backfill,
     launch_backfill,
     preview_rows,
-    read_silence,
-    select_failed,
-    select_times,
+    preview_totals,
 )
-from ..core.coverage import Coverage
-from ..core.errors import DaemonUnavailable, RangesFailed, Refused
-from ..core.selection import NOTHING_DONE, Selection, choose_all, choose_missing, choose_offsets, parse_offsets
-from ..landing import find_ranges
+from ..choosing import Choice, select_ranges
+from ..core.errors import DaemonUnavailable, RangesFailed
+from ..daemons import read_silence
 from ..launching import open_instance
 from ..moments import duration_text, time_text
-from ..resources import Edges
-from ..topics import Topic
+from ..topics import Duty, Topic
+from .decode import check_decodes
 from .progress import progress
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
+from .show import OUT, find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
 
 SHOWN = 40  # ranges of the preview; --json has them all
 POLL_SECONDS = 1.0
 GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; it may be busy submitting runs
-KINDS = "--all, --failed, --missing, --key, --offsets, or --from-time with --to-time"
 
 
 @click.command()
@@ -46,44 +40,54 @@ KINDS = "--all, --failed, --missing, --key, --offsets, or --from-time with --to-
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="This range; may be given again.")
 @click.option("--offsets", multiple=True, metavar="P:S-E", help="Ranges with these offsets of a Kafka partition.")
 @click.option("--generation", type=click.IntRange(min=0), help="Of --offsets; by default the open one.")
+@click.option("--last-minutes", type=click.IntRange(min=1), help="Ranges with records of the last so many minutes.")
 @click.option("--from-time", metavar="TIME", help="Ranges with records of this time or later, ISO 8601 with its zone.")
 @click.option("--to-time", metavar="TIME", help="And before this time.")
 @click.option("--time-zone", metavar="NAME", help="Of times without one, such as Europe/Zurich.")
 @click.option(
-    "--on-change",
-    type=click.Choice(["keep", "replace"]),
-    default="keep",
-    show_default=True,
-    help="What becomes of a landed range that Kafka has otherwise by now.",
+    "--schema", "schema_id", metavar="ID", help="Decoded ranges with rows of this registry id: 7, or value:7."
 )
+@click.option("--dead", is_flag=True, help="Decoded ranges with dead letters.")
+@click.option("--outdated", is_flag=True, help="Ranges that an older decoder has decoded.")
+@click.option("--decoded", is_flag=True, help="Decode what is chosen (again), instead of landing it.")
+@on_change_option
 @click.option("--launch", is_flag=True, help="Launch it; without this it is only shown.")
 @click.option("--no-wait", is_flag=True, help="With --launch: do not wait for its end.")
 @json_option
 def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: bool, **chosen: Any) -> None:
     """Land any selection of ranges (again) as a Dagster backfill; shown first, launched with --launch.
 
-    Landed ranges are read again and compared, which changes nothing unless Kafka has them otherwise by now.
+    Landed ranges are read again and compared, which changes nothing unless Kafka has them otherwise by now. A time always means
+    the same landed ranges; what is not landed is among them unless all its records are older. With --decoded, and by --schema,
+    --dead or --outdated, ranges are decoded from what is landed, and Kafka is not asked.
 
     \b
     Examples:
       offsetlake backfill flights --missing --launch
       offsetlake backfill flights --offsets 0:20000-60000
+      offsetlake backfill flights --last-minutes 60
       offsetlake backfill flights --from-time 2026-11-17T10:00+01:00 --to-time 2026-11-17T11:00+01:00
       offsetlake backfill flights --from-time 2026-11-17T10:00 --to-time 2026-11-17T11:00 --time-zone Europe/Zurich
+      offsetlake backfill flights --schema 7 --launch
       offsetlake backfill flights --key 0-0-20000 --on-change replace --launch
     """
-    kind = _kind(chosen)
+    choice = Choice(**chosen)
+    way = choice.way
     configured, edges = find_topic(topic), open_edges()
+    if choice.is_of_decoded:
+        check_decodes(configured)
+    duty = configured.decoding if choice.is_of_decoded else configured.landing
     edges.check_lake()
-    coverage = edges.lake.coverage(topic)
     with open_instance(edges.settings.dagster_home) as instance:
-        selection = _select(kind, chosen, configured, coverage, edges, instance)
+        with progress(f"choosing ranges of {topic}"):
+            coverage = edges.lake.coverage(topic)
+            selection = select_ranges(choice, configured, coverage, edges, instance)
+            rows = preview_rows(coverage, selection.ranges)
         keys = [offsets.key for offsets in selection.ranges]
-        rows = preview_rows(coverage, selection.ranges)
         document = {
             "topic": topic,
-            "selected_by": kind,
-            **_totals(rows),
+            "selected_by": way,
+            **preview_totals(rows),
             "left_out": [offsets.key for offsets in selection.left_out],
             "backfill": None,
             "ranges": rows,
@@ -97,95 +101,17 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
                 selection.ranges,
                 edges,
                 instance,
-                redo=kind not in {"missing", "failed"},
+                redo=choice.is_redo,
                 on_change=on_change,
-                title=f"offsetlake backfill {topic} by {kind}",
+                title=f"offsetlake backfill {topic} by {way}",
+                duty=duty,
             )
             if not as_json:
                 OUT.print(f"launched backfill {document['backfill']} of {len(keys)} ranges", soft_wrap=True)
         if as_json:
             print_json(document)
         if launch and not no_wait:
-            _follow(configured, str(document["backfill"]), keys, instance, quiet=as_json)
-
-
-def _kind(chosen: dict[str, Any]) -> str:
-    """Says by what is chosen; refuses none, more than one, and half a time."""
-    times = [chosen["from_time"], chosen["to_time"]]
-    given = {
-        "all": chosen["every"],
-        "missing": chosen["missing"],
-        "failed": chosen["failed"],
-        "key": bool(chosen["keys"]),
-        "offsets": bool(chosen["offsets"]),
-        "time": any(times),
-    }
-    kinds = [kind for kind, is_given in given.items() if is_given]
-    if len(kinds) != 1:
-        found = f"by {' and '.join(kinds)}" if kinds else "by nothing"
-        raise Refused(f"ranges are chosen {found}, expected exactly one of {KINDS}; {NOTHING_DONE}")
-    if kinds == ["time"] and not all(times):
-        raise Refused(f"only one end of a time is given, expected --from-time and --to-time; {NOTHING_DONE}")
-    if chosen["generation"] is not None and kinds != ["offsets"]:
-        raise Refused(f"--generation belongs to --offsets, found with --{kinds[0]}; {NOTHING_DONE}")
-    return kinds[0]
-
-
-def _select(
-    kind: str, chosen: dict[str, Any], topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
-) -> Selection:
-    generation = coverage.log.generation if chosen["generation"] is None else chosen["generation"]
-    choose: dict[str, Callable[[], Selection]] = {
-        "all": lambda: choose_all(coverage),
-        "missing": lambda: choose_missing(coverage),
-        "failed": lambda: select_failed(topic, coverage, instance),
-        "key": lambda: Selection(tuple(find_ranges(topic.name, chosen["keys"], coverage))),
-        "offsets": lambda: choose_offsets(coverage, [parse_offsets(text, generation) for text in chosen["offsets"]]),
-        "time": lambda: select_times(topic, coverage, *_times(chosen), edges),
-    }
-    return choose[kind]()
-
-
-def _times(chosen: dict[str, Any]) -> tuple[int, int]:
-    start, end = (_moment(chosen[name], chosen["time_zone"], f"--{name.replace('_', '-')}") for name in _TIMES)
-    if start >= end:
-        raise Refused(
-            f"--from-time {time_text(start)} is not before --to-time {time_text(end)}: no record can be in between; "
-            f"{NOTHING_DONE}"
-        )
-    return start, end
-
-
-_TIMES = ("from_time", "to_time")
-
-
-def _moment(text: str, zone: str | None, option: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            if zone is None:
-                raise Refused(
-                    f"{option} {text} does not say in which time zone; {NOTHING_DONE}; end it with Z or +01:00, or name one: "
-                    "--time-zone Europe/Zurich"
-                )
-            moment = moment.replace(tzinfo=ZoneInfo(zone))
-    except ZoneInfoNotFoundError:
-        raise Refused(f"--time-zone {zone} is no time zone, expected such as Europe/Zurich; {NOTHING_DONE}") from None
-    except ValueError:
-        raise Refused(
-            f"{option} {text!r} is no time, expected ISO 8601 such as 2026-11-17T10:00+01:00; {NOTHING_DONE}"
-        ) from None
-    return round(moment.timestamp() * 1000)
-
-
-def _totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    states = [row["state"] for row in rows]
-    return {
-        "ranges_by_state": {state: states.count(state) for state in sorted(set(states))},
-        "offsets": sum(row["offsets"] for row in rows),
-        "rows": sum(row["rows"] or 0 for row in rows),
-        "bytes": sum(row["bytes"] or 0 for row in rows),
-    }
+            _follow(configured, duty, str(document["backfill"]), keys, instance, quiet=as_json)
 
 
 def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
@@ -214,6 +140,11 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
     )
     if document["left_out"]:
         OUT.print(f"{len(document['left_out'])} are left out: lost or abandoned (`offsetlake losses {topic}`)")
+    unknown = document["ranges_by_state"].get("pending", 0)
+    if document["selected_by"] == "time" and unknown:
+        OUT.print(
+            f"{unknown} of them are not landed: of what time their records are is known once they are", soft_wrap=True
+        )
     if not launch:
         OUT.print("nothing was launched; add --launch")
 
@@ -221,7 +152,7 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
 def _check_alive(
     topic: Topic, backfill_id: str, state: BackfillState, total: int, instance: dg.DagsterInstance
 ) -> None:
-    silent_seconds = read_silence(instance, time.time())
+    silent_seconds = read_silence(instance, "BACKFILL", time.time())
     if silent_seconds is None or silent_seconds > GIVE_UP_SECONDS:
         raise DaemonUnavailable(
             f"backfill {backfill_id} of topic {topic.name} is launched, but Dagster's daemon has said nothing for "
@@ -230,11 +161,13 @@ def _check_alive(
         )
 
 
-def _follow(topic: Topic, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool) -> None:
+def _follow(
+    topic: Topic, duty: Duty, backfill_id: str, keys: Sequence[str], instance: dg.DagsterInstance, *, quiet: bool
+) -> None:
     """Shows how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
     state: BackfillState | None = None
     with progress(f"backfill {backfill_id}", len(keys)) as shown:
-        for state in follow_backfill(topic, backfill_id, keys, instance):
+        for state in follow_backfill(topic, backfill_id, keys, instance, duty):
             shown.update(len(state.done), f"backfill {backfill_id}: {state.status.lower()}, {state.runs} runs")
             if not state.has_ended:
                 _check_alive(topic, backfill_id, state, len(keys), instance)

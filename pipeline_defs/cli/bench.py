@@ -25,8 +25,13 @@ DEFAULT_SIZES = "100,1000,10000"
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Rounds after the warm-up.")
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
+@click.option(
+    "--derived/--no-derived", default=True, show_default=True, help="Decoding and sealing beside landing, too."
+)
 @json_option
-def bench(sizes: str, records: int | None, rounds: int, systems: str | None, visible: int, as_json: bool) -> None:
+def bench(
+    sizes: str, records: int | None, rounds: int, systems: str | None, visible: int, derived: bool, as_json: bool
+) -> None:
     """Measure landing against what else people use, on a broker and lake of its own; takes about 15 minutes.
 
     \b
@@ -45,7 +50,13 @@ def bench(sizes: str, records: int | None, rounds: int, systems: str | None, vis
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting", total=None)
         report = run_bench(
-            read_settings(), loads, chosen, rounds, visible, lambda text: bar.update(task, description=escape(text))
+            read_settings(),
+            loads,
+            chosen,
+            rounds,
+            visible,
+            lambda text: bar.update(task, description=escape(text)),
+            with_derived=derived,
         )
     if as_json:
         print_json(report)
@@ -67,5 +78,10 @@ def bench(sizes: str, records: int | None, rounds: int, systems: str | None, vis
         print_table(title, ["system", "seconds", "records/s", "bytes", "files"], rows)
     if report["time_to_visible"]:
         OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")
+    if report["derived"]:
+        ratios = report["derived"]["ratios"]
+        OUT.print(
+            f"times as long as landing, at 1 KB: {', '.join(f'{name} {value}' for name, value in ratios.items())}"
+        )
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -20,22 +20,35 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
 from ..core.manifest import Manifest
+from ..days import read_days
+from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
-from ..demo.flights import FLIGHTS, KAFKA_PARTITIONS, TOPIC, read_flights
+from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, read_flights
+from ..deriving import read_due
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
 from ..edges.producer import produce
+from ..latest import find_waiting
 from ..launching import open_instance
 from ..resources import Edges
 from ..topics import Topic
 from .show import OUT, find_topic, open_edges, print_table, size_text
 
-PATIENCE_SECONDS = 300  # without a single further range landed
+PATIENCE_SECONDS = 300  # without a single further range landed, or decoded
+DEAD_LETTERS_SHOWN = 10
+SHOWN_CHARACTERS = 60
 QUERY = """
 SELECT "partition", count(*) AS records, count(DISTINCT "key") AS aircraft, min("timestamp") AS first_departure,
        max("timestamp") AS last_departure
 FROM flights GROUP BY ALL ORDER BY ALL
+"""
+DERIVED_QUERY = """
+SELECT latest.key AS aircraft, latest.value.dest AS last_seen_flying_to, latest.value.time_hour AS last_departure,
+       count(*) AS flights_of_that_day, round(avg(days.value.dep_delay), 1) AS their_mean_delay_minutes
+FROM latest.flights AS latest JOIN days.flights AS days
+  ON days.key = latest.key AND days.event_time::DATE = latest.value.time_hour::DATE
+GROUP BY ALL ORDER BY flights_of_that_day DESC, last_departure DESC, aircraft LIMIT 5
 """
 
 
@@ -70,7 +83,10 @@ def demo(once: bool) -> None:
             is_good = _print_summary(edges, started_ms, run_id)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
-            OUT.print("every record is landed, every check is green")
+            OUT.print("every record is landed, every check is green; what is derived from them comes next")
+            _watch_deriving(edges, topic)
+            _print_dead_letters(edges, topic)
+            _print_derived(edges)
             if not once:
                 OUT.print(f"Dagster stays at [bold]{server.url}[/]; press Ctrl-C to stop all of it", soft_wrap=True)
                 _wait_for_interrupt(server)
@@ -102,10 +118,10 @@ def _load_flights(edges: Edges, topic: Topic) -> None:
     except UnknownTopic:
         kafka.create_topic(TOPIC, KAFKA_PARTITIONS)
     there = {partition: marks.end for partition, marks in kafka.read_watermarks(TOPIC, "read_committed").items()}
-    if sum(there.values()) >= FLIGHTS:
+    if sum(there.values()) >= RECORDS:
         OUT.print(f"topic {TOPIC} has its {sum(there.values()):,} records already")
         return
-    with _bar("producing flights", FLIGHTS) as (bar, task):
+    with _bar("producing flights", RECORDS) as (bar, task):
         before = sum(there.values())
         produce(
             edges.bootstrap_servers(topic),
@@ -139,6 +155,58 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
             time.sleep(0.5)
 
 
+def _watch_deriving(edges: Edges, topic: Topic) -> None:
+    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, latest records, days."""
+    ranges = len(edges.lake.coverage(TOPIC).log.ranges)
+    _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
+    latest, days = topic.latest, topic.days
+    if latest is not None:
+
+        def waiting() -> int:
+            return len(find_waiting(TOPIC, latest, edges.decodings, edges.latest_files).targets)
+
+        _watch("finding the latest state of each aircraft", latest.buckets, waiting)
+    if days is not None:
+
+        def due() -> int:
+            situation = read_days(TOPIC, days, edges.day_files, edges.decodings)
+            return len(list(situation.updates(days, edges.now_ms())))
+
+        _watch("putting flights into their days", due(), due)
+
+
+def _watch(text: str, total: int, due: Callable[[], int]) -> None:
+    """Shows how much of `total` is done, until nothing is due."""
+    left, moved = total, time.monotonic()
+    with _bar(text, total) as (bar, task):
+        while now := due():
+            bar.update(task, completed=max(0, total - now))
+            if now != left:
+                left, moved = now, time.monotonic()
+            elif time.monotonic() - moved > PATIENCE_SECONDS:
+                raise NothingHappens(
+                    f"{text}: {now} of {total} are left and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
+                    "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
+                )
+            time.sleep(0.5)
+        bar.update(task, completed=total)
+
+
+def _print_dead_letters(edges: Edges, topic: Topic) -> None:
+    """Shows the few records that are no flights, with what is wrong of each."""
+    total, columns, rows = read_dead_letters(topic, None, DEAD_LETTERS_SHOWN, edges)
+    keep = [columns.index(name) for name in ("partition", "offset", "error_class", "error", "value")]
+    shown = [[str(row[index])[:SHOWN_CHARACTERS] for index in keep] for row in rows]
+    title = f"{total} records could not be decoded and are set aside: `offsetlake dead-letters {TOPIC}`"
+    print_table(title, [columns[index] for index in keep], shown)
+
+
+def _print_derived(edges: Edges) -> None:
+    columns, answer = Duck(edges.lake, [TOPIC]).query(DERIVED_QUERY)
+    OUT.print(DERIVED_QUERY.strip(), style="dim")
+    print_table("DuckDB over what is derived", columns, answer)
+
+
 def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
     coverage = edges.lake.coverage(TOPIC)
     manifests = [coverage.manifests[o] for o in coverage.manifests if coverage.is_landed(o)]
@@ -166,7 +234,7 @@ def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
     columns, answer = Duck(edges.lake, [TOPIC]).query(QUERY)
     OUT.print(QUERY.strip(), style="dim")
     print_table("DuckDB over the lake", columns, answer)
-    return rows == FLIGHTS and bool(checks) and all(checks.values())
+    return rows == RECORDS and bool(checks) and all(checks.values())
 
 
 def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from ..moments import duration_text
 from ..status import find_instance, read_status, read_status_or_absence
+from .progress import progress
 from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
@@ -34,12 +35,17 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status flights
       offsetlake status --json
     """
-    edges = open_edges()
-    with find_instance(edges.settings.dagster_home) as instance:
-        if topic is not None:
-            documents = [read_status(find_topic(topic), edges, instance)]
-        else:
-            documents = [read_status_or_absence(each, edges, instance) for each in find_topics(None)]
+    with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
+        edges, documents = open_edges(), []
+        with find_instance(edges.settings.dagster_home) as instance:
+            if topic is not None:
+                documents.append(read_status(find_topic(topic), edges, instance))
+            else:
+                topics = find_topics(None)
+                shown.update(total=len(topics))
+                for each in topics:
+                    documents.append(read_status_or_absence(each, edges, instance))
+                    shown.advance()
     if as_json:
         print_json(documents)
         return

@@ -22,7 +22,17 @@ from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
 from .progress import Shown, progress
-from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
+from .show import (
+    OUT,
+    find_topic,
+    find_topics,
+    json_option,
+    on_change_option,
+    open_edges,
+    print_json,
+    print_table,
+    size_text,
+)
 
 
 @click.command()
@@ -105,13 +115,7 @@ def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]
 @click.argument("topic")
 @click.option("--pending", is_flag=True, help="Land every planned range that is not landed.")
 @click.option("--partition", "keys", multiple=True, metavar="KEY", help="Land this range; a landed one is read again.")
-@click.option(
-    "--on-change",
-    type=click.Choice(["keep", "replace"]),
-    default="keep",
-    show_default=True,
-    help="What becomes of a landed range that Kafka has otherwise by now, compacted further, say.",
-)
+@on_change_option
 def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> None:
     """Land ranges through Dagster, in this process; events and lineage are recorded as by any other run.
 

@@ -10,6 +10,7 @@ from ..core.picture import Look
 from ..map.draw import read_picture, write_page
 from ..map.words import bar, counts, legend, name
 from ..status import find_instance
+from .progress import progress
 from .show import ERRORS, OUT, find_topic, open_edges, print_table, size_text
 
 
@@ -27,10 +28,10 @@ def coverage_map(topic: str, out: Path | None) -> None:
       offsetlake map flights --out flights.html
     """
     configured, edges = find_topic(topic), open_edges()
-    with find_instance(edges.settings.dagster_home) as instance, ERRORS.status(f"reading {topic}"):
+    with find_instance(edges.settings.dagster_home) as instance, progress(f"reading {topic}"):
         picture, remark = read_picture(configured, edges, instance)
     if out is not None:
-        with ERRORS.status(f"drawing {len(picture.lengths):,} ranges"):
+        with progress(f"drawing {len(picture.lengths):,} ranges"):
             write_page(picture, remark, edges.now_ms(), out)
         OUT.print(
             f"{len(picture.lengths):,} ranges of {topic} drawn in {out} ({size_text(out.stat().st_size)})",

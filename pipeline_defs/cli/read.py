@@ -53,7 +53,8 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     Example:
       offsetlake trace flights 0 12345
     """
-    answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
+    with progress(f"following {topic}/{kafka_partition} offset {offset}"):
+        answer = trace_row(find_topic(topic), kafka_partition, offset, open_edges(), generation)
     if as_json:
         print_json(answer)
         return

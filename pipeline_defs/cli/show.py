@@ -25,6 +25,13 @@ OUT = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH
 ERRORS = Console(stderr=True, highlight=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+on_change_option = click.option(
+    "--on-change",
+    type=click.Choice(["keep", "replace"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of a landed range that Kafka has otherwise by now, compacted further, say.",
+)
 
 
 def open_edges() -> Edges:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from .delivery import Claim
 from .losses import Acceptance
@@ -47,6 +47,9 @@ class Coverage:
     doubles: tuple[str, ...] = ()
     unfinished: frozenset[OffsetRange] = frozenset()
     _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def is_landed(self, offsets: OffsetRange) -> bool:
         """Says whether the manifest exists and its file, where it has one, is published."""
@@ -77,6 +80,13 @@ class Coverage:
         if not self._states:
             self._states.update((link.offsets, self.state_of(link)) for link in self.log.links)
         return self._states
+
+    def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
+        """Returns which of the first `count` ranges of the log are landed; worked out once, like the states."""
+        if count not in self._landed_among_first:
+            first = islice(self.log.ranges, count)
+            self._landed_among_first[count] = frozenset(offsets for offsets in first if self.is_landed(offsets))
+        return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
         """Returns the planned ranges that are not landed and still can be, in log order."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from .days import EventTime
 from .decoding import Budget
 
 
@@ -52,11 +53,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Is how a topic is decoded; `budget` says how many records of a range may be set aside."""
+    """Is how a topic is decoded; `budget` says how many records of a range may be set aside.
+
+    `event_time`, where the topic has days, is what a decoded range's document counts its rows by; it decides none of them.
+    """
 
     key: Side = field(default_factory=Side)
     value: Side = field(default_factory=Side)
     budget: Budget = field(default_factory=Budget)
+    event_time: EventTime | None = None
 
     @property
     def fingerprint(self) -> str:

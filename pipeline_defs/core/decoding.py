@@ -39,7 +39,8 @@ class Decoding:
 
     `decoder` says what decoded it, every setting and schema that decides the outcome; `configured` the settings alone.
     `schema_ids` counts rows by the
-    registry id that they were written with, `value:7`; `event_days` by the day of their event time.
+    registry id that they were written with, `value:7`; `event_days` by the day of their event time, of which `event_time`
+    says where it was taken from; both are empty where the topic has no days.
     `schema` are the decoded file's columns, `schemas` what a registry gave: of the reader, of writers by their ids.
     `revision` is 0 at first, and one more for each time that something else came out.
     """
@@ -58,6 +59,7 @@ class Decoding:
     error_classes: Mapping[str, int] = field(default_factory=dict)
     schema: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
+    event_time: str = ""
 
     @property
     def rows(self) -> int:

@@ -6,8 +6,6 @@ is not landed is never retired, and neither is any of the newest `max_keys` rang
 
 from __future__ import annotations
 
-from itertools import islice
-
 from .coverage import Coverage
 from .offsets import OffsetRange
 
@@ -19,6 +17,4 @@ def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
 
     It only ever grows while the log does: no key comes and goes.
     """
-    ranges = coverage.log.ranges
-    older = islice(ranges, max(0, len(ranges) - max_keys))
-    return frozenset(offsets for offsets in older if coverage.is_landed(offsets))
+    return coverage.landed_among_first(max(0, len(coverage.log.ranges) - max_keys))

@@ -59,6 +59,11 @@ def choose_failed(coverage: Coverage, failed: AbstractSet[OffsetRange]) -> Selec
     return _choose(coverage, wanted, "has no failed range: no run failed, or what failed has been landed since")
 
 
+def choose_keys(coverage: Coverage, wanted: Iterable[OffsetRange], of_what: str) -> Selection:
+    """Chooses ranges that something else has found; `of_what` says which, where there is none."""
+    return _choose(coverage, wanted, f"has no range {of_what}")
+
+
 def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selection:
     """Chooses the ranges that hold any of the offsets; refuses offsets that no link of the plan log holds."""
     topic = coverage.log.topic
@@ -80,13 +85,17 @@ def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selecti
     )
 
 
-def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mapping[int, tuple[int, int]]) -> Selection:
-    """Chooses the ranges that have records of [start_ms, end_ms), ms since 1970.
+def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mapping[int, int]) -> Selection:
+    """Chooses the ranges that may have records of [start_ms, end_ms), ms since 1970.
 
-    | range | by |
+    | range | is chosen where |
     |---|---|
-    | landed | the first and last timestamp in its manifest, exactly |
-    | not landed, open generation | `unlanded`: of a Kafka partition the offsets where the broker finds both times |
+    | landed | its first and last timestamp, in its manifest, span some of that time: always the same |
+    | not landed, open generation | it ends behind `unlanded`, before which all records of its Kafka partition are older |
+
+    Producers set timestamps, so what follows may be older than what came before: nobody knows the last record of a time until
+    all are read. So what is not landed is never left out for being too young. The same time chosen again therefore only ever
+    narrows, as ranges land, to the landed ranges with such records, whatever the broker has deleted by then.
     """
     chosen = []
     for offsets, state in coverage.states().items():
@@ -96,10 +105,8 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
                 continue
             if file.min_timestamp_ms < end_ms and file.max_timestamp_ms >= start_ms:
                 chosen.append(offsets)
-        elif offsets in coverage.log.ranges and offsets.generation == coverage.log.generation:
-            first, last = unlanded.get(offsets.partition, (0, 0))
-            if offsets.start < last and offsets.end > first:
-                chosen.append(offsets)
+        elif offsets.generation == coverage.log.generation:
+            chosen += [offsets] if offsets.end > unlanded.get(offsets.partition, offsets.end) else []
     return _choose(coverage, chosen, "has no range with a record of that time")
 
 

@@ -1,7 +1,8 @@
 """Makes a Parquet footer canonical, so that the same rows are the same bytes whatever process wrote them.
 
 parquet-java lists a column's encodings in the order of a hash set of enums, which differs from JVM to JVM; nothing
-else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning.
+else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning. And adds to a
+footer what a derived file says of itself, which the writer could not know.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _MAGIC = b"PAR1"
 _TAIL = 8  # footer length as four bytes, then the magic
 # FileMetaData.row_groups -> RowGroup.columns -> ColumnChunk.meta_data -> ColumnMetaData.encodings, by field id
 _ENCODINGS = (4, 1, 3, 2)
+_NOTES = (5,)  # FileMetaData.key_value_metadata
 _BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = {1, 2}, 3, {4, 5, 6}, 7, 8, {9, 10}, 11, 12
 _LONG_LIST = 15
 
@@ -21,14 +24,7 @@ _LONG_LIST = 15
 def canonicalize(path: Path) -> None:
     """Sorts the encodings that the footer lists for each column chunk, in place; a second call changes nothing."""
     with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(size - _TAIL)
-        tail = file.read(_TAIL)
-        if size < _TAIL + len(_MAGIC) or tail[4:] != _MAGIC:
-            raise ValueError(f"{path} is not a Parquet file")
-        start = size - _TAIL - int.from_bytes(tail[:4], "little")
-        file.seek(start)
-        footer = bytearray(file.read(size - _TAIL - start))
+        start, footer = _read(file, path)
         canonical = bytearray(footer)
         for begin, end in _Walk(footer).encodings():
             canonical[begin:end] = bytes(sorted(footer[begin:end]))
@@ -37,12 +33,67 @@ def canonicalize(path: Path) -> None:
             file.write(canonical)
 
 
+def add_note(path: Path, key: str, value: str) -> None:
+    """Adds a key and value to those that a file's footer has, in place: its rows are not written again.
+
+    Spark gives each file of a job the same ones. Raises `ValueError` where the footer has none yet: Spark's always has.
+    """
+    with path.open("r+b") as file:
+        start, footer = _read(file, path)
+        walk = _Walk(footer)
+        for _ in walk.encodings():
+            pass
+        if walk.notes is None:
+            raise ValueError(f"the footer of {path} has no keys and values to add one to")
+        begin, first, end, count = walk.notes
+        note = b"".join((b"\x18", _text(key), b"\x18", _text(value), b"\x00"))  # two strings, fields 1 and 2
+        header = bytes([(count + 1) << 4 | _STRUCT]) if count + 1 < _LONG_LIST else b"\xfc" + _varint(count + 1)
+        noted = bytes(footer[:begin]) + header + bytes(footer[first:end]) + note + bytes(footer[end:])
+        file.seek(start)
+        file.write(noted + len(noted).to_bytes(4, "little") + _MAGIC)
+
+
+def hide(path: Path, data: bytes) -> int:
+    """Puts bytes that no reader looks at between a file's rows and its footer, in place; returns where they begin."""
+    with path.open("r+b") as file:
+        start, footer = _read(file, path)
+        file.seek(start)
+        file.write(data + footer + len(footer).to_bytes(4, "little") + _MAGIC)
+    return start
+
+
+def _read(file: BinaryIO, path: Path) -> tuple[int, bytearray]:
+    """Reads where the footer begins, and its bytes."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - _TAIL, 0))
+    tail = file.read(_TAIL)
+    if size < _TAIL + len(_MAGIC) or tail[4:] != _MAGIC:
+        raise ValueError(f"{path} is not a Parquet file")
+    start = size - _TAIL - int.from_bytes(tail[:4], "little")
+    file.seek(start)
+    return start, bytearray(file.read(size - _TAIL - start))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    data = bytearray()
+    while number > 127:
+        data.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*data, number])
+
+
 class _Walk:
     """Walks a struct in Thrift's compact protocol and finds where the encodings lie; everything else is passed over."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
         self._at = 0
+        self.notes: tuple[int, int, int, int] | None = None  # where their list begins, its first, its end, how many
 
     def encodings(self) -> Iterator[tuple[int, int]]:
         yield from self._struct(())
@@ -76,6 +127,7 @@ class _Walk:
             raise ValueError(f"no such Thrift type: {kind}")
 
     def _list(self, path: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        opened = self._at
         header = self._byte()
         count, kind = header >> 4, header & 15
         if count == _LONG_LIST:
@@ -85,6 +137,8 @@ class _Walk:
             yield from self._value(kind, path, in_list=True)
         if path == _ENCODINGS and self._at - begin == count:  # each encoding is one byte
             yield begin, self._at
+        if path == _NOTES:
+            self.notes = (opened, begin, self._at, count)
 
     def _map(self, path: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         count = self._varint()

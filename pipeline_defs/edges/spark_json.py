@@ -71,11 +71,12 @@ def decode_json(source: Column, ddl: str) -> Column:
         .when(f.try_parse_json(listed).isNull() | (f.size(values) != 1), "json_malformed")
         .otherwise("json_mismatch")
     )
+    wanted = schema.simpleString().replace(":", ": ").replace(",", ", ")
     found = f.schema_of_variant(f.try_parse_json(text))
     error = (
         f.when(error_class == "not_utf8", "the bytes are not UTF-8")
         .when(error_class == "json_malformed", "the text is not one JSON value")
-        .when(error_class == "json_mismatch", f.concat(f.lit(f"expected {schema.simpleString()}, found "), found))
+        .when(error_class == "json_mismatch", f.concat(f.lit("found "), found, f.lit(f", expected {wanted}")))
     )
     return f.struct(
         f.when(error_class.isNull(), value).alias("value"),

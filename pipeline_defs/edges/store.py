@@ -1,7 +1,7 @@
 """The only write primitive: put-if-absent, on a local disk or an object store, through obstore.
 
-Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange`. Three answers exist,
-never two: committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
+Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange` and swapping.py. Three
+answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Store:
     def objects(self) -> ObjectStore:
         """Is the obstore behind this lake, opened at first use; a local root is created then."""
         if self._objects is None:
-            with self._explained("open", ""):
+            with self.explained("open", ""):
                 if self.local_root is not None:
                     self._objects = LocalStore(self.local_root, mkdir=True)
                 else:
@@ -74,7 +74,7 @@ class Store:
 
     def get(self, path: str) -> bytes | None:
         """Reads an object; none where there is no such object."""
-        with self._explained("read", path):
+        with self.explained("read", path):
             try:
                 return bytes(obstore.get(self.objects, path).bytes())
             except (NotFoundError, FileNotFoundError):
@@ -86,7 +86,7 @@ class Store:
 
     def size(self, path: str) -> int | None:
         """Reads the size of an object in bytes; none where there is no such object."""
-        with self._explained("read", path):
+        with self.explained("read", path):
             try:
                 return obstore.head(self.objects, path)["size"]
             except (NotFoundError, FileNotFoundError):
@@ -94,19 +94,19 @@ class Store:
 
     def list(self, prefix: str) -> dict[str, int]:
         """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
-        with self._explained("list", prefix):
+        with self.explained("list", prefix):
             found = {meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page}
         return dict(sorted(found.items()))
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Lists the names of the folders directly below a folder, sorted."""
-        with self._explained("list", prefix):
+        with self.explained("list", prefix):
             found = obstore.list_with_delimiter(self.objects, prefix)["common_prefixes"]
         return tuple(sorted(path.rsplit("/", 1)[-1] for path in found))
 
     def entries(self, prefix: str) -> dict[str, Entry]:
         """Reads of all that lies directly below a folder how large it is and when anything in it was last written."""
-        with self._explained("list", prefix):
+        with self.explained("list", prefix):
             found: dict[str, Entry] = {}
             for path, size, changed_at_ms in self._walk(prefix):
                 name = path.removeprefix(f"{prefix}/").split("/")[0]
@@ -130,7 +130,7 @@ class Store:
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
         """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at."""
-        with self._explained("write", path):
+        with self.explained("write", path):
             try:
                 if self.local_root is None:
                     obstore.put(self.objects, path, data, mode="create")
@@ -144,7 +144,7 @@ class Store:
 
     def publish(self, staged: str, final: str) -> Answer:
         """Gives a staged object its final name if that is free; the staged one stays until it is swept."""
-        with self._explained("publish", final):
+        with self.explained("publish", final):
             try:
                 if self.local_root is None:
                     obstore.put(self.objects, final, obstore.get(self.objects, staged).bytes(), mode="create")
@@ -163,7 +163,7 @@ class Store:
         lock of the object `guard`, which ends with the process that holds it, or, on an object store, before a put that
         holds only for the version that was there.
         """
-        with self._explained("exchange", final):
+        with self.explained("exchange", final):
             if self.local_root is None:
                 self._exchange_remote(staged, final, is_due)
                 return
@@ -193,22 +193,22 @@ class Store:
 
     def upload(self, local: Path, path: str) -> None:
         """Brings a file of this machine to a name of the attempt's own in the lake."""
-        with self._explained("write", path):
+        with self.explained("write", path):
             obstore.put(self.objects, path, local)
 
     def make_durable(self, path: str) -> None:
         """Brings what Spark staged, and the names that lead to it, to the disk; an object store's writes already are."""
         if self.local_root is not None:
-            with self._explained("write", path):
+            with self.explained("write", path):
                 _fsync(self.local_root / path)
                 self._sync_folders((self.local_root / path).parent)
 
     def delete_folder(self, prefix: str) -> None:
-        """Deletes what an attempt staged; never called for anything a manifest refers to before it is published.
+        """Deletes what an attempt staged, or one object; never what a manifest refers to and is not published yet.
 
         What another sweeper has deleted is as good.
         """
-        with self._explained("delete", prefix):
+        with self.explained("delete", prefix):
             if self.local_root is None:
                 paths = list(self.list(prefix))
                 if paths or self.exists(prefix):
@@ -220,7 +220,7 @@ class Store:
 
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
-        with self._explained("write", scratch):
+        with self.explained("write", scratch):
             obstore.put(self.objects, scratch, b"offsetlake")
             obstore.delete(self.objects, scratch)
 
@@ -261,7 +261,8 @@ class Store:
         return Answer.COMMITTED if found == data else Answer.CONFLICT
 
     @contextmanager
-    def _explained(self, verb: str, path: str) -> Iterator[None]:
+    def explained(self, verb: str, path: str) -> Iterator[None]:
+        """Turns what the store answers into one clear `LakeUnavailable`; what is not there stays `FileNotFoundError`."""
         try:
             yield
         except FileNotFoundError:

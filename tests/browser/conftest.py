@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 PICTURES = PROJECT / "docs" / "pictures"
+SHOP = Path("/tmp/shop")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,17 @@ def page(chromium: Browser, tmp_path: Path) -> Iterator[Page]:
 def wants_pictures() -> bool:
     """Says whether `make pictures` runs: else the tree is left as it is."""
     return bool(os.environ.get("PICTURES"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, wants_pictures: bool) -> Iterator[Path]:
+    """Is where lake and Dagster of a desk lie: on pictures a path that a reader does not stumble over."""
+    if not wants_pictures:
+        yield tmp_path_factory.mktemp("desk")
+        return
+    SHOP.mkdir()  # what somebody else has there is not ours to use
+    yield SHOP
+    shutil.rmtree(SHOP)
 
 
 class Camera:

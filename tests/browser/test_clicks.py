@@ -21,6 +21,8 @@ from tests.support.desk import Desk
 from tests.support.world import World
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Browser, Locator, Page
     from pyspark.sql import SparkSession
 
@@ -31,10 +33,10 @@ LOST = 300
 
 
 @pytest.fixture(scope="module")
-def orders(settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def orders(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
     """Is a topic with five landed ranges and five that are planned."""
     policy = Policy(records_per_range=RECORDS_PER_RANGE, max_age_seconds=0)
-    with World(settings, tmp_path_factory.mktemp("desk"), "orders", policy) as world:
+    with World(settings, folder, "orders", policy) as world:
         world.create_topic(2)
         world.send_numbered(1000, 0)
         world.send_numbered(800, 1)
@@ -206,3 +208,33 @@ def test_the_backfill_of_missing_ranges_ends(
     load_until(page, f"{desk.url}/assets/raw/orders?view=partitions", "Materialized (10)")
     page.get_by_text("Missing (0)").wait_for()
     orders.assert_all_landed_once()
+
+
+def test_the_last_hours_ranges_are_backfilled_by_clicking(
+    desk: Desk, orders: World, backfill: str, page: Page, picture: Take
+) -> None:
+    """From Jobs to the Launchpad, whose config says the last hour already; the run's output leads to the backfill."""
+    page.goto(desk.url)
+    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("link", name="backfill_orders").click()
+    page.get_by_role("tab", name="Launchpad").click()
+    page.locator(".CodeMirror-code").get_by_text("last_minutes").wait_for()
+    assert "60" in page.locator(".CodeMirror-code").inner_text()
+    button = page.get_by_role("button", name="Launch Run")
+    button.and_(page.locator(":enabled")).wait_for()
+    picture("last_hour")
+    button.click()
+    page.wait_for_url("**/runs/**")
+    page.get_by_text("Success", exact=True).filter(visible=True).first.wait_for()
+    link = page.locator("a[href*='/runs/b/']").filter(visible=True).first
+    link.wait_for()
+    page.get_by_role("button", name="View full message").last.click()
+    page.get_by_text("[Show Markdown]").last.wait_for()
+    picture("launched")
+    page.get_by_text("[Show Markdown]").last.click()
+    page.get_by_role("cell", name="0-400-800").wait_for()
+    launched = str(link.get_attribute("href")).rpartition("/")[2]
+    assert orders.instance.get_backfill(launched) is not None and launched != backfill
+    page.goto(f"{desk.url}{link.get_attribute('href')}")
+    page.get_by_text("10 partitions").filter(visible=True).first.wait_for()
+    page.get_by_text(launched).filter(visible=True).first.wait_for()

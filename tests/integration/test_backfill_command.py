@@ -39,14 +39,19 @@ def chosen(result: Result) -> dict[str, Any]:
 
 
 def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: World, backfill: Backfill) -> None:
-    """Keys, offsets, rows, bytes and state; a time by the records' own timestamps, in any zone, landed or not."""
+    """Keys, offsets, rows, bytes and state; a time by the records' own timestamps, in any zone.
+
+    Of what is not landed nobody knows whether it is younger.
+    """
     ten_past = ("--from-time", "2025-11-17T12:10+01:00", "--to-time", "2025-11-17T12:30+01:00")
     in_zurich = ("--from-time", "2025-11-17T12:10", "--to-time", "2025-11-17T12:30", "--time-zone", "Europe/Zurich")
+    world.edges.now_ms = lambda: NOON_MS + 54 * MINUTE_MS
     late = ("--from-time", "2025-11-17T11:39Z", "--to-time", "2025-11-17T11:41Z")
     for arguments, keys in (
-        (ten_past, ["0-10-20", "0-20-30"]),
-        (in_zurich, ["0-10-20", "0-20-30"]),
+        (ten_past, ["0-10-20", "0-20-30", "0-40-50"]),
+        (in_zurich, ["0-10-20", "0-20-30", "0-40-50"]),
         (late, ["0-30-40", "0-40-50"]),
+        (("--last-minutes", "15"), ["0-30-40", "0-40-50"]),
         (("--offsets", "0:19-21"), ["0-10-20", "0-20-30"]),
         (("--offsets", "0:0-1", "--offsets", "0:49-50"), ["0-0-10", "0-40-50"]),
         (("--missing",), ["0-40-50"]),
@@ -64,6 +69,28 @@ def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: Worl
     assert not world.instance.get_backfills()
 
 
+def test_a_time_means_the_same_ranges_before_landing_after_it_and_when_kafka_has_nothing(
+    world: World, backfill: Backfill
+) -> None:
+    """[R-64] But for what is not landed, which is never left out for being too young: it is once it is landed.
+
+    The last record is older than the one before it, as CreateTime may be.
+    """
+    world.send([{"partition": 0, "value": b"late", "timestamp_ms": NOON_MS + 15 * MINUTE_MS}])
+    world.plan()
+    time = ("--from-time", "2025-11-17T11:10Z", "--to-time", "2025-11-17T11:30Z")
+    keys: Callable[[], list[str]] = lambda: [row["key"] for row in chosen(backfill(*time, "--json"))["ranges"]]  # noqa: E731
+    assert keys() == ["0-10-20", "0-20-30", "0-40-50", "0-50-51"]
+    assert "2 of them are not landed" in backfill(*time).output
+    world.land()
+    landed = keys()
+    assert landed == ["0-10-20", "0-20-30", "0-50-51"]
+    assert "not landed" not in backfill(*time).output
+    world.delete_records(0, 51)
+    world.wait_for_earliest(0, 51)
+    assert keys() == landed, "the control: Kafka has no record left"
+
+
 REFUSED: list[tuple[tuple[str, ...], str]] = [
     ((), "by nothing, expected exactly one of --all"),
     (("--all", "--missing"), "by all and missing, expected exactly one"),
@@ -76,7 +103,9 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         "Mars/X is no time zone",
     ),
     (("--from-time", "2025-11-17T12:00Z", "--to-time", "2025-11-17T11:00Z"), "is not before --to-time"),
-    (("--from-time", "2024-11-17T11:00Z", "--to-time", "2024-11-17T12:00Z"), "no range with a record of that time"),
+    (("--last-minutes", "5", "--missing"), "by missing and last_minutes, expected exactly one"),
+    (("--last-minutes", "5"), "no range with a record of that time"),
+    (("--from-time", "2027-11-17T11:00Z", "--to-time", "2027-11-17T12:00Z"), "no range with a record of that time"),
     (("--offsets", "0:45-60"), "[50, 60) of"),
     (("--offsets", "7:0-5"), "it holds nothing of that Kafka partition"),
     (("--offsets", "0-45-60"), "are not P:S-E"),

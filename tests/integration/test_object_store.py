@@ -22,6 +22,7 @@ from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import published_path
 from pipeline_defs.edges.store import Answer, Store
+from pipeline_defs.edges.swapping import see, swap
 from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import check_sealed, seal
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
@@ -91,6 +92,26 @@ def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
     assert (store.exists("other"), store.exists("staged")) == (False, True)
     store.exchange("staged", "final", guard="", is_due=lambda: False)
     assert store.get("final") == b"third"
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_swap_holds_only_for_the_version_that_was_seen() -> None:
+    """Of two who saw one version, or that there was none, the first swaps; the other is told, and its staged one stays."""
+    store = Store("s3://lake/swaps")
+    for name in ("one", "two", "three"):
+        store.put_new(f"staged/{name}", name.encode(), "")
+    with see(store, "latest/x") as nothing:
+        assert nothing is None
+        assert swap(store, "staged/one", "latest/x", nothing)
+        assert not swap(store, "staged/two", "latest/x", nothing)
+    with see(store, "latest/x") as first:
+        assert first is not None
+        assert swap(store, "staged/two", "latest/x", first)
+        assert not swap(store, "staged/three", "latest/x", first)
+    assert store.get("latest/x") == b"two"
+    assert [*store.list("staged")] == ["staged/three"]
+    with pytest.raises(FileNotFoundError):
+        swap(store, "staged/one", "latest/x", None)
 
 
 @pytest.mark.usefixtures("environment")

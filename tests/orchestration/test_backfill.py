@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -13,15 +12,15 @@ from pipeline_defs.backfilling import BackfillState, follow_backfill, launch_bac
 from pipeline_defs.core.errors import DaemonUnavailable
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.selection import choose_missing
-from pipeline_defs.launching import land_config
 from pipeline_defs.ledger import accept_loss
+from pipeline_defs.raw_asset import land_config
 from pipeline_defs.siblings import BACKFILL_TAG
 from tests.support.daemon import running_daemon
 from tests.support.world import World
 
 
 def launch(world: World, ranges: list[OffsetRange]) -> str:
-    return launch_backfill(world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions)
+    return launch_backfill(world.topic, ranges, world.edges, world.instance, redo=False)
 
 
 def ended(world: World, backfill: str, ranges: list[OffsetRange]) -> BackfillState:
@@ -54,7 +53,6 @@ def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     module = importlib.import_module("pipeline_defs.cli.backfill")  # the package has the command itself by this name
     monkeypatch.setattr(module, "open_edges", lambda: world.edges)
     monkeypatch.setattr(module, "find_topic", lambda name: world.topic)
-    monkeypatch.setattr(module, "launch_backfill", partial(launch_backfill, topics=world.definitions))
 
     def run(*arguments: str) -> str:
         result = CliRunner().invoke(module.backfill, [world.name, *arguments])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._daemon.types import DaemonHeartbeat
 
+from pipeline_defs.backfilling import launch_backfill
+from pipeline_defs.choosing import Choice, select_ranges
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.errors import EmptySelection
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.deriving import DeriveTick, run_derive_tick
 from pipeline_defs.launching import Launched, decode_through_dagster
@@ -54,7 +59,7 @@ def check(world: World, name: str) -> dg.AssetCheckEvaluation:
 
 
 def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
-    """[R-75] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison."""
+    """[R-70] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison."""
     first = tick(decoded)
     assert first.due == 4
     ranges = [offsets for request in first.requests for offsets in request.ranges]
@@ -82,7 +87,7 @@ def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
 
 
 def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> None:
-    """[R-75] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again."""
+    """[R-70] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again."""
     decoded.decode()
     assert told(decoded) == set()
     assert tick(decoded) == DeriveTick((), 0, 4)
@@ -90,7 +95,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
 
 
 def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(decoded: World) -> None:
-    """[R-72] The run says which range failed and why; others are decoded; the failed one is asked for again, later."""
+    """[R-67] The run says which range failed and why; others are decoded; the failed one is asked for again, later."""
     decode = Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0))
     decoded.topic = dataclasses.replace(decoded.topic, decode=decode)
     (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
@@ -104,3 +109,44 @@ def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(d
     late.now_ms = lambda: decoded.edges.now_ms() + 60_000
     (again,) = run_derive_tick(decoded.topic, decoded.instance, late).requests
     assert again.attempt == 2
+
+
+def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> None:
+    """[R-70] What waits, what failed, dead letters, an older decoder, a schema id: each chooses its ranges, or none."""
+
+    def chosen(**said: Any) -> set[OffsetRange]:
+        choice = Choice(decoded=True, **said)
+        return {*select_ranges(choice, decoded.topic, decoded.coverage, decoded.edges, decoded.instance).ranges}
+
+    everything = set(decoded.coverage.log.ranges)
+    poisoned = {offsets for offsets in everything if 199 in offsets and offsets.partition == 1}
+    assert chosen(missing=True) == everything
+    failing = dataclasses.replace(
+        decoded.topic, decode=Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0))
+    )
+    mended, decoded.topic = decoded.topic, failing
+    assert not launch(decoded, list(everything))[0].succeeded
+    assert chosen(failed=True) == chosen(missing=True) == poisoned
+    decoded.topic = mended
+    launch(decoded, list(poisoned))
+    assert chosen(dead=True) == poisoned
+    for nothing, words in ({"missing": True}, "waits to be decoded"), ({"schema_id": "7"}, "with that schema id"):
+        with pytest.raises(EmptySelection, match=words):
+            chosen(**nothing)
+    decoded.topic = dataclasses.replace(mended, decode=Decode(value=Side(Format.JSON, "id BIGINT")))
+    assert chosen(outdated=True) == everything
+    assert chosen(every=True) == everything
+
+
+def test_a_backfill_of_dead_letters_is_one_of_the_decoded_asset(decoded: World) -> None:
+    """What is launched is a Dagster backfill of the decoded asset, of just these ranges, and of no raw one."""
+    decoded.decode()
+    (poisoned,) = (offsets for offsets, each in decoded.decodings.items() if each.dead)
+    decoded.instance.add_daemon_heartbeat(DaemonHeartbeat(decoded.edges.now_ms() / 1000, "BACKFILL", "test", errors=[]))
+    duty = decoded.topic.decoding
+    number = launch_backfill(decoded.topic, [poisoned], decoded.edges, decoded.instance, redo=True, duty=duty)
+    backfill = decoded.instance.get_backfill(number)
+    assert backfill is not None
+    assert backfill.asset_selection == [decoded.topic.decoded_key]
+    assert backfill.tags["offsetlake/decodes"] == decoded.name
+    assert "offsetlake/topic" not in backfill.tags

@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from pipeline_defs.demo.flights import FLIGHTS
+from pipeline_defs.demo.flights import POISON, RECORDS
 from pipeline_defs.edges.broker import read_broker
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.processes import Process
@@ -100,13 +100,16 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path) -> None:
     lines = read_until(demo, "press Ctrl-C")
     assert not Process(left["pid"], left["started"]).is_running()
     text = "\n".join(lines)
-    assert f"{FLIGHTS:,}" in text
+    assert f"{RECORDS:,}" in text
     assert all(f"check {name}" in text for name in ("tiling", "completeness", "published_digest", "replay"))
     assert "RED" not in text
+    assert f"{len(POISON)} records could not be decoded" in text
+    decoded = f"SELECT count(*) FROM read_parquet('{home}/lake/decoded/**/*.parquet')"
+    assert duckdb.sql(decoded).fetchall() == [(RECORDS - len(POISON),)]
     rows = (
         f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
     )
-    assert duckdb.sql(rows).fetchall() == [(FLIGHTS, FLIGHTS)]
+    assert duckdb.sql(rows).fetchall() == [(RECORDS, RECORDS)]
 
     url = next(word for line in lines if "Dagster is at" in line for word in line.split() if word.startswith("http"))
     keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges]

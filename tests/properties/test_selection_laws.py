@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.errors import EmptySelection, Refused
+from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
 from pipeline_defs.core.retiring import retired
@@ -128,13 +130,116 @@ def test_the_first_and_last_record_of_a_range_are_in_it(start: int, end: int, is
 
 
 @given(lakes())
-def test_a_time_finds_what_is_not_landed_by_the_offsets_that_the_broker_gives(lake: Lake) -> None:
+def test_what_is_not_landed_is_left_out_of_a_time_only_where_it_is_older(lake: Lake) -> None:
     pending = [o for o in in_state(lake.coverage, State.PENDING) if o.generation == lake.log.generation]
     assume(pending)
     one = pending[0]
-    assert choose_times(lake.coverage, 0, 1, {one.partition: (one.start, one.end)}).ranges == (one,)
+    assert one in choose_times(lake.coverage, 0, 1, {one.partition: one.end - 1}).ranges
     with pytest.raises(EmptySelection):
-        choose_times(lake.coverage, 0, 1, {one.partition: (one.end, one.end)})
+        choose_times(lake.coverage, 0, 1, dict.fromkeys(range(8), 2**62))
+
+
+@dataclass(frozen=True)
+class Day:
+    """Is a Kafka partition whose producers set times as they like, cut into ranges, which land while the broker deletes."""
+
+    times: list[int]  # of each record, after the epoch
+    ranges: list[OffsetRange]
+    landed_at: list[int]  # in which moment each range is landed
+    earliest: list[int]  # of each moment: where the broker's log begins; the last is when all is landed
+
+    def coverage(self, moment: int) -> Coverage:
+        links = tuple(Link(LinkKind.RANGE, offsets) for offsets in self.ranges)
+        end = len(self.times)
+        step = PlanStep(0, TOPIC, 0, "id", EPOCH_MS, {}, {0: Watermarks(0, end)}, links, {0: Head(end, EPOCH_MS)})
+        manifests = {
+            offsets: self._manifest(offsets, self.earliest[at])
+            for offsets, at in zip(self.ranges, self.landed_at, strict=True)
+            if at <= moment
+        }
+        return Coverage(PlanLog(TOPIC, (step,)), manifests, {o: 1 for o, m in manifests.items() if m.file})
+
+    def _manifest(self, offsets: OffsetRange, earliest: int) -> Manifest:
+        there = range(max(offsets.start, earliest), offsets.end)
+        if not there:
+            return manifest_of(offsets, is_empty=True)
+        found = [EPOCH_MS + self.times[offset] for offset in there]
+        manifest = manifest_of(offsets)
+        assert manifest.file is not None
+        return replace(manifest, file=replace(manifest.file, min_timestamp_ms=min(found), max_timestamp_ms=max(found)))
+
+    def first(self, moment: int, start_ms: int) -> int:
+        """Is what the broker answers: of what it still has the first record of that time or later."""
+        end = len(self.times)
+        there = range(self.earliest[moment], end)
+        return next((offset for offset in there if EPOCH_MS + self.times[offset] >= start_ms), end)
+
+    def chosen(self, moment: int, start_ms: int, end_ms: int) -> set[OffsetRange]:
+        try:
+            found = choose_times(self.coverage(moment), start_ms, end_ms, {0: self.first(moment, start_ms)})
+        except EmptySelection:
+            return set()
+        return set(found.ranges)
+
+
+@st.composite
+def days(draw: st.DrawFn) -> Day:
+    times = draw(st.lists(st.integers(0, 100), min_size=1, max_size=30))
+    cuts = sorted({0, len(times), *draw(st.sets(st.integers(0, len(times)), max_size=8))})
+    ranges = [OffsetRange(0, 0, start, end) for start, end in pairwise(cuts)]
+    moments = draw(st.integers(1, 4))
+    landed_at = [draw(st.integers(0, moments)) for _ in ranges]
+    earliest = sorted(draw(st.integers(0, len(times))) for _ in range(moments + 1))
+    return Day(times, ranges, landed_at, earliest)
+
+
+@given(days(), st.integers(-5, 105), st.integers(1, 60))
+def test_a_time_chosen_again_only_narrows_to_the_landed_ranges_of_it(day: Day, start: int, length: int) -> None:
+    """[R-64] Before landing, while ranges land, and after the broker has deleted all: timestamps need not be in order."""
+    start_ms, end_ms = EPOCH_MS + start, EPOCH_MS + start + length
+    last = len(day.earliest) - 1
+    found = [day.chosen(moment, start_ms, end_ms) for moment in range(last + 1)]
+    for earlier, later in pairwise(found):
+        assert later <= earlier
+    for moment, chosen in enumerate(found):
+        landed = day.coverage(moment).manifests
+        assert found[-1] <= chosen
+        assert {o for o in chosen if o in landed} == {o for o in found[-1] if o in landed}, (
+            "of what is landed: the same"
+        )
+    assert found[-1] == {
+        offsets
+        for offsets, manifest in day.coverage(last).manifests.items()
+        if manifest.file
+        and (manifest.file.min_timestamp_ms or 0) < end_ms
+        and (manifest.file.max_timestamp_ms or 0) >= start_ms
+    }
+
+
+def test_a_record_that_is_older_than_those_before_it_is_not_missed() -> None:
+    """[R-64] CreateTime is the producer's: behind the first record of 12:50 there may be one of 12:20."""
+    ranges = [OffsetRange(0, 0, n, n + 1) for n in range(3)]
+    day = Day(times=[10, 50, 20], ranges=ranges, landed_at=[1, 1, 1], earliest=[0, 0])
+    assert day.chosen(0, EPOCH_MS + 15, EPOCH_MS + 30) == {ranges[1], ranges[2]}, "not landed: who knows"
+    assert day.chosen(1, EPOCH_MS + 15, EPOCH_MS + 30) == {ranges[2]}
+
+
+def step_of(generation: int) -> PlanStep:
+    """Is a plan step of one generation, with one range [0, 10) that nobody has landed."""
+    link = Link(LinkKind.RANGE, OffsetRange(generation, 0, 0, 10))
+    marks, heads = {0: Watermarks(0, 10)}, {0: Head(10, EPOCH_MS)}
+    return PlanStep(generation, TOPIC, generation, f"id-{generation}", EPOCH_MS, {}, marks, (link,), heads)
+
+
+def test_the_offsets_that_the_broker_gives_are_of_the_open_generation() -> None:
+    """The topic was made anew: what the broker now has at these offsets is not what was lost of the one before."""
+    log = PlanLog(TOPIC, (step_of(0), step_of(1)))
+    assert Coverage(log, {}, {}).states() == {
+        OffsetRange(0, 0, 0, 10): State.LOST,
+        OffsetRange(1, 0, 0, 10): State.PENDING,
+    }
+    found = choose_times(Coverage(log, {}, {}), 0, 1, {0: 0})
+    assert found == Selection((OffsetRange(1, 0, 0, 10),), left_out=())
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(1, 2**60))

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline_defs.backfilling import DAEMON
 from pipeline_defs.bench.location import read_marks, write_location
 from pipeline_defs.drills.systems import gateway_environment, start_session
 from pipeline_defs.settings import PROJECT
@@ -48,7 +47,7 @@ def running_daemon(world: World) -> Iterator[Daemon]:
     with (world.folder / "daemon.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=PROJECT)
         try:
-            world.wait_until(lambda: DAEMON in world.instance.get_daemon_heartbeats())
+            world.wait_until(lambda: "BACKFILL" in world.instance.get_daemon_heartbeats())
             yield Daemon(folder)
         finally:
             process.terminate()

@@ -1,0 +1,93 @@
+"""`offsetlake days`: event days brought up to date, through Dagster, in this process."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from ..core.calendar import parse_day
+from ..core.day_verdicts import DayDecided
+from ..core.days import Days
+from ..core.errors import BadKey, BadSetting, RangesFailed
+from ..days import read_days
+from ..days_launching import update_through_dagster
+from ..launching import open_instance
+from ..steps import StepWatcher
+from ..topics import Topic
+from .progress import Shown, progress
+from .show import OUT, find_topic, open_edges
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--day", "chosen", multiple=True, metavar="DAY", help="Make this day anew from all its ranges.")
+@click.option("--whole", is_flag=True, help="Make every day anew from all its ranges.")
+def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
+    """Bring a topic's event days up to date with its decoded ranges; a day that is up to date stays as it is.
+
+    \b
+    Examples:
+      offsetlake days flights
+      offsetlake days flights --day 2013-01-01
+      offsetlake days flights --whole
+    """
+    configured, edges = find_topic(topic), open_edges()
+    settings = _days_of(configured)
+    edges.check_lake()
+    situation = read_days(topic, settings, edges.day_files, edges.decodings)
+    now_ms = edges.now_ms()
+    if whole:
+        wanted = sorted(day for day in situation.days if settings.place(day, now_ms) == "held")
+    else:
+        wanted = [_checked(day, settings, now_ms) for day in chosen]
+    wanted = wanted or [update.day for update in situation.updates(settings, now_ms)]
+    if not wanted:
+        OUT.print(f"no day of {topic} is due; {len(situation.states)} are up to date")
+        return
+    logging.getLogger("dagster").setLevel(logging.ERROR)
+    failures = []
+    redo = bool(chosen) or whole
+    with open_instance(edges.settings.dagster_home) as instance, progress(f"days of {topic}", len(wanted)) as shown:
+        edges.watch_step = _watch(topic, shown)
+        for launched in update_through_dagster(configured, wanted, edges, instance, redo=redo):
+            verb = "brought up to date" if launched.succeeded else "failed to bring up to date"
+            first, last = launched.days[0], launched.days[-1]
+            named = first if first == last else f"{len(launched.days)} days from {first} to {last}"
+            OUT.print(f"{verb} {named} in run {launched.run_id}")
+            if not launched.succeeded:
+                failures.append(f"run {launched.run_id}: {launched.reason}")
+    if failures:
+        raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what is up to date stays so", failures)
+
+
+def _days_of(topic: Topic) -> Days:
+    if topic.days is None:
+        raise BadSetting(
+            f"topic {topic.name} has no `days` in its defs.yaml; nothing was read or written; add `days: {{start: 2013-01-01}}`"
+        )
+    return topic.days
+
+
+def _checked(day: str, settings: Days, now_ms: int) -> str:
+    try:
+        if settings.place(parse_day(day), now_ms) == "held":
+            return day
+    except ValueError:
+        pass
+    raise BadKey(
+        f"day {day!r} is none of this topic's: expected one from {settings.start} to today, such as {settings.start}; nothing "
+        "was read or written"
+    )
+
+
+def _watch(topic: str, shown: Shown) -> StepWatcher:
+    def on_step(step: str, **fields: object) -> None:
+        if step == "reported_day" and fields["outcome"] != DayDecided.UP_TO_DATE.value:
+            shown.advance()
+        elif step == "read_decoded":
+            shown.update(text=f"days of {topic}, Spark writes {fields['days']} days from {fields['ranges']} ranges")
+        elif step == "stage_days":
+            shown.update(text=f"days of {topic}")
+
+    return on_step

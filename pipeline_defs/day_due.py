@@ -1,0 +1,129 @@
+"""The sensor of event days: finds the days that are due, tells what Dagster has not seen, asks for runs.
+
+Cursorless: all is read from the lake and from Dagster's runs. A late record makes its own day due, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster import DagsterRun, RunsFilter
+
+from .core.calendar import days_between, parse_day
+from .core.day_dispatch import DayRequest, plan_day_requests
+from .core.day_verdicts import DayDecided, DayVerdict
+from .core.days import Days
+from .core.dispatch import NEVER_TRIED, Tried
+from .days import read_days, read_facts
+from .days_asset import day_event
+from .projection import (
+    ACTIVE,
+    FAILED,
+    RANGE_END,
+    RANGE_START,
+    fail_dead_runs,
+    is_run_of,
+    read_recent_runs,
+)
+from .resources import Edges
+from .topics import Duty, Topic
+
+TICK_SECONDS = 10
+EVENTS_PER_TICK = 50
+COUNTS_PER_TICK = 100  # ranges that a tick counts by day where nobody has; a run counts all that are left
+
+
+@dataclass(frozen=True, slots=True)
+class DaysTick:
+    """Is what one tick asks for, how many days are due, and when the newest of what they are due from was decoded."""
+
+    requests: tuple[DayRequest, ...]
+    due: int
+    told: int
+    newest_ms: int
+
+
+def build_days_sensor(topic: Topic, days: Days) -> dg.SensorDefinition:
+    """Builds the sensor that has due days brought up to date; it runs unless someone stops it."""
+
+    @dg.sensor(
+        name=topic.days_sensor,
+        job_name=topic.days_job,
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Asks for runs that bring the event days of `{topic.name}` up to date.",
+    )
+    def due_days(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
+        tick = run_days_tick(topic, days, context.instance, edges)
+        context.log.info("due=%s told=%s", tick.due, tick.told)
+        if not tick.requests:
+            return dg.SensorResult(skip_reason=f"{tick.due} days are due, none to ask for now")
+        return dg.SensorResult(run_requests=[day_run_request(topic, each, tick.newest_ms) for each in tick.requests])
+
+    return due_days
+
+
+def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges: Edges) -> DaysTick:
+    """Runs one tick: what a crash left untold is told, then runs are asked for."""
+    situation = read_days(topic.name, days, edges.day_files, edges.decodings, count_at_most=COUNTS_PER_TICK)
+    fail_dead_runs(instance, topic.daily)
+    held, seen = read_held_days(instance, topic.daily), instance.get_materialized_partitions(topic.days_key)
+    now_ms = edges.now_ms()
+    unseen = [
+        day
+        for day in sorted(situation.states)
+        if day not in seen and day not in held and days.place(day, now_ms) == "held"
+    ]
+    for day in unseen[:EVENTS_PER_TICK]:
+        facts = read_facts(topic.name, day, situation, edges.day_files)
+        event = day_event(topic, DayVerdict(day, DayDecided.UP_TO_DATE, facts), facts, edges)
+        instance.report_runless_asset_event(event)
+    due = [update.day for update in situation.updates(days, now_ms)]
+    requests = plan_day_requests(due, held, read_tried_days(instance, topic.daily), now_ms)
+    newest_ms = max((each.provenance.landed_at_ms for each in situation.decodings.values()), default=0)
+    return DaysTick(tuple(requests), len(due), len(unseen), newest_ms)
+
+
+def day_run_request(topic: Topic, request: DayRequest, newest_ms: int) -> dg.RunRequest:
+    """Is the run that brings the days of a request up to date."""
+    run_key = request.run_key(topic.name, newest_ms)
+    if len(request.days) == 1:
+        return dg.RunRequest(run_key=run_key, partition_key=request.days[0], tags=topic.daily.tags)
+    return dg.RunRequest(run_key=run_key, tags=topic.daily.tags | range_tags(request))
+
+
+def range_tags(request: DayRequest) -> dict[str, str]:
+    """Are the tags by which Dagster lets a run have all days between two."""
+    return {RANGE_START: request.days[0], RANGE_END: request.days[-1]}
+
+
+def read_held_days(instance: dg.DagsterInstance, duty: Duty) -> set[str]:
+    """Reads which days active runs hold, however they were launched."""
+    runs = instance.get_runs(RunsFilter(statuses=ACTIVE))
+    return {day for run in runs if is_run_of(run, duty) for day in days_of(run)}
+
+
+def read_tried_days(instance: dg.DagsterInstance, duty: Duty) -> dict[str, Tried]:
+    """Reads of each day how the recent runs ended that covered it: failures count until a run of it succeeds."""
+    tried: dict[str, Tried] = {}
+    ended = (
+        (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
+        for record in read_recent_runs(instance, duty)
+    )
+    for ended_ms, run in sorted(ended, key=lambda each: each[0]):
+        for day in days_of(run):
+            before = tried.get(day, NEVER_TRIED)
+            tried[day] = before.then_failed(run.run_id, ended_ms) if run.status in FAILED else Tried(0, ended_ms)
+    return tried
+
+
+def days_of(run: DagsterRun) -> Iterator[str]:
+    """Reads the days that a run covers: one, or all between two; none where somebody named what is no day."""
+    single = run.tags.get("dagster/partition", "")
+    try:
+        first, last = (parse_day(run.tags.get(name, single)) for name in (RANGE_START, RANGE_END))
+    except ValueError:
+        return
+    yield from days_between(first, last)

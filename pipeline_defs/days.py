@@ -1,0 +1,282 @@
+"""Event days: find -> read -> stage -> verify -> swap, from decoded files alone; the landed ranges stay as they are.
+
+A day's file carries what went into it, so one exchange changes both: who dies before it has changed nothing, who is second
+begins again. Invariant: a file that takes a day's place has as many rows as the documents of its ranges count.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from .attempt import Attempt
+from .core.day_verdicts import DayDecided, DayFacts, DayVerdict, day_failed
+from .core.days import Days, DayState, DayUpdate, find_updates, split_jobs
+from .core.decoding import Decoding
+from .core.errors import OffsetlakeError, ScanFailed
+from .core.offsets import OffsetRange
+from .edges import event_time as times
+from .edges import parquet
+from .edges.days import DayFiles, day_path
+from .edges.decodings import Decodings, decoded_path
+from .edges.footer import add_note, canonicalize
+from .edges.lake import Lake
+from .edges.spark_days import DAY, SparkDays
+from .edges.swapping import Seen
+from .staging import open_staging
+from .steps import StepWatcher, no_step
+
+DAYS_PER_JOB = 64
+NEWEST = 5  # ranges that a day's facts name
+ROUNDS = 3  # of an update that others overtake
+
+
+@dataclass(frozen=True, slots=True)
+class DayTools:
+    """Is everything outside that days are made with, and what defs.yaml says of them."""
+
+    files: DayFiles
+    decodings: Decodings
+    days: Days
+    spark: Callable[[], SparkDays]
+    now_ms: Callable[[], int]
+    on_step: StepWatcher = no_step
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Is what there is of a topic's days: its decoded ranges, which days they touch, and the days' files.
+
+    `moving` are ranges that are decoded anew and not published yet; `uncounted` those that nobody has counted by day.
+    """
+
+    decodings: Mapping[OffsetRange, Decoding]
+    counts: Mapping[OffsetRange, Mapping[str, int]]
+    states: Mapping[str, DayState]
+    moving: frozenset[OffsetRange]
+    uncounted: int
+
+    @property
+    def days(self) -> set[str]:
+        """Are all days that a decoded row is of, or that have a file."""
+        return {day for days in self.counts.values() for day in days} | self.states.keys()
+
+    def updates(self, days: Days, now_ms: int) -> list[DayUpdate]:
+        """Are the days that are due."""
+        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving)
+
+
+def read_days(
+    topic: str, days: Days, files: DayFiles, decodings: Decodings, count_at_most: int | None = None
+) -> Situation:
+    """Reads where a topic's days stand; counts what was never counted, or so many of it. Raises `BadSetting`.
+
+    The files are read before the documents: then a document is at least as new as what a file was made from.
+    """
+    states = files.read_states(topic)
+    known = decodings.read(topic)
+    published = decodings.read_published(topic, known)
+    visible = {offsets: each for offsets, each in known.items() if offsets in published}
+    counts = files.read_counts(topic, visible, days.event_time)
+    lacking = sorted(visible.keys() - counts.keys())
+    if lacking:
+        newest = max(visible.values(), key=lambda each: (each.rows > 0, each.provenance.landed_at_ms))
+        files.refuse_wrong_column(newest, days.event_time)
+    for offsets in lacking[:count_at_most]:
+        counts[offsets] = files.count(visible[offsets], days.event_time)
+    uncounted = lacking[len(lacking[:count_at_most]) :]
+    moving = frozenset((known.keys() - published) | set(uncounted))
+    return Situation(visible, counts, states, moving, len(uncounted))
+
+
+def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools) -> Iterator[DayVerdict]:
+    """Brings days up to date, those chosen or all that are due; yields a verdict for each chosen one, or each that was due.
+
+    With `attempt.redo` chosen days are made anew from all their ranges; the same rows are the same file. One day failing
+    leaves the others updated. Raises `BadSetting` before anything is written.
+    """
+    folder, is_local = open_staging(attempt, tools.files.lake)
+    waiting = set(chosen) if chosen is not None else None
+    try:
+        for number in range(ROUNDS):
+            situation = read_days(topic, tools.days, tools.files, tools.decodings)
+            due = {each.day: each for each in _updates(situation, waiting, attempt, tools, is_first=not number)}
+            tools.on_step("find_days", topic=topic, due=len(due), chosen="all" if chosen is None else len(chosen))
+            if waiting is not None:
+                yield from (_left(topic, day, situation, tools.files) for day in sorted(waiting - due.keys()))
+            overtaken: set[str] = set()
+            for at, job in enumerate(split_jobs([*due.values()], DAYS_PER_JOB)):
+                for verdict in _run_job(topic, job, situation, tools, attempt, folder / f"days_{number}_{at}"):
+                    if verdict.outcome is DayDecided.OVERTAKEN and number + 1 < ROUNDS:
+                        overtaken.add(verdict.day)
+                    else:
+                        yield verdict
+            waiting = overtaken
+            if not waiting:
+                break
+    finally:
+        if not is_local:
+            shutil.rmtree(folder, ignore_errors=True)
+        tools.files.lake.store.delete_folder(f"staging/{attempt.id}")
+
+
+def _updates(
+    situation: Situation, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools, *, is_first: bool
+) -> list[DayUpdate]:
+    """Are the updates that are to be made; those of a redo are of every chosen day, from all its ranges."""
+    now_ms = tools.now_ms()
+    if attempt.redo and chosen is not None and is_first:
+        states = {day: state for day, state in situation.states.items() if day not in chosen}
+        updates = find_updates(
+            tools.days, situation.decodings, situation.counts, states, now_ms, moving=situation.moving
+        )
+    else:
+        updates = situation.updates(tools.days, now_ms)
+    return [update for update in updates if chosen is None or update.day in chosen]
+
+
+def _left(topic: str, day: str, situation: Situation, files: DayFiles) -> DayVerdict:
+    """Is the verdict of a chosen day that needs nothing."""
+    if day not in situation.states:
+        return DayVerdict(day, DayDecided.EMPTY)
+    return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, files))
+
+
+def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> DayFacts:
+    """Reads the facts of a day's file as it stands, of which the documents say what went in."""
+    ranges = [offsets for offsets, days in sorted(situation.counts.items()) if day in days]
+    with files.lake.local_copy(day_path(topic, day)) as file:
+        return _facts(file, day, ranges, situation.decodings)
+
+
+def _facts(file: Path, day: str, ranges: Sequence[OffsetRange], decodings: Mapping[OffsetRange, Decoding]) -> DayFacts:
+    newest = sorted(ranges, key=lambda offsets: decodings[offsets].provenance.landed_at_ms)[-NEWEST:]
+    return DayFacts(
+        parquet.digest(file),
+        times.read_note(file)[1],
+        times.count_late(file, day),
+        file.stat().st_size,
+        len(ranges),
+        tuple(offsets.key for offsets in newest),
+    )
+
+
+def _run_job(
+    topic: str, job: Sequence[DayUpdate], before: Situation, tools: DayTools, attempt: Attempt, folder: Path
+) -> Iterator[DayVerdict]:
+    """Makes some days in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
+    started = tools.now_ms()
+    with ExitStack() as stack:
+        seen = {each.day: stack.enter_context(tools.files.see(topic, each.day)) for each in job}
+        current = [each for each in job if _is_as_found(topic, each, before, tools)]
+        yield from (DayVerdict(each.day, DayDecided.OVERTAKEN) for each in job if each not in current)
+        if not current:
+            return
+        try:
+            _stage(topic, current, tools, stack, folder)
+        except ScanFailed as error:
+            if len(current) == 1:
+                yield day_failed(current[0].day, str(error))
+                return
+            middle = len(current) // 2
+            for at, half in enumerate((current[:middle], current[middle:])):
+                yield from _run_job(topic, half, before, tools, attempt, folder.with_name(f"{folder.name}_{at}"))
+            return
+        seconds = (tools.now_ms() - started) / 1000
+        tools.on_step("stage_days", topic=topic, days=len(current), seconds=seconds)
+        if _have_moved(topic, current, tools):
+            yield from (DayVerdict(each.day, DayDecided.OVERTAKEN) for each in current)
+            return
+        for update in current:
+            try:
+                yield _decide(topic, update, seen[update.day], before, tools, attempt, folder, seconds / len(current))
+            except OffsetlakeError as error:
+                yield day_failed(update.day, str(error))
+
+
+def _is_as_found(topic: str, update: DayUpdate, before: Situation, tools: DayTools) -> bool:
+    """Says whether a day's file is the one that its update was found from: only then may its rows be added to."""
+    return tools.files.read_state(topic, update.day) == before.states.get(update.day)
+
+
+def _stage(topic: str, job: Sequence[DayUpdate], tools: DayTools, stack: ExitStack, folder: Path) -> None:
+    """Has Spark write the days of a job that have rows, unseen."""
+    lake = tools.files.lake
+    ranges = sorted({offsets for each in job for offsets in each.reads})
+    standing = [day_path(topic, each.day) for each in job if not each.is_whole]
+    days = [each.day for each in job if each.rows]
+    tools.on_step("read_decoded", topic=topic, days=len(job), ranges=len(ranges), standing=len(standing))
+    if days:
+        paths = [decoded_path(topic, offsets) for offsets in ranges]
+        files = [stack.enter_context(lake.local_copy(path)) for path in (*paths, *standing)]
+        tools.spark().stage(files[: len(paths)], files[len(paths) :], days, tools.days.event_time, folder)
+
+
+def _have_moved(topic: str, job: Sequence[DayUpdate], tools: DayTools) -> bool:
+    """Says whether a range was decoded anew while it was read: what was read may be of either."""
+    now = tools.decodings.read(topic)
+    return any(now.get(offsets) != decoding for each in job for offsets, decoding in each.ranges.items())
+
+
+def _decide(
+    topic: str,
+    update: DayUpdate,
+    seen: Seen | None,
+    before: Situation,
+    tools: DayTools,
+    attempt: Attempt,
+    folder: Path,
+    seconds: float,
+) -> DayVerdict:
+    """Verifies one staged day and puts it in the place of what stands, or says why not."""
+    state, day, lake = update.state(topic, tools.days.event_time), update.day, tools.files.lake
+    found = sorted((folder / f"{DAY}={day}").glob("*.parquet"))
+    if len(found) > 1:
+        return _failed(day, f"Spark wrote {len(found)} files of day {day} of {topic}, expected one")
+    if found:
+        file = found[0]
+        canonicalize(file)
+        add_note(file, times.NOTE, state.to_json())
+    else:
+        file = folder / f"{day}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with lake.local_copy(day_path(topic, day)) as standing:
+            times.write_empty_day(standing, file, state.to_json())
+    _, rows = times.read_note(file)
+    if rows != update.rows:
+        return _failed(
+            day,
+            f"day {day} of {topic} was written with {rows} rows, expected {update.rows}, as its ranges' documents count",
+        )
+    tools.on_step("verify_day", day=day, rows=rows)
+    facts = _facts(file, day, sorted(update.ranges), update.ranges)
+    standing_state = before.states.get(day)
+    if standing_state is not None and _digest(topic, day, lake) == facts.digest:
+        return DayVerdict(day, DayDecided.UNCHANGED, facts, seconds=seconds)
+    staged = f"staging/{attempt.id}/{day}.parquet"
+    if lake.store.local_root is not None:
+        staged = str(file.relative_to(lake.store.local_root))
+    else:
+        lake.store.upload(file, staged)
+    if not tools.files.swap(staged, topic, day, seen):
+        return DayVerdict(day, DayDecided.OVERTAKEN)
+    tools.on_step("swap_day", day=day, digest=facts.digest)
+    outcome = DayDecided.CREATED if standing_state is None else DayDecided.UPDATED
+    added = (
+        sum(before.counts[offsets][day] for offsets in update.added)
+        if standing_state is None or not update.is_whole
+        else 0
+    )
+    return DayVerdict(day, outcome, facts, added, seconds)
+
+
+def _digest(topic: str, day: str, lake: Lake) -> str:
+    with lake.local_copy(day_path(topic, day)) as standing:
+        return parquet.digest(standing)
+
+
+def _failed(day: str, violation: str) -> DayVerdict:
+    return day_failed(day, f"{violation}; nothing became visible; the day is tried again")

@@ -1,0 +1,47 @@
+"""What defs.yaml says of event days, as Dagster's component model reads it; what is wrong is refused with its line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import dagster as dg
+from pydantic import AfterValidator, Field
+
+from .core.calendar import parse_day
+from .core.days import Days, EventTime
+from .core.decoders import Decode
+from .core.errors import BadSetting
+
+
+def _day(value: str) -> str:
+    try:
+        return parse_day(value)
+    except ValueError:
+        raise ValueError(f"expected a day such as 2013-01-01, found {value!r}") from None
+
+
+class DaysConfig(dg.Model, dg.Resolvable):
+    """Says how a topic's decoded rows are put into days."""
+
+    start: Annotated[str, AfterValidator(_day)] = Field(
+        description="the first day, such as 2013-01-01; rows of days before stay in the decoded ranges only"
+    )
+    event_time: str = Field(
+        default=EventTime().path,
+        description="a column's path in the decoded row, `value.ordered_at`: a TIMESTAMP, a DATE, or an integer with a unit",
+    )
+    unit: str | None = Field(default=None, description="of an integer: s, ms or us since 1970")
+
+    def as_days(self, topic: str, decode: Decode | None) -> Days:
+        """Returns what the pipeline sees; raises `BadSetting`."""
+        if decode is None:
+            raise BadSetting(
+                f"topic {topic} has `days` and no `decode`, expected both: days are made of decoded rows; nothing was written; "
+                "add `decode: {}` to defs.yaml for days of rows whose keys and values are bytes"
+            )
+        try:
+            return Days(self.start, EventTime(self.event_time, self.unit))
+        except ValueError as error:
+            raise BadSetting(
+                f"topic {topic} has wrong `days` in defs.yaml: {error}; nothing was written; correct it"
+            ) from error

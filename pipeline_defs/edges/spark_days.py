@@ -1,0 +1,106 @@
+"""Event days in Spark: decoded ranges in, one file per day out, in the order of the Kafka log. Nothing here is visible.
+
+Invariant: all rows of a day are of one task, so that they are one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.calendar import FIRST, LAST, SECONDS_A_DAY
+from ..core.days import UNITS, EventTime, Kind
+from ..core.errors import ScanFailed
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+EVENT_TIME = "event_time"
+DAY = "_day"
+ORDER = ("generation", "partition", "offset")
+
+
+def check_event_time(schema: StructType, event_time: EventTime) -> None:
+    """Refuses an event time that is no column of these, or of another type; raises `BadSetting`."""
+    kind, found = _find(schema, event_time)
+    if not event_time.accepts(kind):
+        raise event_time.refuse(found)
+
+
+def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
+    from pyspark.sql import types
+
+    found: DataType = schema
+    at = "the row"
+    for name in event_time.parts:
+        if not isinstance(found, types.StructType) or name not in found.names:
+            names = f"of {', '.join(found.names)}" if isinstance(found, types.StructType) else found.simpleString()
+            return None, f"no column {name} in {at}, which is {names}"
+        found, at = found[name].dataType, name
+    kinds: list[tuple[tuple[type[DataType], ...], Kind]] = [
+        ((types.TimestampType, types.TimestampNTZType), "timestamp"),
+        ((types.DateType,), "date"),
+        ((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
+    ]
+    return next((kind for classes, kind in kinds if isinstance(found, classes)), None), found.simpleString()
+
+
+class SparkDays:
+    """Stages days of one topic with one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session.newSession()
+        for name, value in SCAN_CONF.items():
+            self._session.conf.set(name, value)
+
+    def stage(
+        self, ranges: Sequence[Path], standing: Sequence[Path], days: Sequence[str], event_time: EventTime, folder: Path
+    ) -> None:
+        """Writes below `folder` one file per day that has rows, `_day=2013-01-01/`: of the ranges' files and standing days.
+
+        Raises `ScanFailed`; then nothing counts.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as f
+
+        try:
+            parts = [self._events(ranges, event_time)] if ranges else []
+            parts += [self._read(standing)] if standing else []
+            rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
+            rows = rows.withColumn(DAY, f.to_date(EVENT_TIME)).where(
+                f.col(DAY).isin([f.lit(day).cast("date") for day in days])
+            )
+            rows = rows.repartition(len(days), DAY).sortWithinPartitions(DAY, *ORDER)
+            rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
+        except (PySparkException, Py4JError) as error:
+            raise ScanFailed(
+                f"Spark could not write {len(days)} days from {len(ranges)} decoded ranges: {first_cause(error)}; nothing "
+                "became visible; the rows stay in the decoded ranges, and the days are tried again; where the ranges' "
+                "columns do not fit together, decode the older ones again"
+            ) from error
+
+    def _read(self, files: Sequence[Path]) -> DataFrame:
+        reader = self._session.read.option("mergeSchema", "true").option("recursiveFileLookup", "true")
+        return reader.parquet(*(str(file) for file in files))
+
+    def _events(self, files: Sequence[Path], event_time: EventTime) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        rows = self._read(files)
+        kind, _ = _find(rows.schema, event_time)
+        column = f.col(".".join(f"`{name}`" for name in event_time.parts))
+        time = _from_integer(column, UNITS[event_time.unit]) if kind == "integer" and event_time.unit else column
+        return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
+
+
+def _from_integer(column: Column, per_second: int) -> Column:
+    """Is the moment so many units after 1970; null where no calendar has it: a cast beyond would fail the whole job."""
+    from pyspark.sql import functions as f
+
+    first, end = (day * SECONDS_A_DAY * per_second for day in (FIRST, LAST + 1))
+    micros = column.cast("bigint") * f.lit(1_000_000 // per_second)
+    return f.when(column.between(first, end - 1), f.timestamp_micros(micros))

@@ -1,0 +1,90 @@
+"""Event days in tests: a topic whose values say when, and what a glob over its days shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable
+
+import duckdb
+
+from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.day_verdicts import DayDecided, DayVerdict
+from pipeline_defs.core.days import Days, EventTime
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.days import DayTools, update_days
+from pipeline_defs.resources import Edges
+from pipeline_defs.steps import StepWatcher, no_step
+from tests.support.world import World
+
+SCHEMA = "at TIMESTAMP, n BIGINT"
+AT = EventTime("value.at")
+START = "2013-01-01"
+
+
+def configure(world: World, event_time: EventTime = AT, schema: str = SCHEMA) -> None:
+    """Has a topic decoded and put into days."""
+    decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(1_000, 1.0), event_time)
+    world.topic = dataclasses.replace(world.topic, decode=decode, days=Days(START, event_time))
+
+
+def event(day: str | None, number: int, partition: int = 0) -> dict[str, object]:
+    """Is a record of an event at noon of a day."""
+    at = {"at": f"{day}T12:00:00Z"} if day else {}
+    return {"partition": partition, "key": b"k%d" % number, "value": json.dumps({**at, "n": number}).encode()}
+
+
+def day_tools(world: World, on_step: StepWatcher = no_step) -> DayTools:
+    """Are the tools of one update, of a process that has just begun."""
+    from dagster_pyspark import LazyPySparkResource
+
+    edges = Edges(world.settings, now_ms=world.edges.now_ms)
+    assert world.topic.days is not None
+    return edges.day_tools(world.topic.days, LazyPySparkResource(spark_config=edges.spark_conf()), on_step)
+
+
+def update(
+    world: World, chosen: Iterable[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
+) -> dict[str, DayVerdict]:
+    """Brings days up to date in this process, without Dagster."""
+    attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+    days = None if chosen is None else [*chosen]
+    verdicts = list(update_days(world.name, days, attempt, day_tools(world, on_step)))
+    assert len({verdict.day for verdict in verdicts}) == len(verdicts)
+    return {verdict.day: verdict for verdict in verdicts}
+
+
+def outcomes(verdicts: dict[str, DayVerdict]) -> dict[str, DayDecided]:
+    """Is what became of each day."""
+    failed = [verdict for verdict in verdicts.values() if verdict.outcome is DayDecided.FAILED]
+    assert not failed, failed
+    return {day: verdict.outcome for day, verdict in verdicts.items()}
+
+
+def digests(world: World) -> dict[str, tuple[str, int]]:
+    """Is of each day's file its digest and when it was written."""
+    return {
+        path.stem: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in (world.lake_folder / "days" / world.name).iterdir()
+    }
+
+
+def shown(world: World) -> list[tuple[object, ...]]:
+    """Is what a plain glob over the days shows: the file's day, place and number of each row; a doubled row stands twice."""
+    glob = f"{world.lake_folder}/days/{world.name}/*.parquet"
+    return duckdb.sql(
+        f'SELECT parse_filename(filename, true), generation, "partition", "offset", value.n, epoch_ms(event_time) '
+        f"FROM read_parquet('{glob}', filename = true, union_by_name = true) ORDER BY ALL"
+    ).fetchall()
+
+
+def expected(world: World, column: str = "value.at") -> list[tuple[object, ...]]:
+    """Is the same, computed in full by DuckDB from the decoded ranges."""
+    files = f"{world.lake_folder}/decoded/{world.name}/**/*.parquet"
+    return duckdb.sql(
+        f'SELECT strftime({column}, \'%Y-%m-%d\'), generation, "partition", "offset", value.n, epoch_ms({column}) '
+        f"FROM read_parquet('{files}', union_by_name = true) WHERE {column} >= '{START}' AND {column} < now() ORDER BY ALL"
+    ).fetchall()
