@@ -7,71 +7,25 @@ manifest does for landing. Invariant: a range above its budget of dead letters f
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from .attempt import Attempt
-from .core.coverage import Coverage
-from .core.days import EventTime
-from .core.decoders import Decode
-from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed, verify_decoding
+from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
 from .core.errors import OffsetlakeError, ScanFailed
-from .core.manifest import Manifest, Provenance, StagedFile
+from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
+from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
-from .edges.decodings import Decodings, dead_letters_path, decoded_path
-from .edges.event_time import count_days
-from .edges.footer import canonicalize
+from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake, published_path
-from .edges.spark_decoding import SparkDecoder
 from .landing import find_ranges
 from .staging import match_parts, open_staging, stage_empty
-from .steps import StepWatcher, no_step
 
 RANGES_PER_JOB = 200
-SHOWN = 3  # dead letters in a message
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeTools:
-    """Is everything outside that decoding touches, and what defs.yaml says of it."""
-
-    decodings: Decodings
-    decode: Decode
-    decoder: Callable[[], SparkDecoder]
-    now_ms: Callable[[], int]
-    on_step: StepWatcher = no_step
-
-    @property
-    def lake(self) -> Lake:
-        """Is the lake that holds what is landed and what is decoded."""
-        return self.decodings.lake
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Is what every step of one attempt is given."""
-
-    topic: str
-    coverage: Coverage
-    known: Mapping[OffsetRange, Decoding]
-    attempt: Attempt
-    tools: DecodeTools
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, and how long it took."""
-
-    decoded: Mapping[OffsetRange, parquet.PartFile | None]
-    dead: Mapping[OffsetRange, parquet.PartFile | None]
-    schemas: Mapping[str, str]
-    seconds_per_row: float
 
 
 def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools) -> Iterator[DecodeVerdict]:
@@ -190,8 +144,8 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
     """Verifies one staged range, commits its document and publishes its files, or says why not."""
     offsets, tools = manifest.offsets, work.tools
     decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
-    ours = _document(work, manifest, decoded, dead, batch)
-    violations = _violations(work, ours, manifest, decoded, dead)
+    ours = describe(work, manifest, decoded, dead, batch)
+    violations = find_violations(work, ours, manifest, decoded, dead)
     if violations:
         return decode_failed(offsets, *violations)
     tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
@@ -211,90 +165,6 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
     if winner.provenance.attempt != work.attempt.id:
         return DecodeVerdict(offsets, Decided.SUPERSEDED, winner)
     return DecodeVerdict(offsets, Decided.REPLACED if winner.revision else Decided.DECODED, winner)
-
-
-def _document(
-    work: Work,
-    manifest: Manifest,
-    decoded: parquet.PartFile | None,
-    dead: parquet.PartFile | None,
-    batch: Batch,
-) -> Decoding:
-    """Is the document of what was staged of a range, as the first revision."""
-    attempt, tools = work.attempt, work.tools
-    return Decoding(
-        work.topic,
-        manifest.offsets,
-        manifest.digest,
-        tools.decode.fingerprint_with(batch.schemas),
-        tools.decode.fingerprint,
-        _staged(work, manifest, decoded, "decoded"),
-        _staged(work, manifest, dead, "dead_letters"),
-        Provenance(
-            attempt=attempt.id,
-            run_id=attempt.run_id,
-            code_version=attempt.code_version,
-            writer=tools.decoder().writer,
-            plan_seq=manifest.provenance.plan_seq,
-            topic_id=manifest.provenance.topic_id,
-            landed_at_ms=tools.now_ms(),
-            seconds=round(batch.seconds_per_row * manifest.rows, 3),
-        ),
-        schema_ids={
-            f"{side}:{number}": rows
-            for side in ("key", "value")
-            for number, rows in (parquet.count_values(decoded.path, f"{side}_schema_id") if decoded else {}).items()
-        },
-        error_classes=parquet.count_values(dead.path, "error_class") if dead else {},
-        schema=decoded.schema if decoded else {},
-        schemas=batch.schemas,
-        **_event_days(tools.decode.event_time, decoded),
-    )
-
-
-def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) -> dict[str, Any]:
-    if event_time is None:
-        return {}
-    return {"event_time": event_time.text, "event_days": count_days(decoded.path, event_time) if decoded else {}}
-
-
-def _violations(
-    work: Work,
-    ours: Decoding,
-    manifest: Manifest,
-    decoded: parquet.PartFile | None,
-    dead: parquet.PartFile | None,
-) -> list[str]:
-    """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
-    if manifest.file is None:
-        return []
-    where, lake = manifest.offsets.text(work.topic), work.tools.lake
-    with lake.local_copy(published_path(manifest)) as landed:
-        if parquet.digest(landed) != manifest.digest:
-            torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
-            return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
-        runs = [parquet.read_runs(path) if path else () for path in (landed, *(p and p.path for p in (decoded, dead)))]
-    violations = verify_decoding(work.topic, manifest.offsets, *runs)
-    budget = work.tools.decode.budget
-    if dead is not None and not budget.allows(ours.dead, manifest.rows):
-        classes = ", ".join(f"{count} {name}" for name, count in ours.error_classes.items())
-        first = "; ".join(f"offset {offset}: {error}" for offset, error in parquet.read_errors(dead.path, SHOWN))
-        violations.append(
-            f"range {where}: {ours.dead} of {manifest.rows} records cannot be decoded ({classes}), the budget is "
-            f"{budget.records} and {budget.share:.2%}; nothing became visible; first {first}; mend the decoder or raise "
-            "`dead_letters` in defs.yaml, then decode again"
-        )
-    return violations
-
-
-def _staged(work: Work, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
-    """Is a staged file as the document names it: where it lies in the lake, or is brought to."""
-    if part is None:
-        return None
-    canonicalize(part.path)
-    root = work.tools.lake.store.local_root
-    own = f"staging/{work.attempt.id}/{manifest.offsets.key}.{name}.parquet"
-    return parquet.staged_file(part, str(part.path.relative_to(root)) if root is not None else own)
 
 
 def _bring(part: parquet.PartFile | None, file: StagedFile | None, lake: Lake) -> None:

@@ -17,17 +17,20 @@ from .core.days import Days
 from .core.decoders import Decode
 from .core.errors import BadSetting
 from .days import DayTools
-from .decoding import DecodeTools
+from .decoded_staging import DecodeTools
 from .edges.days import DayFiles
 from .edges.decodings import Decodings
 from .edges.jars import read_pins, resolve_jars
 from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
+from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
 from .edges.spark import Spark, spark_config
 from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
+from .edges.spark_latest import SparkLatest
+from .latest import LatestTools
 from .settings import Settings
 from .steps import StepWatcher, no_step
 from .topics import Topic
@@ -48,6 +51,7 @@ class Edges:
     kafka_timeout_seconds: float = 20.0
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
+    _latest_files: LatestFiles | None = field(default=None, init=False)
     _day_files: DayFiles | None = field(default=None, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
@@ -117,6 +121,25 @@ class Edges:
             decodings=self.decodings,
             decode=decode,
             decoder=cache(lambda: SparkDecoder(pyspark.spark_session, decode)),
+            now_ms=self.now_ms,
+            on_step=self._watched(log_step),
+        )
+
+    @property
+    def latest_files(self) -> LatestFiles:
+        """Are the files of the latest states of the lake's topics."""
+        if self._latest_files is None:
+            self._latest_files = LatestFiles(self.lake)
+        return self._latest_files
+
+    def latest_tools(self, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> LatestTools:
+        """Are the tools of one update of a latest state; Spark starts where anything is due."""
+        use_java()
+        resolve_jars("spark", self.settings.jars)
+        return LatestTools(
+            decodings=self.decodings,
+            files=self.latest_files,
+            spark=cache(lambda: SparkLatest(pyspark.spark_session)),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )

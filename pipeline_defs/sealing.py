@@ -17,12 +17,22 @@ from .auditing import Finding
 from .core.errors import OffsetlakeError
 from .core.manifest import StagedFile
 from .core.seal import Seal, SealProvenance
-from .core.sealing import SealOutcome, SealPlan, SealVerdict, choose_seals, is_current, plan_seals, verify_sealed
+from .core.sealing import (
+    SealOutcome,
+    SealPlan,
+    SealVerdict,
+    choose_seals,
+    find_superseded,
+    is_current,
+    plan_seals,
+    verify_sealed,
+)
 from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake, published_path
 from .edges.seals import Seals, sealed_path
 from .staging import open_staging
+from .sweeping import SWEEP_AFTER_SECONDS
 
 SEAL_THREADS = 2  # files that are written at once; each is one Spark task
 
@@ -61,6 +71,7 @@ def seal(
         if lake.store.local_root is None:
             shutil.rmtree(folder, ignore_errors=True)
     _sweep_own_staging(run)
+    _sweep_superseded(topic, tools)
 
 
 def _roll_forward(topic: str, tools: Tools) -> Iterator[SealVerdict]:
@@ -164,6 +175,15 @@ def _sweep_own_staging(run: _Run) -> None:
     own = [each for each in run.seals.read(run.topic) if each.provenance.attempt == run.attempt.id]
     if all(run.seals.is_published(each) for each in own):
         run.tools.lake.store.delete_folder(f"staging/{run.attempt.id}")
+
+
+def _sweep_superseded(topic: str, tools: Tools) -> None:
+    """Deletes the sealed files that nobody who opened the views within the last hours can be reading."""
+    published = Seals(tools.lake).read_published(topic)
+    for each, since_ms in find_superseded(tools.lake.coverage(topic), published):
+        if tools.now_ms() - since_ms > SWEEP_AFTER_SECONDS * 1000:
+            tools.lake.store.delete_folder(sealed_path(each))
+            tools.on_step("seal_swept", key=each.offsets.key, revision=each.revision)
 
 
 def check_sealed(topic: str, lake: Lake) -> Finding:

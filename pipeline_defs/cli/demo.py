@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -20,6 +20,7 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
 from ..core.manifest import Manifest
+from ..days import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
 from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, read_flights
@@ -40,6 +41,11 @@ QUERY = """
 SELECT "partition", count(*) AS records, count(DISTINCT "key") AS aircraft, min("timestamp") AS first_departure,
        max("timestamp") AS last_departure
 FROM flights GROUP BY ALL ORDER BY ALL
+"""
+DERIVED_QUERY = """
+SELECT event_time::DATE AS day, count(*) AS flights, count(DISTINCT key) AS aircraft,
+       round(avg(value.dep_delay), 1) AS mean_delay_minutes
+FROM days.flights GROUP BY ALL ORDER BY mean_delay_minutes DESC LIMIT 5
 """
 
 
@@ -69,14 +75,15 @@ def demo(once: bool) -> None:
             OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
-            _watch_decoding(edges, topic)
             with OUT.status("auditing through Dagster"):
                 run_id, audited = server.run_job(topic.audit_job)
             is_good = _print_summary(edges, started_ms, run_id)
-            _print_dead_letters(edges, topic)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
-            OUT.print("every record is landed, every check is green")
+            OUT.print("every record is landed, every check is green; what is derived from them comes next")
+            _watch_deriving(edges, topic)
+            _print_dead_letters(edges, topic)
+            _print_derived(edges)
             if not once:
                 OUT.print(f"Dagster stays at [bold]{server.url}[/]; press Ctrl-C to stop all of it", soft_wrap=True)
                 _wait_for_interrupt(server)
@@ -145,22 +152,35 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
             time.sleep(0.5)
 
 
-def _watch_decoding(edges: Edges, topic: Topic) -> None:
-    """Shows landed ranges as they are decoded, until all of them are."""
+def _watch_deriving(edges: Edges, topic: Topic) -> None:
+    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, then days."""
     ranges = len(edges.lake.coverage(TOPIC).log.ranges)
-    left, moved = ranges, time.monotonic()
-    with _bar("decoding ranges", ranges) as (bar, task):
-        while due := len(read_due(topic, edges)):
-            bar.update(task, completed=ranges - due)
-            if due != left:
-                left, moved = due, time.monotonic()
+    _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
+    days = topic.days
+    if days is not None:
+
+        def due() -> int:
+            situation = read_days(TOPIC, days, edges.day_files, edges.decodings)
+            return len(list(situation.updates(days, edges.now_ms())))
+
+        _watch("putting flights into their days", due(), due)
+
+
+def _watch(text: str, total: int, due: Callable[[], int]) -> None:
+    """Shows how much of `total` is done, until nothing is due."""
+    left, moved = total, time.monotonic()
+    with _bar(text, total) as (bar, task):
+        while now := due():
+            bar.update(task, completed=max(0, total - now))
+            if now != left:
+                left, moved = now, time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
                 raise NothingHappens(
-                    f"{due} of {ranges} ranges are not decoded and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
+                    f"{text}: {now} of {total} are left and nothing moved for {PATIENCE_SECONDS} s; look at the runs in "
                     "Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
                 )
             time.sleep(0.5)
-        bar.update(task, completed=ranges)
+        bar.update(task, completed=total)
 
 
 def _print_dead_letters(edges: Edges, topic: Topic) -> None:
@@ -170,6 +190,12 @@ def _print_dead_letters(edges: Edges, topic: Topic) -> None:
     shown = [[str(row[index])[:SHOWN_CHARACTERS] for index in keep] for row in rows]
     title = f"{total} records could not be decoded and are set aside: `offsetlake dead-letters {TOPIC}`"
     print_table(title, [columns[index] for index in keep], shown)
+
+
+def _print_derived(edges: Edges) -> None:
+    columns, answer = Duck(edges.lake, [TOPIC]).query(DERIVED_QUERY)
+    OUT.print(DERIVED_QUERY.strip(), style="dim")
+    print_table("DuckDB over what is derived", columns, answer)
 
 
 def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:

@@ -94,6 +94,19 @@ class Applied:
                 redone.append(offsets)
         return Difference(tuple(new), tuple(redone), tuple(_gone(lanes, current)))
 
+    def revision_of(self, offsets: OffsetRange) -> int | None:
+        """Is the revision at which the whole of a range went in; none where it did not."""
+        place = (offsets.generation, offsets.partition, offsets.start)
+        at = bisect_right(self.stretches, place, key=lambda each: (each.generation, each.partition, each.start)) - 1
+        found = self.stretches[at] if at >= 0 else None
+        is_in = (
+            found is not None
+            and (found.generation, found.partition) == (offsets.generation, offsets.partition)
+            and found.start <= offsets.start
+            and offsets.end <= found.end
+        )
+        return found.revision if found is not None and is_in else None
+
     def to_json(self) -> str:
         """Encodes the set; equal sets give equal text."""
         rows = [[each.generation, each.partition, each.start, each.end, each.revision] for each in self.stretches]

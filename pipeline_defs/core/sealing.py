@@ -83,13 +83,32 @@ def choose_seals(coverage: Coverage, published: Iterable[Seal]) -> tuple[Seal, .
     chosen: list[Seal] = []
     taken: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
     for seal in sorted(published, key=lambda seal: (-len(seal.offsets), seal.offsets, -seal.revision)):
-        offsets = seal.offsets
-        others = taken[offsets.generation, offsets.partition]
-        is_free = not any(other.start < offsets.end and offsets.start < other.end for other in others)
-        if is_free and is_current(seal, coverage):
-            others.append(offsets)
+        others = taken[seal.offsets.generation, seal.offsets.partition]
+        if not any(_overlap(other, seal.offsets) for other in others) and is_current(seal, coverage):
+            others.append(seal.offsets)
             chosen.append(seal)
     return tuple(sorted(chosen, key=lambda seal: seal.offsets))
+
+
+def find_superseded(coverage: Coverage, published: Sequence[Seal]) -> list[tuple[Seal, int]]:
+    """Finds the seals whose files no reader takes any more, each with since when at the latest (ms since 1970).
+
+    That is when the last seal over any of its offsets was made, or the last revision of any of its ranges.
+    """
+    used = {(seal.offsets, seal.revision) for seal in choose_seals(coverage, published)}
+    found = []
+    for seal in published:
+        if (seal.offsets, seal.revision) in used:
+            continue
+        over = [other.provenance.sealed_at_ms for other in published if _overlap(other.offsets, seal.offsets)]
+        known = [coverage.manifests[offsets] for offsets in seal.ranges if offsets in coverage.manifests]
+        found.append((seal, max([*over, *(manifest.provenance.landed_at_ms for manifest in known)])))
+    return found
+
+
+def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
+    is_same_place = (one.generation, one.partition) == (other.generation, other.partition)
+    return is_same_place and one.start < other.end and other.start < one.end
 
 
 def plan_seals(

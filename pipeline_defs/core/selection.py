@@ -105,7 +105,7 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
                 continue
             if file.min_timestamp_ms < end_ms and file.max_timestamp_ms >= start_ms:
                 chosen.append(offsets)
-        elif offsets in coverage.log.ranges and offsets.generation == coverage.log.generation:
+        elif offsets.generation == coverage.log.generation:
             chosen += [offsets] if offsets.end > unlanded.get(offsets.partition, offsets.end) else []
     return _choose(coverage, chosen, "has no range with a record of that time")
 

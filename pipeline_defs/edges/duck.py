@@ -65,7 +65,7 @@ _TABLES = """
     SELECT CASE table_schema WHEN 'main' THEN '' ELSE table_schema || '.' END || '"' || table_name || '"'
     FROM information_schema.tables ORDER BY ALL
 """
-DERIVED_TREES = (DECODED, DEAD_LETTERS, DAYS)
+DERIVED_TREES = (DECODED, DEAD_LETTERS, "latest", DAYS)
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
            NULL::TIMESTAMPTZ AS "timestamp", NULL::INTEGER AS timestamp_type, NULL::BLOB AS "key", NULL::BLOB AS "value",

@@ -53,6 +53,15 @@ def add_note(path: Path, key: str, value: str) -> None:
         file.write(noted + len(noted).to_bytes(4, "little") + _MAGIC)
 
 
+def hide(path: Path, data: bytes) -> int:
+    """Puts bytes that no reader looks at between a file's rows and its footer, in place; returns where they begin."""
+    with path.open("r+b") as file:
+        start, footer = _read(file, path)
+        file.seek(start)
+        file.write(data + footer + len(footer).to_bytes(4, "little") + _MAGIC)
+    return start
+
+
 def _read(file: BinaryIO, path: Path) -> tuple[int, bytearray]:
     """Reads where the footer begins, and its bytes."""
     size = file.seek(0, os.SEEK_END)

@@ -16,6 +16,7 @@ from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
 from .spark_json import decode_json
+from .spark_protobuf import decode_protobuf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,21 +35,6 @@ RAW_SCHEMA = (
 )
 OUTCOME = "_"  # the column of what keys and values decode to
 IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
-DEAD_LETTER_COLUMNS: Mapping[str, str] = {
-    "topic": "Kafka topic name",
-    "generation": "incarnation of the topic",
-    "partition": "Kafka partition number",
-    "offset": "offset of the record in its Kafka partition",
-    "timestamp": "record timestamp, UTC",
-    "key": "key bytes as produced",
-    "value": "value bytes as produced",
-    "headers": "headers in order",
-    "side": "which of key and value could not be decoded, the key first",
-    "error_class": "what is wrong, in one stable word",
-    "error": "what is wrong, for a person",
-}
-
-
 Decoder = Callable[["DataFrame", str, Side], Decoded]
 
 
@@ -88,6 +74,7 @@ DECODERS: Mapping[Format, Decoder] = {
     Format.STRING: decode_string,
     Format.JSON: _decode_json,
     Format.AVRO: decode_avro,
+    Format.PROTOBUF: decode_protobuf,
 }
 
 
@@ -115,8 +102,7 @@ class SparkDecoder:
             *map(f.col, (*IDENTITY, "headers")),
             f.col("_.key.value").alias("key"),
             f.col("_.value.value").alias("value"),
-            f.col("_.key.schema_id").alias("key_schema_id"),
-            f.col("_.value.schema_id").alias("value_schema_id"),
+            *_schema_ids(),
         ]
         rows = good.select(*columns)
         if self._decode.event_time is not None:
@@ -136,6 +122,7 @@ class SparkDecoder:
             f.when(is_key, "key").otherwise("value").alias("side"),
             f.coalesce("_.key.error_class", "_.value.error_class").alias("error_class"),
             f.when(is_key, f.col("_.key.error")).otherwise(f.col("_.value.error")).alias("error"),
+            *_schema_ids(),
         ]
         self._write(bad.select(*columns), folder, len(files))
 
@@ -165,3 +152,10 @@ class SparkDecoder:
                 f"Spark could not decode {files} landed files: {first_cause(error)}; nothing became visible; the ranges "
                 "stay landed, and are decoded at the next try"
             ) from error
+
+
+def _schema_ids() -> list[Column]:
+    """Are the registry ids that a row's key and value were written with, of rows that can be decoded and of others."""
+    from pyspark.sql import functions as f
+
+    return [f.col(f"{OUTCOME}.{side}.schema_id").alias(f"{side}_schema_id") for side in ("key", "value")]

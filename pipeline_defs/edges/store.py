@@ -204,7 +204,7 @@ class Store:
                 self._sync_folders((self.local_root / path).parent)
 
     def delete_folder(self, prefix: str) -> None:
-        """Deletes what an attempt staged; never called for anything a manifest refers to before it is published.
+        """Deletes what an attempt staged, or one object; never what a manifest refers to and is not published yet.
 
         What another sweeper has deleted is as good.
         """

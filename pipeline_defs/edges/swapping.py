@@ -55,6 +55,13 @@ def see(store: Store, path: str) -> Iterator[Seen | None]:
         os.close(descriptor)
 
 
+def read_versions(store: Store, prefix: str) -> dict[str, str]:
+    """Lists the objects below a folder, sorted by path, each with what tells its version from others, for a cache."""
+    with store.explained("list", prefix):
+        found = {meta["path"]: str(meta["e_tag"]) for page in obstore.list(store.objects, prefix) for meta in page}
+    return dict(sorted(found.items()))
+
+
 def swap(store: Store, staged: str, final: str, seen: Seen | None) -> bool:
     """Puts a staged object in the place of a final one in one step, and takes the staged name away; durable when it returns.
 

@@ -73,7 +73,7 @@ QUICK = ("stage_decoded", "commit_decoded", "reported_decoded")  # in make test;
     "step", [step if step in QUICK else pytest.param(step, marks=pytest.mark.long) for step in STEPS]
 )
 def test_decoding_killed_at_any_step_ends_with_every_row_in_one_place(poisoned: World, step: str) -> None:
-    """[R-73] After SIGKILL each landed row is decoded or a dead letter, once; redone it is the same; no lock to clean."""
+    """[R-68] After SIGKILL each landed row is decoded or a dead letter, once; redone it is the same; no lock to clean."""
     documents, files, is_staged = STEPS[step]
     with stopped_at(poisoned, "decode", step):
         assert len(poisoned.decodings) >= documents
@@ -92,7 +92,7 @@ def test_decoding_killed_at_any_step_ends_with_every_row_in_one_place(poisoned: 
 
 @pytest.mark.parametrize("step", ["commit_decoded", "file_published"])
 def test_a_mended_decoding_killed_between_its_files_is_finished_by_the_next_run(poisoned: World, step: str) -> None:
-    """[R-73] [R-74] In the middle of an exchange a row is seen decoded, or as a dead letter, or both: never nowhere, and
+    """[R-68] [R-69] In the middle of an exchange a row is seen decoded, or as a dead letter, or both: never nowhere, and
     the next run finishes what was decided."""
     poisoned.decode()
     configure(poisoned, "id DOUBLE")

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.errors import OffsetlakeError, SealFailed
-from pipeline_defs.core.sealing import SealOutcome, SealVerdict
+from pipeline_defs.core.sealing import SealOutcome, SealVerdict, choose_seals
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.duck import Duck
@@ -235,7 +235,7 @@ class Reader:
 def test_a_view_is_right_at_every_moment(world: World) -> None:
     """AC12: while files are sealed, sealers die, ranges are replaced and what was sealed is sealed anew.
 
-    [R-62] The glob over `data/` shows the same rows all the while.
+    [R-62] [R-65] The glob over `data/` shows the same rows all the while.
     """
     with_an_aborted_record(world)
     total = len(world.sent)
@@ -268,6 +268,21 @@ def test_a_view_is_right_at_every_moment(world: World) -> None:
     assert len(reader.sources) > 3, "the control: it read different sealed files as time went by"
     assert view(world) == sent(world)
     assert len(world.rows()) == len(world.sent)
+    what_nobody_reads_is_swept(world)
+
+
+def what_nobody_reads_is_swept(world: World) -> None:
+    """[R-65] Not while somebody who opened the views before may be reading it; and what is read never."""
+    used = {
+        sealed_path(seal) for seal in choose_seals(world.coverage, Seals(world.edges.lake).read_published(world.name))
+    }
+    files = {path.relative_to(world.lake_folder).as_posix() for path in sealed_files(world)}
+    assert used < files, "the control: a stale one and one that was taken up by a wider one are there"
+    moment = world.edges.now_ms() + int((SWEEP_AFTER_SECONDS + 60) * 1000)
+    world.edges.now_ms = lambda: moment
+    assert run_seal(world) == []
+    assert {path.relative_to(world.lake_folder).as_posix() for path in sealed_files(world)} == used
+    assert view(world) == sent(world)
 
 
 def test_two_who_seal_at_once_come_to_one_file(world: World) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from pipeline_defs.auditing import check_completeness, check_published
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.core.verdicts import Outcome
@@ -145,6 +148,22 @@ def test_an_explicit_replace_takes_the_place_of_the_landed_file_in_one_step(worl
     assert check_published(world.name, world.edges.lake).passed
     assert {v.outcome for v in world.land(["0-0-100"], redo=True)} == {Outcome.UNCHANGED}
     assert world.coverage.manifests[manifest.offsets] == manifest
+
+
+def test_what_is_replaced_is_decoded_again(world: World) -> None:
+    """[R-70] A range whose landed file was exchanged is due, and its decoded rows become those of the new file."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)))
+    land_and_compact(world)
+    world.decode()
+    before = world.query("decoded", '"partition", "offset"')
+    assert world.decode() == [], "the control: nothing is due"
+    (replaced,) = world.land(["0-0-100"], redo=True, on_change="replace")
+    assert replaced.outcome is Outcome.REPLACED
+    (again,) = world.decode()
+    assert again.outcome is Decided.REPLACED
+    after = world.query("decoded", '"partition", "offset"')
+    assert after == sorted({(p, o) for p, o, *_ in world.rows()})
+    assert len(after) < len(before), "the fault: compaction has taken rows away"
 
 
 def test_a_stale_replace_never_takes_the_place_of_a_later_one(world: World) -> None:

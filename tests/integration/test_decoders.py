@@ -21,6 +21,7 @@ import pytest
 
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
+from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
 from pipeline_defs.edges.spark import scan_session
 from pipeline_defs.edges.spark_decoding import DECODERS, RAW_SCHEMA, SparkDecoder
 from pipeline_defs.edges.spark_wire import head_of
@@ -374,3 +375,115 @@ def test_a_registry_that_does_not_answer_is_one_error(spark: SparkSession, regis
         decode(spark, [b""], Side(Format.AVRO, registry=elsewhere))
     with pytest.raises(BadSetting, match="registry 'nonsense' is no address of a Schema Registry"):
         decode(spark, [b""], Side(Format.AVRO, registry="nonsense"))
+
+
+# ---- Protobuf
+
+
+def message_class(text: str, name: str) -> Any:
+    """Is a message's class as Protobuf's own runtime makes it."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(find_message(compile_proto(text, {}, "the schema"), name, "the schema"))
+
+
+def proto(body: str) -> str:
+    return f'syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto"; {body}'
+
+
+def test_plain_protobuf_of_every_kind_of_type(spark: SparkSession) -> None:
+    """In one Parquet-ready column; a null is a null, no bytes are a message of defaults, bad bytes an error of their own."""
+    text = proto("""
+        enum Size { SMALL = 0; LARGE = 1; }
+        message Inner { int32 x = 1; repeated string tags = 2; }
+        message All {
+          int64 id = 1; optional string note = 2; Inner inner = 3; repeated Inner inners = 4; map<string, int32> counts = 5;
+          google.protobuf.Timestamp at = 6; Size size = 7; bytes raw = 8; uint64 big = 9; uint32 small = 10;
+          oneof choice { string word = 11; int32 number = 12; } double d = 13; bool ok = 14;
+        }""")
+    kind = message_class(text, "All")
+    full = kind(id=-1, note="", inner={"x": 1, "tags": ["a"]}, inners=[{"x": 2}], counts={"k": 3}, size=1, raw=b"\xff")
+    full.MergeFrom(kind(big=(1 << 64) - 1, small=(1 << 32) - 1, number=0, d=0.5, ok=True))
+    full.at.FromJsonString("2020-01-02T03:04:05.678901Z")
+    body = full.SerializeToString()
+    outcomes = decode(spark, [body, b"", None, body[:-1]], Side(Format.PROTOBUF, schema=text, message="All"))
+    assert outcomes.classes == [None, None, None, "protobuf_malformed"]
+    nothing = {"note": None, "inner": None, "inners": [], "counts": {}, "at": None, "word": None, "number": None}
+    zeros = {"id": 0, "size": "SMALL", "raw": b"", "big": Decimal(0), "small": 0, "d": 0.0, "ok": False}
+    at = datetime(2020, 1, 2, 3, 4, 5, 678901, UTC).astimezone().replace(tzinfo=None)
+    some = {
+        "id": -1,
+        "note": "",
+        "inner": {"x": 1, "tags": ["a"]},
+        "inners": [{"x": 2, "tags": []}],
+        "counts": {"k": 3},
+    }
+    more = {"at": at, "size": "LARGE", "raw": b"\xff", "big": Decimal((1 << 64) - 1), "small": (1 << 32) - 1}
+    read = some | more | {"word": None, "number": 0, "d": 0.5, "ok": True}
+    assert outcomes.values == [read, nothing | zeros, None, None]
+
+
+def test_protobuf_of_any_writers_is_read_as_one_message(
+    spark: SparkSession, registry: RunningRegistry, topic: str
+) -> None:
+    """Added, removed, renamed and widened fields by their numbers; what would be passed over in silence is set aside."""
+    versions = [
+        "message Order { string id = 1; }",
+        "message Order { int32 id = 1; string name = 3; string gone = 4; }",
+        "message Order { int64 id = 1; optional string note = 2; string title = 3; } message Refund { int64 id = 1; }",
+    ]
+    ids = [registry.register(f"{topic}-value", proto(version), "PROTOBUF") for version in versions]
+    changed, old, new = (message_class(proto(version), "Order") for version in versions)
+    refund = message_class(proto(versions[2]), "Refund")
+    elsewhere = registry.register(f"{topic}-other", json.dumps(ORDER))
+    usual = [head_of(each) + b"\0" for each in ids]
+    records = [
+        usual[1] + old(id=-5, name="x", gone="y").SerializeToString(),
+        usual[2] + new(id=6, note="n", title="z").SerializeToString(),
+        head_of(ids[2]) + b"\2\0" + new(id=7).SerializeToString(),
+        usual[0] + changed(id="8").SerializeToString(),
+        head_of(ids[2]) + b"\2\2" + refund(id=9).SerializeToString(),
+        usual[2] + b"\xff",
+        head_of(elsewhere) + b"\0",
+        head_of(987654) + b"\0",
+        b"?",
+        None,
+    ]
+    side = Side(Format.PROTOBUF, registry=registry.url, message="Order")
+    outcomes = decode(spark, records, side, topic)
+    assert outcomes.values[:3] == [
+        {"id": -5, "note": None, "title": "x"},
+        {"id": 6, "note": "n", "title": "z"},
+        {"id": 7, "note": None, "title": ""},
+    ]
+    assert outcomes.values[3:] == [None] * 7
+    assert outcomes.classes[3:] == [
+        *("incompatible_schema", "other_message", "protobuf_malformed", "wrong_schema_type"),
+        *("unknown_schema_id", "not_wire_format", None),
+    ]
+    assert outcomes.rows[3].error.endswith("id = 1 was written as string, expected int64")
+    assert outcomes.ids == [ids[1], ids[2], ids[2], ids[0], ids[2], ids[2], elsewhere, 987654, None, None]
+    assert set(outcomes.schemas) == {"reader", *map(str, ids)}
+
+
+def test_what_confluents_serializer_writes_is_read_with_what_it_imports(
+    spark: SparkSession, registry: RunningRegistry, topic: str
+) -> None:
+    """A nested message of a schema that imports another: path and schemas are the serializer's own, descriptors in base64."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+    from google.protobuf.message_factory import GetMessageClass
+
+    place = 'syntax = "proto3"; package geo; message Place { string city = 1; }'
+    order = (
+        'syntax = "proto3"; package shop; import "geo/place.proto";'
+        "message Void { int32 x = 1; } message Outer { message Order { geo.Place to = 1; } Order order = 1; }"
+    )
+    compiled = compile_proto(order, {"geo/place.proto": place}, "the schema")
+    kind = GetMessageClass(find_message(compiled, "Order", "the schema"))
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
+        written = serializer(kind(to={"city": "Rome"}), SerializationContext(topic, MessageField.VALUE))
+    side = Side(Format.PROTOBUF, registry=registry.url, message="shop.Outer.Order")
+    assert decode(spark, [written], side, topic).values == [{"to": {"city": "Rome"}}]

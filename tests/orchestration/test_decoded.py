@@ -59,7 +59,7 @@ def check(world: World, name: str) -> dg.AssetCheckEvaluation:
 
 
 def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
-    """[R-75] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison."""
+    """[R-70] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison."""
     first = tick(decoded)
     assert first.due == 4
     ranges = [offsets for request in first.requests for offsets in request.ranges]
@@ -87,7 +87,7 @@ def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
 
 
 def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> None:
-    """[R-75] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again."""
+    """[R-70] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again."""
     decoded.decode()
     assert told(decoded) == set()
     assert tick(decoded) == DeriveTick((), 0, 4)
@@ -95,7 +95,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
 
 
 def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(decoded: World) -> None:
-    """[R-72] The run says which range failed and why; others are decoded; the failed one is asked for again, later."""
+    """[R-67] The run says which range failed and why; others are decoded; the failed one is asked for again, later."""
     decode = Decode(value=Side(Format.JSON, "id INT"), budget=Budget(0, 0.0))
     decoded.topic = dataclasses.replace(decoded.topic, decode=decode)
     (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
@@ -112,7 +112,7 @@ def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(d
 
 
 def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> None:
-    """[R-75] What waits, what failed, dead letters, an older decoder, a schema id: each chooses its ranges, or none."""
+    """[R-70] What waits, what failed, dead letters, an older decoder, a schema id: each chooses its ranges, or none."""
 
     def chosen(**said: Any) -> set[OffsetRange]:
         choice = Choice(decoded=True, **said)

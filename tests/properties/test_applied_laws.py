@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.applied import Applied, Stretch
 from pipeline_defs.core.offsets import OffsetRange
+from tests.support.strategies import offset_ranges
 
 Revisions = dict[OffsetRange, int]
 
@@ -89,6 +90,21 @@ def test_a_set_reads_back_as_itself(pair: tuple[Revisions, Revisions]) -> None:
     assert Applied.from_json(applied.to_json().encode()).to_json() == applied.to_json()
 
 
+@given(offset_ranges(), st.integers(0, 99))
+def test_any_range_is_found_at_its_revision(offsets: OffsetRange, revision: int) -> None:
+    applied = Applied.from_json(Applied.of({offsets: revision}).to_json())
+    assert applied.revision_of(offsets) == revision
+    assert applied.compare({offsets: revision + 1}).redone == (offsets,)
+
+
+@given(pairs())
+def test_the_revision_of_a_range_is_that_at_which_all_of_it_went_in(pair: tuple[Revisions, Revisions]) -> None:
+    applied = Applied.of(pair[0])
+    for offsets in {*pair[0], *pair[1]}:
+        assert applied.revision_of(offsets) == pair[0].get(offsets)
+    assert applied.revision_of(OffsetRange(3, 0, 0, 1)) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -116,6 +132,7 @@ def test_a_range_that_is_cut_otherwise_than_what_went_in_is_redone() -> None:
     applied = Applied((Stretch(0, 0, 0, 10, 0), Stretch(0, 0, 10, 20, 1)))
     across, inside = OffsetRange(0, 0, 5, 15), OffsetRange(0, 0, 2, 4)
     assert applied.compare({across: 0}).redone == (across,)
+    assert (applied.revision_of(across), applied.revision_of(inside)) == (None, 0)
     assert applied.compare({inside: 0}).redone == ()
     assert applied.compare({inside: 1}).redone == (inside,)
 

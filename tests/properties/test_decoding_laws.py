@@ -53,7 +53,7 @@ def decoding_of(offsets: OffsetRange, rows: int, dead: int, source: str = "a" * 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), unique_by=lambda each: each[0], max_size=40))
 def test_every_split_of_the_landed_rows_is_right_and_every_other_is_not(rows: list[tuple[int, bool]]) -> None:
-    """[R-72] A row left out, in both files, or of another range is named; a split is not."""
+    """[R-67] A row left out, in both files, or of another range is named; a split is not."""
     landed = sorted(offset for offset, _ in rows)
     good = sorted(offset for offset, is_good in rows if is_good)
     bad = sorted(offset for offset, is_good in rows if not is_good)
@@ -71,7 +71,7 @@ def test_every_split_of_the_landed_rows_is_right_and_every_other_is_not(rows: li
 
 
 def test_rows_out_of_order_are_named() -> None:
-    """[R-72] Rows that repeat or go back are a violation, as in landing."""
+    """[R-67] Rows that repeat or go back are a violation, as in landing."""
     violations = verify_decoding("t", OffsetRange(0, 0, 0, 10), [(0, 4)], [(2, 4), (0, 2)], [])
     assert violations == [
         "range t/0 [0, 10): offset 0 follows 3 in its decoded rows: offsets are not strictly increasing"
@@ -80,7 +80,7 @@ def test_rows_out_of_order_are_named() -> None:
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 10), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 def test_a_budget_is_a_count_and_a_share(dead: int, rest: int, records: int, share: float) -> None:
-    """[R-72] Both must allow; without dead letters any budget does."""
+    """[R-67] Both must allow; without dead letters any budget does."""
     rows = dead + rest
     assert Budget(records, share).allows(dead, rows) == (dead <= records and dead <= share * rows)
     assert Budget(0, 0.0).allows(0, rows)
@@ -88,7 +88,7 @@ def test_a_budget_is_a_count_and_a_share(dead: int, rest: int, records: int, sha
 
 @given(st.integers(0, 5), st.integers(0, 5), st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=3))
 def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict[str, int]) -> None:
-    """[R-71] Round trip, and equal bytes for an equal document."""
+    """[R-66] Round trip, and equal bytes for an equal document."""
     before = replace(decoding_of(OffsetRange(1, 2, 0, 10), rows, dead), schema_ids=ids, error_classes=ids)
     after = Decoding.from_json(before.to_json(), "here")
     assert after == before
@@ -97,14 +97,14 @@ def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format": 2}', b"\xff", b"null"])
 def test_a_document_that_cannot_be_read_is_named(data: bytes) -> None:
-    """[R-71] With where it lies and what to do."""
+    """[R-66] With where it lies and what to do."""
     with pytest.raises(BrokenManifest, match=r"decoding here cannot be read.*decode the range again"):
         Decoding.from_json(data, "here")
 
 
 @given(st.lists(st.sampled_from(["none", "current", "other_source", "unpublished", "pending"]), max_size=12))
 def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[str]) -> None:
-    """[R-75] In log order; what is not landed is never due, and a decoder that has changed makes nothing due."""
+    """[R-70] In log order; what is not landed is never due, and a decoder that has changed makes nothing due."""
     ranges = [OffsetRange(0, 0, 10 * n, 10 * n + 10) for n in range(len(states))]
     links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
     heads = {0: Head(10 * len(ranges), 0)}
@@ -127,7 +127,7 @@ def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[
 
 
 def test_selections_choose_by_what_documents_say() -> None:
-    """[R-75] By dead letters, by another configuration, by a registry id of either side or of one."""
+    """[R-70] By dead letters, by another configuration, by a registry id of either side or of one."""
     one, two = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
     known = {
         one: replace(decoding_of(one, 9, 1), schema_ids={"value:7": 9}),
@@ -141,7 +141,7 @@ def test_selections_choose_by_what_documents_say() -> None:
 
 
 def test_completeness_names_what_does_not_add_up() -> None:
-    """[R-72] Rows and dead letters are the landed rows; another source, and no manifest, are named too."""
+    """[R-67] Rows and dead letters are the landed rows; another source, and no manifest, are named too."""
     offsets = OffsetRange(0, 0, 0, 10)
     manifests = {offsets: Manifest("t", offsets, file_of(10), (), WHO)}
     assert completeness_of("t", manifests, {offsets: decoding_of(offsets, 9, 1)}) == []
@@ -154,7 +154,7 @@ def test_completeness_names_what_does_not_add_up() -> None:
 
 
 def test_a_fingerprint_changes_with_what_decides_rows_and_not_with_the_budget() -> None:
-    """[R-71] Schema, format and what a registry gave decide rows; how many may be set aside does not."""
+    """[R-66] Schema, format and what a registry gave decide rows; how many may be set aside does not."""
     decode = Decode(value=Side(Format.JSON, "a INT"))
     assert decode.fingerprint == replace(decode, budget=Budget(1, 0.5)).fingerprint
     assert decode.fingerprint != Decode(value=Side(Format.JSON, "a BIGINT")).fingerprint

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.lag import TOLD_EVERY_MS, TOLD_WAITING_EVERY_MS, Told, find_lag, is_lag_news
+from pipeline_defs.core.lag import TOLD_EVERY_MS, TOLD_WAITING_EVERY_MS, PartitionLag, Told, find_lag, is_lag_news
 from pipeline_defs.core.planlog import PlanLog, Watermarks
 from tests.support.strategies import EPOCH_MS, logs
 
@@ -31,6 +31,11 @@ def test_a_partition_that_no_plan_has_seen_lags_by_all_it_has() -> None:
     assert (lag.partition, lag.landed, lag.offsets) == (7, 40, 60)
 
 
+def test_a_topic_that_ends_before_what_is_landed_lags_by_nothing() -> None:
+    """As after an unclean election, or where it was made anew: less than nothing would hide the lag of another partition."""
+    assert PartitionLag(0, landed=40, end=30).offsets == 0
+
+
 @given(COUNTS, COUNTS, st.integers(0, 10**12))
 def test_an_idle_topic_that_is_landed_is_told_once_and_never_again(end: int, at: int, later: int) -> None:
     """AC16: however long it is idle."""
@@ -44,6 +49,7 @@ def test_a_change_is_told_once_a_minute(lag: int, now_lag: int, waited: int) -> 
     told = Told(lag, 10**9, EPOCH_MS)
     is_due = waited >= TOLD_EVERY_MS and lag != now_lag
     assert is_lag_news(told, now_lag, 10**9, EPOCH_MS + waited) == is_due
+    assert is_lag_news(told, now_lag, 10**9, EPOCH_MS - waited) == is_due, "nor is it silent after a clock was set back"
 
 
 @given(st.integers(1, 10**9), st.integers(0, 2 * TOLD_WAITING_EVERY_MS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import assume, given
@@ -13,24 +13,59 @@ from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.errors import BrokenManifest
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
 from pipeline_defs.core.seal import FOOTER_BYTES, Original, Seal, SealProvenance
-from pipeline_defs.core.sealing import SealPlan, choose_seals, is_current, plan_seals, verify_sealed
-from tests.properties.test_coverage_laws import Lake, lakes
+from pipeline_defs.core.sealing import SealPlan, choose_seals, find_superseded, is_current, plan_seals, verify_sealed
+from tests.properties.test_coverage_laws import Lake, manifest_of
 from tests.support.strategies import EPOCH_MS, TOPIC, staged_file
 
 TARGET = 100  # bytes beside the footer
 
 
-@st.composite
-def sized_lakes(draw: st.DrawFn) -> Lake:
-    """Draws a lake whose files weigh from next to nothing to more than the target."""
-    lake = draw(lakes())
-    sizes = {o: FOOTER_BYTES + draw(st.sampled_from([-500, 1, 10, 30, 50, 99, 100, 250])) for o in lake.manifests}
-    manifests = {
-        o: replace(manifest, file=manifest.file and replace(manifest.file, bytes=sizes[o]))
-        for o, manifest in lake.manifests.items()
-    }
-    return replace(lake, manifests=manifests, published={o: sizes[o] for o in lake.published})
+@dataclass(frozen=True)
+class Piece:
+    """Is one link of a Kafka partition: landed, empty (landed without a row), pending or lost; its weight, its length."""
+
+    state: str
+    bytes: int = 10
+    length: int = 1
+
+
+def lake_of(*generations: Sequence[Sequence[Piece]]) -> Lake:
+    """Builds a lake of generations of Kafka partitions of pieces."""
+    steps: list[PlanStep] = []
+    manifests: dict[OffsetRange, Manifest] = {}
+    for generation, partitions in enumerate(generations):
+        links: list[Link] = []
+        heads: dict[int, Head] = {}
+        for partition, pieces in enumerate(partitions):
+            at = 0
+            for piece in pieces:
+                offsets = OffsetRange(generation, partition, at, at + piece.length)
+                at = offsets.end
+                links.append(Link(LinkKind.LOST if piece.state == "lost" else LinkKind.RANGE, offsets))
+                if piece.state in {"landed", "empty"}:
+                    manifest = manifest_of(offsets, is_empty=piece.state == "empty")
+                    file = manifest.file and replace(manifest.file, bytes=FOOTER_BYTES + piece.bytes)
+                    manifests[offsets] = replace(manifest, file=file)
+            heads[partition] = Head(at, EPOCH_MS)
+        marks = {partition: Watermarks(0, head.offset) for partition, head in heads.items()}
+        name = f"id-{generation}"
+        steps.append(PlanStep(generation, TOPIC, generation, name, EPOCH_MS, {}, marks, tuple(links), heads))
+    published = {offsets: m.file.bytes for offsets, m in manifests.items() if m.file}
+    return Lake(PlanLog(TOPIC, tuple(steps)), manifests, published)
+
+
+STATES = ["landed"] * 8 + ["empty", "pending", "lost"]
+PIECES = st.builds(
+    Piece, st.sampled_from(STATES), st.sampled_from([-500, 1, 10, 30, 50, 99, 100, 250]), st.integers(1, 2)
+)
+PARTITIONS = st.lists(st.lists(PIECES, max_size=14), min_size=1, max_size=2)
+
+
+def sized_lakes() -> st.SearchStrategy[Lake]:
+    """Draws a lake with long stretches of landed ranges that weigh from next to nothing to more than the target."""
+    return st.lists(PARTITIONS, min_size=1, max_size=2).map(lambda drawn: lake_of(*drawn))
 
 
 def seal_of(plan: SealPlan, target_bytes: int = TARGET) -> Seal:
@@ -91,6 +126,7 @@ def test_files_are_as_few_as_their_bytes_allow(lake: Lake) -> None:
         assert len(files) <= -(-weight(stretch) // TARGET) + 1
         merged = [plan for plan in plans if plan.manifests[0] in stretch]
         assert all(weight(plan.manifests) >= TARGET for plan in merged if plan.manifests[-1] != stretch[-1])
+        assert all(weight(plan.manifests[:-1]) < TARGET for plan in merged), "nor is one larger than it takes"
 
 
 @given(sized_lakes())
@@ -107,6 +143,19 @@ def test_the_open_tail_waits_until_it_weighs_enough(lake: Lake) -> None:
         behind = [lake.coverage.states()[offsets] for offsets in links if offsets.start == last.end]
         may_grow = State.PENDING in behind or (not behind and last.generation == log.generation)
         assert weight(plan.manifests) >= TARGET or not may_grow
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_sealed"),
+    [([], False), ([Piece("pending")], False), ([Piece("lost")], True), ([Piece("landed", 100)], True)],
+)
+def test_a_small_stretch_is_sealed_where_nothing_can_land_behind_it(behind: list[Piece], is_sealed: bool) -> None:
+    """[R-61] Two small ranges at the end, before a pending one, before a lost one, and before one that makes them enough."""
+    lake = lake_of([[Piece("landed"), Piece("landed"), *behind]])
+    assert bool(plan_seals(lake.coverage, [], [], TARGET)) == is_sealed
+    assert plan_seals(lake.coverage, [], [], TARGET, every=True)
+    closed = lake_of([[Piece("landed"), Piece("landed"), *behind]], [[Piece("landed")]])
+    assert plan_seals(closed.coverage, [], [], TARGET), "nothing lands in a generation that is closed"
 
 
 @given(sized_lakes(), st.booleans(), st.integers(1, 400))
@@ -171,6 +220,18 @@ def test_of_seals_that_overlap_one_is_used_and_of_replaced_ranges_none(
     shuffled = list(seals)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
     assert choose_seals(lake.coverage, shuffled) == used
+
+
+@given(sealed_lakes())
+def test_what_nobody_reads_is_found_with_since_when(drawn: tuple[Lake, list[Seal]]) -> None:
+    """[R-65] All but what is used; not before the last seal or revision that could have taken its place."""
+    lake, seals = drawn
+    later = [replace(s, provenance=replace(s.provenance, sealed_at_ms=EPOCH_MS + n)) for n, s in enumerate(seals)]
+    used, found = choose_seals(lake.coverage, later), find_superseded(lake.coverage, later)
+    assert [seal for seal in later if seal not in used] == [seal for seal, _ in found]
+    for seal, since_ms in found:
+        over = [other for other in later if not set(other.ranges).isdisjoint(seal.ranges)]
+        assert since_ms == max(other.provenance.sealed_at_ms for other in over)
 
 
 @given(sized_lakes(), st.data())

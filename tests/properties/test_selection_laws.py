@@ -224,6 +224,24 @@ def test_a_record_that_is_older_than_those_before_it_is_not_missed() -> None:
     assert day.chosen(1, EPOCH_MS + 15, EPOCH_MS + 30) == {ranges[2]}
 
 
+def step_of(generation: int) -> PlanStep:
+    """Is a plan step of one generation, with one range [0, 10) that nobody has landed."""
+    link = Link(LinkKind.RANGE, OffsetRange(generation, 0, 0, 10))
+    marks, heads = {0: Watermarks(0, 10)}, {0: Head(10, EPOCH_MS)}
+    return PlanStep(generation, TOPIC, generation, f"id-{generation}", EPOCH_MS, {}, marks, (link,), heads)
+
+
+def test_the_offsets_that_the_broker_gives_are_of_the_open_generation() -> None:
+    """The topic was made anew: what the broker now has at these offsets is not what was lost of the one before."""
+    log = PlanLog(TOPIC, (step_of(0), step_of(1)))
+    assert Coverage(log, {}, {}).states() == {
+        OffsetRange(0, 0, 0, 10): State.LOST,
+        OffsetRange(1, 0, 0, 10): State.PENDING,
+    }
+    found = choose_times(Coverage(log, {}, {}), 0, 1, {0: 0})
+    assert found == Selection((OffsetRange(1, 0, 0, 10),), left_out=())
+
+
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(1, 2**60))
 def test_offsets_are_read_as_they_are_written(partition: int, start: int, length: int) -> None:
     assert parse_offsets(f"{partition}:{start}-{start + length}", 3) == OffsetRange(3, partition, start, start + length)

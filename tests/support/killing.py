@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster import DagsterRunStatus
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.decoding import find_due
+from pipeline_defs.definitions import build_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
 from pipeline_defs.drills.systems import attach, gateway_environment, start_session
@@ -36,7 +40,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, or sealing all."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing all, or one run (`run <id>`)."""
 
     settings: Settings
     topic: Topic
@@ -62,6 +66,9 @@ class Task:
                 attempt = Attempt("killed", "no-run", "test")
                 list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
+            if self.action.startswith("run "):
+                work_off(self.action.removeprefix("run "), self.topic, edges, instance)
+                return
             coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
             ranges = sorted(coverage.manifests) if replace else coverage.pending()
             how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replace else {"redo": False}
@@ -75,6 +82,14 @@ class Task:
         ranges = sorted(known) if redo else find_due(coverage, known, published)
         defs = build_topic_defs(self.topic)
         list(decode_through_dagster(self.topic, ranges, edges, instance, redo=redo, topics=defs))
+
+
+def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
+    """Executes a run of the topic's assets that waits, as the worker does that Dagster starts for it."""
+    job = build_defs(edges, topics=build_topic_defs(topic)).resolve_implicit_global_asset_job_def()
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return execute_run(InMemoryJob(job), run.with_status(DagsterRunStatus.STARTING), instance).success
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import stamina
-
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.java import find_java
+from tests.support.world import World
 
 START_SECONDS = 120
 LISTENING = re.compile(r"Listening on: http://127\.0\.0\.1:(\d+)")
@@ -66,13 +65,7 @@ def running_registry(jars: Path) -> Iterator[RunningRegistry]:
 
 def _read_port(process: subprocess.Popen[bytes], log: Path) -> int:
     """Is the port that it says it listens on, once it does."""
-    for attempt in stamina.retry_context(
-        on=LookupError, timeout=START_SECONDS, attempts=None, wait_initial=0.2, wait_max=0.2
-    ):
-        with attempt:
-            said = log.read_text()
-            assert process.poll() is None, said
-            if not (found := LISTENING.search(said)):
-                raise LookupError("the registry does not listen yet")
-            return int(found[1])
-    raise AssertionError("unreachable")
+    World.wait_until(lambda: process.poll() is not None or LISTENING.search(log.read_text()) is not None, START_SECONDS)
+    said = LISTENING.search(log.read_text())
+    assert said, log.read_text()
+    return int(said[1])

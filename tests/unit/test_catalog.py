@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 import pytest
 from pydantic import ValidationError
 
+from pipeline_defs import catalog
 from pipeline_defs.component import KafkaTopic, build_topic_defs
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.settings import PROJECT
@@ -57,11 +60,19 @@ def test_a_topic_whose_name_is_too_long_for_a_tag_is_fine_all_the_same() -> None
         assert "offsetlake/topic" not in spec.tags
 
 
+def test_documents_that_are_not_there_are_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where only the package is installed: Dagster would open an editor on nothing."""
+    monkeypatch.setattr(catalog, "PROJECT", tmp_path)
+    for spec in specs(KafkaTopic(topic="orders").as_topic()).values():
+        assert "dagster/code_references" not in spec.metadata
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"owners": ["ann"]}, "owner 'ann' is neither an email address nor team:<name>, such as team:data-platform"),
         ({"owners": ["team:"]}, "owner 'team:' is neither"),
+        ({"owners": ["ann@example.org, bob"]}, "owner 'ann@example.org, bob' is neither"),
         ({"tags": {"do main": "x"}}, "tag 'do main': 'x' is not one: key and value are letters, digits"),
         ({"tags": {"domain": "a/b"}}, "tag 'domain': 'a/b' is not one"),
         ({"tags": {"dagster/kind/x": ""}}, "begins as the tags of Dagster and Offsetlake themselves do"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
 import time
 from collections.abc import Callable
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from pipeline_defs.cli import cli
 from pipeline_defs.cli import progress as command
+from pipeline_defs.core.errors import UnknownTopic
 
 
 @pytest.fixture
@@ -52,3 +56,30 @@ def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pyte
         pass
     assert out.getvalue() == ""
     assert command.FIRST_SECONDS < 3
+
+
+@pytest.mark.parametrize(
+    ("module", "asks", "arguments", "said"),
+    [
+        ("glance", "find_topics", ["status"], "asking lake, broker and Dagster about all topics"),
+        ("glance", "find_topic", ["status", "flights"], "asking lake, broker and Dagster about flights"),
+        ("read", "find_topic", ["trace", "flights", "0", "7"], "following flights/0 offset 7"),
+    ],
+)
+def test_a_command_that_looks_says_so_while_it_looks(
+    module: str, asks: str, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it asks first answers only once something has been said."""
+    out = io.StringIO()
+    monkeypatch.setattr(command, "ERRORS", Console(file=out, width=120))
+    monkeypatch.setattr(command, "FIRST_SECONDS", 0.02)
+    deadline = time.monotonic() + 60
+
+    def answer(name: str | None) -> object:
+        while said not in out.getvalue():
+            assert time.monotonic() < deadline, out.getvalue()
+            time.sleep(0.01)
+        raise UnknownTopic(f"{name} is slow to find")
+
+    monkeypatch.setattr(importlib.import_module(f"pipeline_defs.cli.{module}"), asks, answer)
+    assert isinstance(CliRunner().invoke(cli, arguments).exception, UnknownTopic)

@@ -1,0 +1,161 @@
+"""What decoding staged of a range: its document, and whether that may be committed.
+
+Invariant: nothing here is visible to a reader, and nothing becomes so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .attempt import Attempt
+from .core.coverage import Coverage
+from .core.days import EventTime
+from .core.decoders import Decode
+from .core.decoding import Decoding, verify_decoding
+from .core.manifest import Manifest, Provenance, StagedFile
+from .core.offsets import OffsetRange
+from .edges import parquet
+from .edges.decodings import Decodings
+from .edges.event_time import count_days
+from .edges.footer import canonicalize
+from .edges.lake import Lake, published_path
+from .edges.spark_decoding import SparkDecoder
+from .steps import StepWatcher, no_step
+
+SHOWN = 3  # dead letters in a message
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTools:
+    """Is everything outside that decoding touches, and what defs.yaml says of it."""
+
+    decodings: Decodings
+    decode: Decode
+    decoder: Callable[[], SparkDecoder]
+    now_ms: Callable[[], int]
+    on_step: StepWatcher = no_step
+
+    @property
+    def lake(self) -> Lake:
+        """Is the lake that holds what is landed and what is decoded."""
+        return self.decodings.lake
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Is what every step of one attempt is given."""
+
+    topic: str
+    coverage: Coverage
+    known: Mapping[OffsetRange, Decoding]
+    attempt: Attempt
+    tools: DecodeTools
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, and how long it took."""
+
+    decoded: Mapping[OffsetRange, parquet.PartFile | None]
+    dead: Mapping[OffsetRange, parquet.PartFile | None]
+    schemas: Mapping[str, str]
+    seconds_per_row: float
+
+
+def describe(
+    work: Work,
+    manifest: Manifest,
+    decoded: parquet.PartFile | None,
+    dead: parquet.PartFile | None,
+    batch: Batch,
+) -> Decoding:
+    """Is the document of what was staged of a range, as the first revision."""
+    attempt, tools = work.attempt, work.tools
+    ids = _schema_ids(part.path for part in (decoded, dead) if part)
+    schemas = {
+        name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()
+    }
+    return Decoding(
+        work.topic,
+        manifest.offsets,
+        manifest.digest,
+        tools.decode.fingerprint_with(schemas),
+        tools.decode.fingerprint,
+        _staged(work, manifest, decoded, "decoded"),
+        _staged(work, manifest, dead, "dead_letters"),
+        Provenance(
+            attempt=attempt.id,
+            run_id=attempt.run_id,
+            code_version=attempt.code_version,
+            writer=tools.decoder().writer,
+            plan_seq=manifest.provenance.plan_seq,
+            topic_id=manifest.provenance.topic_id,
+            landed_at_ms=tools.now_ms(),
+            seconds=round(batch.seconds_per_row * manifest.rows, 3),
+        ),
+        schema_ids=ids,
+        error_classes=parquet.count_values(dead.path, "error_class") if dead else {},
+        schema=decoded.schema if decoded else {},
+        schemas=schemas,
+        **_event_days(tools.decode.event_time, decoded),
+    )
+
+
+def _schema_ids(paths: Iterable[Path]) -> dict[str, int]:
+    """Counts the rows of a range, decoded or not, by side and by the registry id that they were written with."""
+    ids: Counter[str] = Counter()
+    for path in paths:
+        for side in ("key", "value"):
+            counts = parquet.count_values(path, f"{side}_schema_id")
+            ids.update({f"{side}:{number}": rows for number, rows in counts.items()})
+    return dict(sorted(ids.items()))
+
+
+def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) -> dict[str, Any]:
+    if event_time is None:
+        return {}
+    return {"event_time": event_time.text, "event_days": count_days(decoded.path, event_time) if decoded else {}}
+
+
+def find_violations(
+    work: Work,
+    ours: Decoding,
+    manifest: Manifest,
+    decoded: parquet.PartFile | None,
+    dead: parquet.PartFile | None,
+) -> list[str]:
+    """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
+    if manifest.file is None:
+        return []
+    where, lake = manifest.offsets.text(work.topic), work.tools.lake
+    with lake.local_copy(published_path(manifest)) as landed:
+        if parquet.digest(landed) != manifest.digest:
+            torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
+            return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
+        runs = [parquet.read_runs(path) if path else () for path in (landed, *(p and p.path for p in (decoded, dead)))]
+    violations = verify_decoding(work.topic, manifest.offsets, *runs)
+    budget = work.tools.decode.budget
+    if dead is not None and not budget.allows(ours.dead, manifest.rows):
+        classes = ", ".join(f"{count} {name}" for name, count in ours.error_classes.items())
+        first = "; ".join(f"offset {offset}: {error}" for offset, error in parquet.read_errors(dead.path, SHOWN))
+        violations.append(
+            f"range {where}: {ours.dead} of {manifest.rows} records cannot be decoded ({classes}), the budget is "
+            f"{budget.records} and {budget.share:.2%}; nothing became visible; first {first}; mend the decoder or raise "
+            "`dead_letters` in defs.yaml, then decode again"
+        )
+    return violations
+
+
+def _staged(work: Work, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
+    """Is a staged file as the document names it: where it lies in the lake, or is brought to."""
+    if part is None:
+        return None
+    canonicalize(part.path)
+    root = work.tools.lake.store.local_root
+    own = f"staging/{work.attempt.id}/{manifest.offsets.key}.{name}.parquet"
+    return parquet.staged_file(part, str(part.path.relative_to(root)) if root is not None else own)

@@ -1,0 +1,128 @@
+"""Latest by key in Spark: present rows and tombstones, and the rows of fresh ranges in; per bucket the winners out.
+
+One bucket of keys is one task and one file, sorted by key, and one of tombstones. Nothing here is visible or decides
+anything, but which record of a key is its latest: that with the greatest (generation, partition, offset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import ScanFailed
+from ..core.latest import stretches_of
+from ..core.offsets import OffsetRange
+from .latest_files import StagedBucket
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PLACE = ("generation", "partition", "offset")
+OPTIONS: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.column.statistics.enabled#key": "true"}  # sorted by key
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Are the files that an update reads, and of which ranges the standing rows count no more by themselves.
+
+    `everything` is read only where a key has lost its winner. Without `present` it is a recomputation.
+    """
+
+    fresh: Sequence[Path]
+    present: Sequence[Path] = ()
+    tombstones: Sequence[Path] = ()
+    everything: Sequence[Path] = ()
+    changed: Collection[OffsetRange] = ()
+
+
+class SparkLatest:
+    """Finds the latest records by key with one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session.newSession()
+        for name, value in SCAN_CONF.items():
+            self._session.conf.set(name, value)
+
+    def stage(
+        self, topic: str, inputs: Inputs, schema: Any, buckets: int, due: Collection[int], folder: Path
+    ) -> dict[int, StagedBucket]:
+        """Writes the winners of the due buckets below `folder`; `schema` is the Arrow schema that holds all rows."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            winners = self._winners(inputs, schema, buckets, due)
+            sorted_rows = winners.sortWithinPartitions("bucket", "dead", "key")
+            sorted_rows.write.mode("errorifexists").options(**OPTIONS).partitionBy("bucket", "dead").parquet(
+                str(folder)
+            )
+        except (PySparkException, Py4JError) as error:
+            raise ScanFailed(
+                f"Spark could not find the latest records of {topic}: {first_cause(error)}; nothing became visible; what "
+                f"stands in latest/{topic} stays, and the next update tries again",
+                topic=topic,
+            ) from error
+        return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}
+
+    def _winners(self, inputs: Inputs, schema: Any, buckets: int, due: Collection[int]) -> DataFrame:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        bucket = f.pmod(f.hash("key"), f.lit(buckets))
+        is_due = f.lit(True) if len(due) == buckets else bucket.isin(*due)  # noqa: FBT003
+        fresh = self._read(inputs.fresh, schema).where(f.col("key").isNotNull() & is_due)
+        present = self._read(inputs.present, schema).unionByName(self._read(inputs.tombstones, schema))
+        if inputs.changed and inputs.present:
+            is_changed = _lies_in(inputs.changed)
+            again = fresh.where(is_changed).select("key", *PLACE)
+            lost = present.where(is_changed).join(again, ["key", *PLACE], "left_anti").select("key")
+            present = present.where(~is_changed)
+            if not lost.isEmpty():
+                history = self._read(inputs.everything, schema).where(f.col("key").isNotNull() & is_due)
+                fresh = fresh.unionByName(history.join(lost, "key", "left_semi"))
+        # the partitioning of repartition is that of `bucket`: pmod of the hash, so one bucket is one task
+        rows = present.unionByName(fresh).repartition(buckets, "key")
+        newest = Window.partitionBy("key").orderBy(*(f.col(name).desc() for name in PLACE))
+        best = rows.withColumn("nth", f.row_number().over(newest)).where("nth = 1").drop("nth")
+        return best.withColumns({"bucket": bucket, "dead": f.col("value").isNull()})
+
+    def _read(self, files: Sequence[Path], schema: Any) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        columns = from_arrow_schema(schema)
+        if not files:
+            return self._session.createDataFrame([], columns)
+        return self._session.read.schema(columns).parquet(*map(str, files))
+
+
+def _lies_in(ranges: Collection[OffsetRange]) -> Column:
+    from pyspark.sql import functions as f
+
+    return reduce(
+        or_,
+        (
+            (f.col("generation") == each.generation)
+            & (f.col("partition") == each.partition)
+            & (f.col("offset") >= each.start)
+            & (f.col("offset") < each.end)
+            for each in stretches_of(ranges)
+        ),
+    )
+
+
+def _staged(topic: str, folder: Path) -> StagedBucket:
+    return StagedBucket(_only(topic, folder / "dead=false"), _only(topic, folder / "dead=true"))
+
+
+def _only(topic: str, folder: Path) -> Path | None:
+    files = sorted(folder.glob("*.parquet"))
+    if len(files) > 1:
+        raise ScanFailed(
+            f"Spark wrote {len(files)} files of {topic} into {folder}, expected one; nothing became visible"
+        )
+    return files[0] if files else None

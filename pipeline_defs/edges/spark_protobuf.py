@@ -1,0 +1,128 @@
+"""Protobuf in Spark: messages of any writers' schemas read as one message, in Arrow batches of Spark's Python workers.
+
+Protobuf's bytes do not say what they are: where a registry names their writers' schemas, those are compared first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.decoders import Side
+from .decoded import Decoded
+from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
+from .schema_registry import Registered, connect
+from .spark_wire import Wire, head_of, read_wire, schema_id
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from pyspark.sql import Column, DataFrame
+
+KIND = "PROTOBUF"
+
+
+def decode_protobuf(rows: DataFrame, column: str, side: Side) -> Decoded:
+    """Decodes Protobuf: of Confluent's wire format where `side` has a registry, else messages of `side.schema` as they are.
+
+    Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
+    """
+    from pyspark.sql import functions as f
+
+    if side.registry:
+        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
+    what = f"the protobuf schema of the {column}"
+    file = compile_proto(side.schema or "", {}, what)
+    raw, nothing = rows[column], f.lit(None).cast("string")
+    read = _read(rows, raw, file, find_message(file, side.message, what))
+    return Decoded(_outcome(raw, raw, read, (nothing, nothing), f.lit(None).cast("int")))
+
+
+def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
+    from pyspark.sql import functions as f
+
+    raw = rows[column]
+    if side.schema:
+        what = f"the reader's schema of {wire.topic}'s {column}"
+        text, file = side.schema, compile_proto(side.schema, {}, what)
+    else:
+        latest = wire.read_reader(side.subject, side.message)
+        what = f"schema {latest.id} of registry {wire.registry.url}"
+        text, file = _text(latest), compile_proto(latest.text, latest.references, what)
+    reader = find_message(file, side.message, what)
+    body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
+    failures = {}
+    for each, schema in wire.writers.items():
+        prefixes, failures[each] = _compare(schema, reader)
+        for prefix in prefixes:
+            start = head_of(each) + prefix
+            body = body.when(
+                f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1)
+            )
+    read = _read(rows, body, file, reader)
+    writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
+    schemas = writers | ({} if side.schema else {"reader": text})
+    return Decoded(_outcome(raw, body, read, wire.explain(raw, failures), schema_id(raw)), schemas)
+
+
+def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
+    """Are the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
+    if schema.kind != KIND:
+        return [], ("wrong_schema_type", f"schema {schema.id} is {schema.kind}, expected {KIND}")
+    messages = compile_proto(schema.text, schema.references, f"schema {schema.id}").messages()
+    written = messages.get(reader.full_name)
+    if written is None:
+        reason = f"it has the messages {', '.join(messages)}, expected {reader.full_name}"
+        return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
+    mismatches = [*find_mismatches(written, reader)]
+    if mismatches:
+        reason = "; ".join(mismatches)
+        return [], ("incompatible_schema", f"written with schema {schema.id}, which the reader's cannot read: {reason}")
+    return encode_path(written), (
+        "other_message",
+        f"another message of schema {schema.id}, expected {reader.full_name}",
+    )
+
+
+def _read(rows: DataFrame, body: Column, file: ProtoFile, message: Descriptor) -> Column:
+    """Is struct<value, error>, of bodies that are not null."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from .protobuf_batches import arrow_type, batch_decoder, open_reader
+
+    context = rows.sparkSession.sparkContext
+    if context.pythonExec == "python3":  # pyspark's own default, which need not be the one that has our packages
+        context.pythonExec = sys.executable
+    found = open_reader(file.descriptors, message.full_name).handler.schema()
+    columns = from_arrow_type(arrow_type(pa.struct(list(found))))
+    wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
+    returned = StructType([StructField("value", columns), StructField("error", StringType())])
+    decode: Any = batch_decoder(
+        file.descriptors, message.full_name, wanted
+    )  # its types are strings to pyspark's overloads
+    read: Column = pandas_udf(decode, returned)(body)  # type: ignore[call-overload]  # its stubs know no struct
+    return read
+
+
+def _outcome(raw: Column, body: Column, read: Column, failure: tuple[Column, Column], written_with: Column) -> Column:
+    """Is what `Decoded` promises; `failure` is what is wrong where there is no body to read."""
+    from pyspark.sql import functions as f
+
+    unread, broken = raw.isNotNull() & body.isNull(), read["error"].isNotNull()
+    return f.struct(
+        read["value"].alias("value"),
+        f.when(unread, failure[0]).when(broken, "protobuf_malformed").alias("error_class"),
+        f.when(unread, failure[1])
+        .when(broken, f.concat(f.lit("the bytes are not one message: "), read["error"]))
+        .alias("error"),
+        written_with.alias("schema_id"),
+    )
+
+
+def _text(schema: Registered) -> str:
+    """Is the schema with what it imports, as one text to be told apart by."""
+    imported: Mapping[str, str] = schema.references
+    return "\n".join([*(f"// {name}\n{text}" for name, text in sorted(imported.items())), schema.text])

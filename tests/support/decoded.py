@@ -1,0 +1,118 @@
+"""Decoded ranges without Kafka: files and documents as decoding leaves them, through the same commit and publish."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_defs.core.decoding import Decoding
+from pipeline_defs.core.manifest import Provenance, StagedFile
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.edges import parquet
+from pipeline_defs.edges.decodings import Decodings
+from pipeline_defs.edges.lake import Lake
+from tests.support.strategies import EPOCH_MS
+
+Rows = Mapping[int, tuple[Any, Any]]
+"""Of each offset that has a record, its key and its value."""
+
+VALUE = pa.struct([("n", pa.int64())])
+
+
+@dataclass
+class DecodedTopic:
+    """Is a topic of which nothing exists but what is decoded of it."""
+
+    lake: Lake
+    name: str
+    key_type: pa.DataType
+    value_type: pa.DataType = VALUE
+
+    def put(self, offsets: OffsetRange, rows: Rows, revision: int = 0, *, publish: bool = True) -> Decoding:
+        """Decodes a range to these rows, as the revision that comes next; with `publish` false it dies before it is seen."""
+        decodings = Decodings(self.lake)
+        attempt = f"test-{uuid.uuid4().hex[:8]}"
+        decoding = Decoding(
+            self.name,
+            offsets,
+            "source",
+            "decoder",
+            "decoder",
+            self._stage(offsets, rows, attempt) if rows or revision else None,
+            None,
+            Provenance(attempt, "run", "test", "test", 0, None, EPOCH_MS, 0.0),
+            revision,
+            schema={name: str(kind) for name, kind in self._types.items()},
+        )
+        assert decodings.commit(decoding) is decoding
+        assert not publish or decodings.publish(decoding)
+        return decoding
+
+    def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:
+        assert self.lake.store.local_root is not None
+        path = self.lake.store.local_root / "staging" / attempt / f"{offsets.key}.parquet"
+        path.parent.mkdir(parents=True)
+        at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+        columns: dict[str, list[Any]] = {
+            "topic": [self.name] * len(rows),
+            "generation": [offsets.generation] * len(rows),
+            "partition": [offsets.partition] * len(rows),
+            "offset": list(rows),
+            "timestamp": [at] * len(rows),
+            "key": [key for key, _ in rows.values()],
+            "value": [value for _, value in rows.values()],
+        }
+        arrays = {name: pa.array(columns[name], kind) for name, kind in self._types.items()}
+        pq.write_table(pa.table(arrays), path)
+        where = path.relative_to(self.lake.store.local_root).as_posix()
+        return StagedFile(
+            where, path.stat().st_size, parquet.digest(path), len(rows), offsets.start, offsets.end - 1, None, None
+        )
+
+    @property
+    def _types(self) -> dict[str, pa.DataType]:
+        return {
+            "topic": pa.string(),
+            "generation": pa.int32(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", "UTC"),
+            "key": self.key_type,
+            "value": self.value_type,
+        }
+
+    def recomputed(self) -> list[tuple[Any, ...]]:
+        """Is the latest state by one SQL statement over the plain glob of what is decoded."""
+        newest = 'PARTITION BY "key" ORDER BY generation DESC, "partition" DESC, "offset" DESC'
+        return self._query(
+            f"SELECT * FROM (SELECT {COLUMNS} FROM read_parquet('{self._folder('decoded')}/**/*.parquet', "
+            f'union_by_name = true) WHERE "key" IS NOT NULL QUALIFY row_number() OVER ({newest}) = 1) '
+            'WHERE "value" IS NOT NULL'
+        )
+
+    def shown(self) -> list[tuple[Any, ...]]:
+        """Is the latest state as a plain glob shows it."""
+        return self._query(f"SELECT {COLUMNS} FROM read_parquet('{self._folder('latest')}/*.parquet')")
+
+    def _folder(self, tree: str) -> str:
+        return self.lake.store.url(f"{tree}/{self.name}")
+
+    @staticmethod
+    def _query(sql: str) -> list[tuple[Any, ...]]:
+        with duckdb.connect() as connection:
+            return sorted(connection.execute(sql).fetchall(), key=lambda row: row[:3])
+
+
+COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "value"'
+
+
+def numbered(offsets: OffsetRange, keys: Iterable[Any], n: int = 0) -> dict[int, tuple[Any, Any]]:
+    """Are records of these keys, one per offset from the range's start, each with a number as its value."""
+    return {at: (key, {"n": n + at}) for at, key in enumerate(keys, offsets.start)}

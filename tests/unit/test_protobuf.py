@@ -1,0 +1,168 @@
+"""Protobuf without Spark: schemas compiled, compared and refused; batches with anything in them."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from pipeline_defs.core.errors import UnusableSchema
+from pipeline_defs.edges.protobuf_batches import arrow_type, decode_bodies, open_reader
+from pipeline_defs.edges.protobuf_schema import compile_proto, encode_path, find_message, find_mismatches
+
+ORDER = """
+syntax = "proto3";
+package shop;
+message Order {
+  int64 id = 1; optional string note = 2; repeated Line lines = 3; map<string, int32> counts = 4; uint64 big = 5;
+  message Line { uint32 number = 1; Size size = 2; }
+  enum Size { SMALL = 0; LARGE = 1; }
+}
+message Refund { int64 id = 1; message Why { string text = 1; } }
+"""
+
+
+def message_of(text: str, name: str | None = None) -> Any:
+    return find_message(compile_proto(text, {}, "the schema"), name, "the schema")
+
+
+def fields(text: str) -> Any:
+    return message_of(f'syntax = "proto3"; message M {{ {text} }}')
+
+
+def decode(text: str, name: str, bodies: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
+    reader = open_reader(compile_proto(text, {}, "the schema").descriptors, message_of(text, name).full_name)
+    values, errors = decode_bodies(
+        pa.array(bodies, pa.binary()), reader, arrow_type(pa.struct(list(reader.handler.schema())))
+    )
+    return values.to_pylist(), errors
+
+
+def test_a_batch_keeps_each_message_at_its_place() -> None:
+    """A null stays one; an empty message is one with defaults; what cannot be read is an error of its own."""
+    order = GetMessageClass(message_of(ORDER, "Order"))
+    whole = order(id=7, note="x", lines=[{"number": (1 << 32) - 1, "size": 1}], counts={"a": 1}, big=(1 << 64) - 1)
+    body = whole.SerializeToString()
+    values, errors = decode(ORDER, "Order", [None, body, body[:-1], b"", body])
+    lines = [{"number": (1 << 32) - 1, "size": "LARGE"}]
+    read = {"id": 7, "note": "x", "lines": lines, "counts": [("a", 1)], "big": (1 << 64) - 1}
+    assert values == [None, read, None, {"id": 0, "note": None, "lines": [], "counts": [], "big": 0}, read]
+    assert [error is None for error in errors] == [True, True, False, True, True]
+    assert decode(ORDER, "Order", []) == ([], [])
+    assert decode(ORDER, "Order", [None]) == ([None], [None])
+
+
+def test_protobufs_own_runtime_judges_each_message() -> None:
+    """Bytes changed at random: what it takes is read, what it does not take is an error, whatever stands beside it."""
+    kind = message_of(ORDER, "Order")
+    order = GetMessageClass(kind)
+    whole = order(id=7, note="word", lines=[{"number": 1}, {"size": 1}], counts={"a": 1, "b": 2}, big=1 << 40)
+    dice, bodies, sound = random.Random(7), [], []
+    for _ in range(4_000):
+        body = bytearray(whole.SerializeToString())
+        for _ in range(dice.randint(1, 3)):
+            body[dice.randrange(len(body))] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)])
+        bodies.append(bytes(body[: dice.randrange(len(body))] if dice.random() < 0.2 else body))
+        try:
+            order.FromString(bodies[-1])
+        except DecodeError:
+            sound.append(False)
+        else:
+            sound.append(True)
+    values, errors = decode(ORDER, "Order", bodies)
+    assert {True, False} == set(sound), "the control: some are sound and some are not"
+    assert [error is None for error in errors] == sound
+    assert [value is not None for value in values] == sound
+
+
+def test_a_string_that_is_not_utf8_is_an_error_of_its_own() -> None:
+    """Proto2 allows it and Arrow does not: its neighbours are read."""
+    text = 'syntax = "proto2"; message M { optional string text = 1; }'
+    bodies = [b"\x0a\x01a", b"\x0a\x01\xff", b"\x0a\x01b", b"\x0a\x01\xfe"]
+    values, errors = decode(text, "M", [*bodies, None])
+    assert values == [{"text": "a"}, None, {"text": "b"}, None, None]
+    assert [error is None or "UTF-8" in error for error in errors] == [True] * 5
+    assert [error is None for error in errors] == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "reason"),
+    [
+        ("nonsense", None, "the schema is no Protobuf schema: .*Expected top-level statement"),
+        ('syntax = "proto3"; import "gone.proto";', None, "gone.proto"),
+        ('syntax = "proto3"; message A { A a = 1; }', None, "A contains itself"),
+        ('syntax = "proto3"; message A { B b = 1; } message B {}', "A", "B has no fields"),
+        ('syntax = "proto2"; message A { optional int32 x = 1; optional int32 X = 2; }', None, "in case only"),
+        (ORDER, None, "has the messages shop.Order, shop.Order.Line, shop.Refund, shop.Refund.Why, expected one"),
+        (ORDER, "Gone", "expected one Gone"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_said(text: str, name: str | None, reason: str) -> None:
+    with pytest.raises(UnusableSchema, match=reason):
+        message_of(text, name)
+
+
+def test_no_import_is_written_outside_its_folder() -> None:
+    with pytest.raises(UnusableSchema, match=r"the schema imports \.\./x\.proto, which is no path below its own"):
+        compile_proto(ORDER, {"../x.proto": ORDER}, "the schema")
+
+
+def test_a_schema_may_import_a_descriptor_in_base64() -> None:
+    """As Confluent's clients for Python register what a schema imports, while others register text."""
+    from confluent_kafka.schema_registry.protobuf import _schema_to_str
+
+    place = _schema_to_str(message_of('syntax = "proto3"; package geo; message Place { string city = 1; }').file)
+    text = 'syntax = "proto3"; import "geo/place.proto"; message M { geo.Place to = 1; }'
+    kind = find_message(compile_proto(text, {"geo/place.proto": place}, "the schema"), None, "the schema")
+    assert [field.name for field in kind.fields_by_name["to"].message_type.fields] == ["city"]
+
+
+def test_a_path_to_a_message_is_spelled_as_confluents_serializer_spells_it() -> None:
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer, _create_index_array
+
+    for name in ("Order", "Order.Line", "Refund", "Refund.Why"):
+        kind = message_of(ORDER, f"shop.{name}")
+        out = io.BytesIO()
+        ProtobufSerializer._encode_varints(out, _create_index_array(kind))
+        assert encode_path(kind)[0] == out.getvalue(), name
+    assert encode_path(message_of(ORDER, "Order")) == [b"\0", b"\2\0"], "a client may spell out the usual one"
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        ("int32 a = 1;", "int64 b = 1;"),
+        ("uint32 a = 1;", "int64 a = 1;"),
+        ("bool a = 1;", "int32 a = 1;"),
+        ("bytes a = 1;", "string a = 1;"),
+        ("int32 a = 1; string gone = 2;", "int32 a = 1; string new = 3;"),
+        ("message I { int32 x = 1; } I a = 1;", "message J { int64 y = 1; } J a = 1;"),
+        ("map<string, int32> a = 1;", "map<string, int64> a = 1;"),
+    ],
+)
+def test_what_reads_without_a_loss_is_no_mismatch(writer: str, reader: str) -> None:
+    assert [*find_mismatches(fields(writer), fields(reader))] == []
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "said"),
+    [
+        ("string a = 1;", "int64 b = 1;", "b = 1 was written as string, expected int64"),
+        ("int64 a = 1;", "int32 a = 1;", "a = 1 was written as int64, expected int32"),
+        ("int32 a = 1;", "sint32 a = 1;", "a = 1 was written as int32, expected sint32"),
+        ("float a = 1;", "double a = 1;", "a = 1 was written as float, expected double"),
+        ("int32 a = 1;", "repeated int32 a = 1;", "a = 1 was written as int32, expected repeated int32"),
+        (
+            "message I { string x = 1; } I a = 1;",
+            "message I { bool x = 1; } I a = 1;",
+            "a = 1: x = 1 was written as string",
+        ),
+    ],
+)
+def test_what_protobuf_would_pass_over_or_change_is_a_mismatch(writer: str, reader: str, said: str) -> None:
+    assert [each.startswith(said) for each in find_mismatches(fields(writer), fields(reader))] == [True]
