@@ -25,6 +25,7 @@ from .land import land, plan, rebuild
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
+from .originals import restore_originals, retire_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
@@ -61,6 +62,8 @@ for command in (
     trace,
     audit,
     seal,
+    retire_originals,
+    restore_originals,
     losses,
     accept_loss,
     decode,
