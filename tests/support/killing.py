@@ -41,7 +41,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing or retiring all, or one run (`run <id>`)."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing, retiring or restoring, or `run <id>`."""
 
     settings: Settings
     topic: Topic
