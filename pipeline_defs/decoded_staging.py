@@ -22,7 +22,7 @@ from .edges import parquet
 from .edges.decodings import Decodings
 from .edges.event_time import count_days
 from .edges.footer import canonicalize
-from .edges.lake import Lake, published_path
+from .edges.lake import Lake
 from .edges.spark_decoding import SparkDecoder
 from .steps import StepWatcher, no_step
 
@@ -133,7 +133,7 @@ def find_violations(
     if manifest.file is None:
         return []
     where, lake = manifest.offsets.text(work.topic), work.tools.lake
-    with lake.local_copy(published_path(manifest)) as landed:
+    with lake.local_copy(lake.standing_path(manifest)) as landed:
         if parquet.digest(landed) != manifest.digest:
             torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
             return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]

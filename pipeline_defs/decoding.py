@@ -21,7 +21,7 @@ from .core.offsets import OffsetRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
 from .edges.decodings import dead_letters_path, decoded_path
-from .edges.lake import Lake, published_path
+from .edges.lake import Lake
 from .landing import find_ranges
 from .staging import match_parts, open_staging, stage_empty
 
@@ -112,7 +112,8 @@ def _stage(work: Work, manifests: Sequence[Manifest], folder: Path) -> Batch:
     tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
     started = tools.now_ms()
     with ExitStack() as copies:
-        files = {each.offsets: copies.enter_context(tools.lake.local_copy(published_path(each))) for each in with_rows}
+        lake = tools.lake
+        files = {each.offsets: copies.enter_context(lake.local_copy(lake.standing_path(each))) for each in with_rows}
         decoder = tools.decoder()
         schemas = decoder.stage_decoded([*files.values()], folder / "decoded")
         decoded = _parts(topic, [*files], folder / "decoded")

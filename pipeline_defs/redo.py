@@ -5,6 +5,7 @@ Invariant: nothing here commits; it publishes only what a manifest has already d
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from .core.manifest import Manifest
@@ -12,6 +13,7 @@ from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
 from .edges import parquet
 from .edges.lake import Lake, published_path
+from .edges.layout import retired_path
 
 
 def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool) -> Verdict:
@@ -61,18 +63,20 @@ def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | Non
         return None
     if part is None or standing.file is None:
         return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
-    with lake.local_copy(published_path(standing)) as published:
+    with lake.local_copy(lake.standing_path(standing)) as published:
         return parquet.differing_rows(published, part.path)
 
 
 def published_digest(lake: Lake, manifest: Manifest) -> str | None:
-    """Reads the digest of a range's published file; none where it is not there."""
+    """Reads the digest of a range's file, published or retired; none where it is not there."""
     if manifest.file is None:
         return manifest.digest
-    if not lake.store.exists(published_path(manifest)):
-        return None
-    with lake.local_copy(published_path(manifest)) as published:
-        return parquet.digest(published)
+    for path in (published_path(manifest), retired_path(manifest)):  # it may be retired just now
+        with suppress(FileNotFoundError):
+            if lake.store.exists(path):
+                with lake.local_copy(path) as file:
+                    return parquet.digest(file)
+    return None
 
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:

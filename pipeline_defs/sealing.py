@@ -29,7 +29,7 @@ from .core.sealing import (
 )
 from .edges import parquet
 from .edges.footer import canonicalize
-from .edges.lake import Lake, published_path
+from .edges.lake import Lake
 from .edges.seals import Seals, sealed_path
 from .staging import open_staging
 from .sweeping import SWEEP_AFTER_SECONDS
@@ -89,7 +89,7 @@ def _roll_forward(topic: str, tools: Tools) -> Iterator[SealVerdict]:
 def _seal_or_fail(run: _Run, plan: SealPlan) -> SealVerdict:
     try:
         return _seal(run, plan)
-    except OffsetlakeError as error:
+    except (OffsetlakeError, FileNotFoundError) as error:  # a published file that somebody takes away while it is read
         return SealVerdict(plan.offsets, SealOutcome.FAILED, violations=(str(error),))
 
 
@@ -139,7 +139,7 @@ def _read_originals(run: _Run, plan: SealPlan, copies: Path) -> list[Path]:
     """Gives the files of the ranges that have rows, in offset order."""
     if run.tools.lake.store.local_root is None:
         copies.mkdir(parents=True)
-    return run.seals.copies([published_path(manifest) for manifest in plan.with_rows], copies)
+    return run.seals.copies([run.tools.lake.standing_path(manifest) for manifest in plan.with_rows], copies)
 
 
 def _changed(topic: str, plan: SealPlan, sources: Sequence[Path]) -> list[str]:

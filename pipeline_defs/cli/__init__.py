@@ -26,6 +26,7 @@ from .latest import latest
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
+from .originals import restore_originals, retire_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
@@ -63,6 +64,8 @@ for command in (
     trace,
     audit,
     seal,
+    retire_originals,
+    restore_originals,
     losses,
     accept_loss,
     decode,

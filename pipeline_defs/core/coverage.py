@@ -32,10 +32,11 @@ class State(StrEnum):
 class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
-    `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range
-    can own; `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of
-    `at_most_once`. `doubles` are files of `at_least_once` that no manifest names; `unfinished` are
-    ranges that are committed and whose staged file still waits to be published, or to be exchanged.
+    `published` maps a range to the size in bytes of its file in the data tree, or, where that was retired from there, of
+    the retired one, whose revision is in `retired`; `strays` are objects in the data tree that no range can own;
+    `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
+    `doubles` are files of `at_least_once` that no manifest names; `unfinished` are ranges that are committed and whose
+    staged file still waits to be published, or to be exchanged.
     """
 
     log: PlanLog
@@ -46,6 +47,7 @@ class Coverage:
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
     doubles: tuple[str, ...] = ()
     unfinished: frozenset[OffsetRange] = frozenset()
+    retired: Mapping[OffsetRange, int] = field(default_factory=dict)
     _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
     _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -55,6 +57,8 @@ class Coverage:
         """Says whether the manifest exists and its file, where it has one, is published."""
         manifest = self.manifests.get(offsets)
         if manifest is None or offsets in self.unfinished:
+            return False
+        if self.retired.get(offsets, manifest.revision) != manifest.revision:  # it was replaced since it was retired
             return False
         if manifest.revision:  # a file is there in any case: is it this revision's?
             return self.published.get(offsets) == (manifest.file.bytes if manifest.file else None)

@@ -166,3 +166,9 @@ class SealFailed(Violation):
     """Says which runs of ranges could not be sealed, and why; their ranges stay landed as they are."""
 
     kind = "seal_failed"
+
+
+class OriginalsKept(Violation):
+    """Says which originals were neither retired nor restored, and why; each stays where it is, and is read there."""
+
+    kind = "originals_kept"

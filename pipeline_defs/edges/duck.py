@@ -21,6 +21,7 @@ from ..core.sealing import choose_seals
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
 from .lake import Lake, data_path, published_path
+from .layout import range_path
 from .seals import Seals, sealed_path
 
 _PLACE_COLUMNS = [
@@ -122,19 +123,26 @@ def _views(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRan
 def _files(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> str:
     """Is what to read of a topic's rows, in SQL, empty where there is nothing.
 
-    The plain glob where nothing is sealed; else, and on an object store, which fsspec does not glob, each file. What a
-    sealed file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
+    The plain glob where nothing is sealed or retired; else, and on an object store, which fsspec does not glob, each file.
+    What a sealed file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
     """
     if not coverage.published and not sealed:
         return ""
-    if lake.store.local_root is not None and not sealed:
+    if lake.store.local_root is not None and not sealed and not coverage.retired:
         return _literal(f"{lake.store.url('data')}/{topic}/**/*.parquet")
-    known = coverage.manifests
-    loose = [published_path(known[o]) if o in known else data_path(topic, o) for o in coverage.published]
-    gone = {f"data/{topic}/{offsets.folder}/{offsets.stem}" for offsets in sealed}
+    loose = [_path(topic, offsets, coverage) for offsets in coverage.published]
+    gone = {range_path(tree, topic, offsets) for offsets in sealed for tree in ("data", "retired")}
     paths = {path for path in (*loose, *coverage.doubles) if _without_endings(path) not in gone}
     paths |= {sealed_path(seal) for seal in sealed.values()}
     return f"[{', '.join(_literal(lake.store.url(path)) for path in sorted(paths))}]"
+
+
+def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
+    """Is where the file of a range lies, below the lake's root."""
+    if offsets in coverage.retired:
+        return f"{range_path('retired', topic, offsets)}.{coverage.retired[offsets]:03d}.parquet"
+    manifest = coverage.manifests.get(offsets)
+    return published_path(manifest) if manifest else data_path(topic, offsets)
 
 
 def _without_endings(path: str) -> str:
@@ -162,7 +170,7 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[Offs
                 "bytes": file.bytes if file else None,
                 "min_timestamp": file.min_timestamp_ms if file else None,
                 "max_timestamp": file.max_timestamp_ms if file else None,
-                "file": lake.store.url(published_path(manifest)) if manifest and file else None,
+                "file": lake.store.url(_path(topic, offsets, coverage)) if file else None,
                 "sealed_file": lake.store.url(sealed_path(sealed[offsets])) if offsets in sealed else None,
                 "sha256": file.sha256 if file else None,
                 "run_id": manifest.provenance.run_id if manifest else None,

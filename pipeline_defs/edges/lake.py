@@ -5,6 +5,7 @@
     plan/<topic>/<seq20>.json                                 the plan log
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
+    retired/<topic>/g0/p0003/<start20>-<end20>.<rev>.parquet  originals that a sealed file stands for (originals.py)
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`. Every object is immutable, so what was read
@@ -13,7 +14,6 @@ once is kept; only an explicit replace exchanges a data file, in one step, after
 
 from __future__ import annotations
 
-import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,8 @@ from ..core.losses import Acceptance
 from ..core.manifest import Manifest, StagedFile
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
+from .layout import find_retired, range_of, range_path, retired_path
 from .store import Answer, Store
-
-_DATA_PATH = re.compile(r"g(\d+)/p(\d+)/(\d+)-(\d+)(\.[\w-]+)?\.parquet", re.ASCII)
 
 
 class Lake:
@@ -119,7 +118,7 @@ class Lake:
 
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
         """Records that a loss is accepted; false where somebody did before."""
-        path = f"{_folder('accepted', acceptance.topic, acceptance.offsets)}/{acceptance.offsets.stem}.json"
+        path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
         scratch = f"staging/accept-{uuid.uuid4().hex}"
         return self.store.put_new(path, acceptance.to_json(), scratch) is Answer.COMMITTED
 
@@ -132,7 +131,7 @@ class Lake:
 
     def commit_claim(self, claim: Claim) -> Claim:
         """Claims a range for an attempt; returns the claim that stands, ours or the one that was there first."""
-        path = f"{_folder('claims', claim.topic, claim.offsets)}/{claim.offsets.stem}.json"
+        path = f"{range_path('claims', claim.topic, claim.offsets)}.json"
         scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
         if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
             return claim
@@ -146,29 +145,43 @@ class Lake:
     # ---- data
 
     def is_published(self, manifest: Manifest) -> bool:
-        """Says whether the manifest's file, where it has one, stands under its final name."""
+        """Says whether the manifest's file, where it has one, stands under its final name, or was retired from there."""
         size = self.store.size(published_path(manifest))
         if manifest.revision:  # a file stands there in any case: is it this revision's?
-            return size == (manifest.file.bytes if manifest.file else None) and not self._is_staged(manifest)
-        return manifest.file is None or size is not None
+            is_there = size == (manifest.file.bytes if manifest.file else None) and not self._is_staged(manifest)
+        else:
+            is_there = manifest.file is None or size is not None
+        return is_there or self.is_retired(manifest)
+
+    def is_retired(self, manifest: Manifest) -> bool:
+        """Says whether the manifest's file was retired, be it restored since or not."""
+        return self.store.exists(retired_path(manifest))
+
+    def standing_path(self, manifest: Manifest) -> str:
+        """Is where the manifest's file is to be read now: published, or retired from there."""
+        path = published_path(manifest)
+        return path if self.store.exists(path) or not self.is_retired(manifest) else retired_path(manifest)
 
     def publish(self, manifest: Manifest) -> Manifest | None:
         """Publishes the staged file that the manifest names; none where that file is gone.
 
         A file that already stands there was put there for the same manifest, or for a later revision: a name is never
-        free again. A revision exchanges the file of the one before, unless a later one stands by then. Returns the
-        manifest that stands afterwards, this one or a later revision.
+        free again, but where the file was retired from it, and then it stays free. A revision exchanges the file of the
+        one before, unless a later one stands by then. Returns the manifest that stands afterwards, this one or a later.
         """
         try:
             if manifest.file is not None and manifest.revision:
                 self._exchange(manifest, manifest.file)
             elif manifest.file is not None:
-                self._publish_new(manifest.file.path, published_path(manifest))
+                with self.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
+                    if self.store.local_root is None or not (self.is_retired(manifest) or self.is_replaced(manifest)):
+                        self._publish_new(manifest.file.path, published_path(manifest))
         except FileNotFoundError:
             return None
-        return self.read_manifests(manifest.topic)[manifest.offsets] if self._is_replaced(manifest) else manifest
+        return self.read_manifests(manifest.topic)[manifest.offsets] if self.is_replaced(manifest) else manifest
 
-    def _is_replaced(self, manifest: Manifest) -> bool:
+    def is_replaced(self, manifest: Manifest) -> bool:
+        """Says whether there is a later revision of the manifest."""
         return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
 
     def _publish_new(self, staged: str, path: str) -> None:
@@ -182,10 +195,13 @@ class Lake:
     def _exchange(self, manifest: Manifest, file: StagedFile) -> None:
         path = published_path(manifest)
         guard = manifest_path(manifest.topic, manifest.offsets, 0)
+        is_due = lambda: not (self.is_replaced(manifest) or self.is_retired(manifest))  # noqa: E731
         try:
-            self.store.exchange(file.path, path, guard=guard, is_due=lambda: not self._is_replaced(manifest))
+            self.store.exchange(file.path, path, guard=guard, is_due=is_due)
         except FileNotFoundError:
-            if self.store.size(path) != file.bytes:  # else another attempt has finished it
+            if self.store.size(path) != file.bytes and not self.is_retired(
+                manifest
+            ):  # else another attempt finished it
                 raise
 
     @contextmanager
@@ -202,11 +218,13 @@ class Lake:
     def coverage(self, topic: str) -> Coverage:
         """Reads the log, the manifests and the published files of a topic.
 
-        In this order backwards: what is published had its manifest before, what has a manifest was planned before.
+        In this order backwards: what is published had its manifest before, what has a manifest was planned before. What is
+        retired is never taken away, so what went from `data/` before it was listed is found there afterwards.
         """
         files = self.store.list(f"data/{topic}")
+        kept = self.store.list(f"retired/{topic}")
         manifests = self.read_manifests(topic)
-        found = (self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic), files)
+        found = (self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic), files, kept)
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
@@ -222,22 +240,25 @@ class Lake:
         accepted: Mapping[OffsetRange, Acceptance],
         claims: Mapping[OffsetRange, Claim],
         files: Mapping[str, int],
+        kept: Mapping[str, int],
     ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
         published, doubles, strays = {}, [], []
         for path, size in files.items():
             owner = owners.get(path)
-            offsets, attempt = (owner, "") if owner is not None else _range_of(topic, path)
+            offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
             if offsets is None:
                 strays.append(path)
             elif attempt:
                 doubles.append(path)
             else:
                 published[offsets] = size
+        newest = find_retired(topic, kept, published)
+        retired = {offsets: revision for offsets, (revision, _) in newest.items()}
         return Coverage(
             log,
             manifests,
-            published,
+            published | {offsets: size for offsets, (_, size) in newest.items()},
             tuple(strays),
             accepted,
             claims,
@@ -245,8 +266,11 @@ class Lake:
             frozenset(
                 offsets
                 for path, offsets in owners.items()
-                if (manifests[offsets].revision or path not in files) and self._is_staged(manifests[offsets])
+                if (manifests[offsets].revision or path not in files)
+                and retired.get(offsets) != manifests[offsets].revision
+                and self._is_staged(manifests[offsets])
             ),
+            retired,
         )
 
     def _is_staged(self, manifest: Manifest) -> bool:
@@ -264,27 +288,9 @@ def published_path(manifest: Manifest) -> str:
 
 def data_path(topic: str, offsets: OffsetRange) -> str:
     """Is where the published file of a range lies, below the lake's root, for which there can be one only."""
-    return f"{_folder('data', topic, offsets)}/{offsets.stem}.parquet"
+    return f"{range_path('data', topic, offsets)}.parquet"
 
 
 def manifest_path(topic: str, offsets: OffsetRange, revision: int) -> str:
     """Is where a revision of a range's manifest lies, below the lake's root."""
-    return f"{_folder('manifests', topic, offsets)}/{offsets.stem}.{revision:03d}.json"
-
-
-def _folder(tree: str, topic: str, offsets: OffsetRange) -> str:
-    return f"{tree}/{topic}/{offsets.folder}"
-
-
-def _range_of(topic: str, path: str) -> tuple[OffsetRange | None, str]:
-    """Reads range and attempt back from the path of a published file; none where the path is not a range's own."""
-    match = _DATA_PATH.fullmatch(path.removeprefix(f"data/{topic}/"))
-    if match is None:
-        return None, ""
-    *numbers, attempt = match.groups(default="")
-    try:
-        offsets = OffsetRange(*(int(number) for number in numbers))
-    except ValueError:
-        return None, ""
-    is_own = path == data_path(topic, offsets).removesuffix(".parquet") + attempt + ".parquet"
-    return (offsets, attempt) if is_own else (None, "")
+    return f"{range_path('manifests', topic, offsets)}.{revision:03d}.json"

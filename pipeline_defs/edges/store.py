@@ -167,8 +167,7 @@ class Store:
             if self.local_root is None:
                 self._exchange_remote(staged, final, is_due)
                 return
-            with (self.local_root / guard).open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with self.locked(guard):
                 if not is_due():
                     return
                 _fsync(self.local_root / staged)
@@ -190,6 +189,17 @@ class Store:
             return  # another attempt has exchanged it
         except NotFoundError as error:
             raise FileNotFoundError(staged) from error
+
+    @contextmanager
+    def locked(self, guard: str) -> Iterator[None]:
+        """Holds the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
+        path = self.local_root / guard if self.local_root is not None else None
+        if path is None or not path.exists():
+            yield
+            return
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def upload(self, local: Path, path: str) -> None:
         """Brings a file of this machine to a name of the attempt's own in the lake."""

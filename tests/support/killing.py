@@ -27,6 +27,7 @@ from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
 from pipeline_defs.drills.systems import attach, gateway_environment, start_session
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
+from pipeline_defs.originals import plan_restoration, plan_retirement, restore_originals, retire_originals
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import seal
@@ -40,7 +41,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing all, or one run (`run <id>`)."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing, retiring or restoring, or `run <id>`."""
 
     settings: Settings
     topic: Topic
@@ -66,6 +67,9 @@ class Task:
                 attempt = Attempt("killed", "no-run", "test")
                 list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
+            if self.action in {"retire", "restore"}:
+                self._move(edges)
+                return
             if self.action.startswith("run "):
                 work_off(self.action.removeprefix("run "), self.topic, edges, instance)
                 return
@@ -74,6 +78,13 @@ class Task:
             how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replace else {"redo": False}
             defs = build_topic_defs(self.topic)
             list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
+
+    def _move(self, edges: Edges) -> None:
+        lake, name = edges.lake, self.topic.name
+        if self.action == "retire":
+            list(retire_originals(lake, plan_retirement(name, lake, edges.now_ms(), 0), edges.watch_step))
+        else:
+            list(restore_originals(lake, plan_restoration(name, lake), edges.watch_step))
 
     def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         coverage, known = edges.lake.coverage(self.topic.name), edges.decodings.read(self.topic.name)
