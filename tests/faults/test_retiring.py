@@ -122,7 +122,12 @@ def test_originals_leave_the_glob_and_come_back_byte_for_byte(world: World, monk
 
 
 @pytest.mark.parametrize(
-    ("action", "step"), [("retire", "original_kept"), ("retire", "original_retired"), ("restore", "original_restored")]
+    ("action", "step"),
+    [
+        ("retire", "original_kept"),
+        pytest.param("retire", "original_retired", marks=pytest.mark.long),
+        ("restore", "original_restored"),
+    ],
 )
 def test_killed_at_any_step_each_row_is_seen_once_and_the_next_finishes(world: World, action: str, step: str) -> None:
     """[R-73] SIGKILL in the middle: the views are right there and afterwards; the same command again does the rest."""

@@ -73,6 +73,7 @@ def test_a_retired_original_is_landed_and_comes_back(lake: Lake) -> None:
     assert in_data(lake) == [] and coverage.retired == {FIRST: 0, SECOND: 0}
     assert set(coverage.states().values()) == {State.LANDED} and tiling_violations(coverage) == []
     assert [published_digest(lake, m) for m in manifests] == [m.digest for m in manifests]
+    assert [lake.standing_path(m) for m in manifests] == list(lake.store.list("retired"))
     assert retire(lake) == [], "what is retired is retired"
     assert [v.move for v in restore(lake, SECOND.key)] == [Move.RESTORED]
     assert in_data(lake) == [published_path(manifests[1])]
@@ -146,6 +147,10 @@ def test_a_revision_takes_the_place_of_a_retired_original(lake: Lake) -> None:
     )
     assert plan_restoration(TOPIC, lake) and [v.offsets for v in restore(lake)] == [SECOND]
     assert lake.publish(first) == newer and published_path(first) not in in_data(lake)
+    assert lake.store.local_root is not None
+    (lake.store.local_root / newer.file.path).unlink()
+    assert lake.coverage(TOPIC).states()[FIRST] is State.PENDING, "the file of the one before is not the newer one's"
+    stage(lake, FIRST, "b")
     assert lake.publish(newer) == newer and published_path(newer) in in_data(lake)
     assert lake.coverage(TOPIC).states()[FIRST] is State.LANDED
     (verdict,) = retire_originals(lake, [Retirement(Seals(lake).read(TOPIC)[0], (newer,))])
@@ -156,6 +161,38 @@ def test_a_revision_takes_the_place_of_a_retired_original(lake: Lake) -> None:
     lake.publish(newer)
     assert published_path(first) not in in_data(lake)
     assert find_retired(TOPIC, lake.store.list(f"retired/{TOPIC}"), ())[FIRST][0] == 1
+
+
+def newer_of(lake: Lake, manifest: Manifest) -> Manifest:
+    """Has a range replaced by a revision of the same content, which is published."""
+    newer = replace(stage(lake, manifest.offsets, "b"), revision=1)
+    assert newer.file is not None and manifest.file is not None
+    newer = replace(newer, file=replace(newer.file, sha256=manifest.file.sha256))
+    lake.commit_manifest(newer)
+    assert lake.publish(newer) == newer
+    return newer
+
+
+def test_a_name_that_a_later_revision_left_is_not_taken(lake: Lake) -> None:
+    """[R-73] Of a range that was replaced first and retired then, a stale attempt brings nothing back."""
+    seal, (first, _) = sealed(lake)
+    newer = newer_of(lake, first)
+    assert [v.move for v in retire_originals(lake, [Retirement(seal, (newer,))])] == [Move.RETIRED]
+    stage(lake, FIRST, "a")
+    assert lake.publish(first) == newer and published_path(first) not in in_data(lake)
+
+
+def test_what_is_replaced_after_it_was_planned_stays(lake: Lake) -> None:
+    """[R-73] The plan was of the revision before: neither retired nor restored in the place of the newer one."""
+    seal, (first, second) = sealed(lake)
+    plans = plan_retirement(TOPIC, lake, EPOCH_MS, 0)
+    newer_of(lake, first)
+    verdicts = list(retire_originals(lake, plans))
+    assert [(v.move, v.reason) for v in verdicts] == [(Move.KEPT, "it was replaced meanwhile"), (Move.RETIRED, None)]
+    restoring = plan_restoration(TOPIC, lake)
+    newer = newer_of(lake, second)
+    assert [v.move for v in restore_originals(lake, restoring)] == [Move.KEPT]
+    assert published_path(newer) in in_data(lake) and seal.ranges == (FIRST, SECOND)
 
 
 def test_what_is_not_what_it_should_be_stays(lake: Lake, tmp_path: Path) -> None:
