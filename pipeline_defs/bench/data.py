@@ -68,8 +68,10 @@ def produce_values(
     records: Iterable[bytes],
     load: Load,
     progress: Callable[[int], None] = lambda count: None,
+    *,
+    customers: int = 1_000_003,
 ) -> None:
-    """Produces values in turn to each Kafka partition of a load."""
+    """Produces values in turn to each Kafka partition of a load; the keys are so many customers'."""
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
@@ -90,7 +92,7 @@ def produce_values(
             failures.append(error)
 
     for number, value in enumerate(records):
-        key = b"customer-%07d" % (number * 7919 % 1_000_003)
+        key = b"customer-%07d" % (number * 7919 % customers)
         while True:
             try:
                 producer.produce(topic, value, key, partition=number % load.kafka_partitions, on_delivery=on_delivery)

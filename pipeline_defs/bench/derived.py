@@ -6,6 +6,7 @@ is an error, not a time.
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
@@ -29,92 +30,131 @@ from .rounds import Load
 from .systems import Place, offsetlake
 
 LOAD = Load(1_000, 240_000, 15_000)
-TOPIC_SUFFIX = "-json"
 SCHEMA = (
     "order_id BIGINT NOT NULL, customer STRING, state STRING, sum INT, price DOUBLE, trace STRING, at TIMESTAMP, paid BOOLEAN, "
     "items ARRAY<STRUCT<sku: STRING, count: INT, price: DOUBLE>>, address STRUCT<street: STRING, city: STRING, zip: STRING>, "
     "note STRING"
 )
-DECODE = Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), Budget(0, 0.0))
+AVRO_SCHEMA = """{"type": "record", "name": "Order", "fields": [
+ {"name": "order_id", "type": "long"}, {"name": "customer", "type": "string"}, {"name": "state", "type": "string"},
+ {"name": "sum", "type": "int"}, {"name": "price", "type": "double"}, {"name": "trace", "type": "string"},
+ {"name": "at", "type": "string"}, {"name": "paid", "type": "boolean"},
+ {"name": "items", "type": {"type": "array", "items": {"type": "record", "name": "Item", "fields": [
+   {"name": "sku", "type": "string"}, {"name": "count", "type": "int"}, {"name": "price", "type": "double"}]}}},
+ {"name": "address", "type": {"type": "record", "name": "Address", "fields": [
+   {"name": "street", "type": "string"}, {"name": "city", "type": "string"}, {"name": "zip", "type": "string"}]}},
+ {"name": "note", "type": "string"}]}"""
+NO_BUDGET = Budget(0, 0.0)
+DECODES: Mapping[str, Decode] = {
+    "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
+    "avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET),
+}
 ORDERS = 5_000  # that repeat, but for their numbers
-TARGETS: Mapping[str, float] = {"decode_json_to_landing": 1.5}  # times as long, at most
+TARGETS: Mapping[str, float] = {"decode_json_to_landing_json": 1.5}  # times as long, at most
 
 
 def json_values(load: Load) -> Iterator[bytes]:
     """Yields orders as JSON, each close to the load's size, the same ones each time."""
-    chance = random.Random(SEED)  # noqa: S311 (no secret)
-    orders = [json.dumps(_order(chance, load.value_bytes), separators=(",", ":"))[1:] for _ in range(ORDERS)]
+    orders = [json.dumps(order, separators=(",", ":"))[1:] for order in _orders(load)]
     for number in range(load.records):
         yield f'{{"order_id":{number},{orders[number % ORDERS]}'.encode()
 
 
+def avro_values(load: Load) -> Iterator[bytes]:
+    """Yields the same orders as Avro, without a registry."""
+    import fastavro
+
+    schema, orders = fastavro.parse_schema(json.loads(AVRO_SCHEMA)), _orders(load)
+    for number in range(load.records):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, {"order_id": number, **orders[number % ORDERS]})
+        yield out.getvalue()
+
+
+VALUES: Mapping[str, Callable[[Load], Iterator[bytes]]] = {"json": json_values, "avro": avro_values}
+
+
 def measure_derived(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
-    """Measures landing and what is derived from it; returns seconds by round, medians, and ratios to landing."""
-    topic = f"{LOAD.topic}{TOPIC_SUFFIX}"
-    bench.edges.kafka().create_topic(topic, LOAD.kafka_partitions)
-    tell(f"{topic}: producing {LOAD.records:,} records")
-    produce_values(bench.edges.bootstrap_servers(), topic, json_values(LOAD), LOAD)
+    """Measures landing and what is derived from it; returns seconds by round, medians, and ratios to landing the same."""
+    for kind, values in VALUES.items():
+        bench.edges.kafka().create_topic(_topic(kind), LOAD.kafka_partitions)
+        tell(f"{_topic(kind)}: producing {LOAD.records:,} records")
+        produce_values(bench.edges.bootstrap_servers(), _topic(kind), values(LOAD), LOAD)
     seconds: dict[str, list[float]] = {}
     for number in range(rounds + 1):
-        tell(f"{topic}: {'warm-up' if number == 0 else f'round {number} of {rounds}'}, landing, decoding, sealing")
-        for name, value in _take_round(bench, topic).items():
-            if number:
-                seconds.setdefault(name, []).append(round(value, 3))
+        for kind in VALUES:
+            tell(
+                f"{_topic(kind)}: {'warm-up' if number == 0 else f'round {number} of {rounds}'}, landing, decoding, sealing"
+            )
+            for name, value in _take_round(bench, kind).items():
+                if number:
+                    seconds.setdefault(name, []).append(round(value, 3))
     medians = {name: round(median(values), 3) for name, values in seconds.items()}
-    ratios = {
-        f"{name}_to_landing": round(medians[name] / medians["landing"], 3) for name in medians if name != "landing"
-    }
+    pairs = [("decode_json", "landing_json"), ("decode_avro", "landing_avro"), ("seal_json", "landing_json")]
+    ratios = {f"{name}_to_{base}": round(medians[name] / medians[base], 3) for name, base in pairs}
     missed = [f"{name}: {ratios[name]}, to be at most {most}" for name, most in TARGETS.items() if ratios[name] > most]
     facts = {"records": LOAD.records, "value_bytes": LOAD.value_bytes, "ranges": LOAD.records // LOAD.records_per_range}
     return {**facts, "seconds": seconds, "median_seconds": medians, "ratios": ratios, "missed_targets": missed}
 
 
-def _take_round(bench: Bench, topic: str) -> dict[str, float]:
+def _topic(kind: str) -> str:
+    return f"{LOAD.topic}-{kind}"
+
+
+def _take_round(bench: Bench, kind: str) -> dict[str, float]:
     out = bench.folder / "derived"
     out.mkdir()
     try:
-        place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=topic)
-        seconds = {"landing": _timed(offsetlake(place))}
+        place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
+        seconds = {f"landing_{kind}": timed(offsetlake(place))}
         edges = place.fresh_edges()
-        seconds["decode_json"] = _timed(lambda: _decode(bench, topic, edges))
-        seconds["seal"] = _timed(lambda: _seal(bench, place, edges))
+        seconds[f"decode_{kind}"] = timed(lambda: decode_ranges(bench, place, DECODES[kind], edges))
+        seconds[f"seal_{kind}"] = timed(lambda: _seal(bench, place, edges))
         return seconds
     finally:
         shutil.rmtree(out)
 
 
-def _timed(act: Callable[[], None]) -> float:
+def timed(act: Callable[[], None]) -> float:
+    """Measures how many seconds something takes."""
     started = time.perf_counter()
     act()
     return time.perf_counter() - started
 
 
-def _decode(bench: Bench, topic: str, edges: Edges) -> None:
-    keys = [offsets.key for offsets in edges.lake.coverage(topic).log.ranges]
-    tools = edges.decode_tools(DECODE, bench.pyspark)
-    verdicts = list(decode(topic, keys, _attempt(), tools))
+def decode_ranges(bench: Bench, place: Place, config: Decode, edges: Edges, keys: Sequence[str] | None = None) -> None:
+    """Decodes ranges of a landed topic, all of them where no keys are given; every record must come out."""
+    ranges = {offsets.key: len(offsets) for offsets in edges.lake.coverage(place.topic.name).log.ranges}
+    chosen = [*ranges] if keys is None else keys
+    verdicts = list(decode(place.topic.name, chosen, attempt(), edges.decode_tools(config, bench.pyspark)))
     _check([text for verdict in verdicts for text in verdict.violations])
-    rows = sum(verdict.decoding.rows for verdict in verdicts if verdict.decoding)
-    if rows != LOAD.records:
-        raise WrongCount(f"decoding gave {rows:,} rows of {LOAD.records:,} records of {topic}")
+    rows, records = sum(each.decoding.rows for each in verdicts if each.decoding), sum(ranges[key] for key in chosen)
+    if rows != records:
+        raise WrongCount(f"decoding gave {rows:,} rows of {records:,} records of {place.topic.name}")
 
 
 def _seal(bench: Bench, place: Place, edges: Edges) -> None:
     tools = edges.tools(place.topic, bench.pyspark)
     target = place.topic.policy.target_file_bytes
-    verdicts = list(seal(place.topic.name, _attempt(), tools, target, every=True))
+    verdicts = list(seal(place.topic.name, attempt(), tools, target, every=True))
     _check([text for verdict in verdicts for text in verdict.violations])
     if not verdicts:
         raise WrongCount(f"nothing of {place.topic.name} was sealed")
 
 
-def _attempt() -> Attempt:
+def attempt() -> Attempt:
+    """Is a try of the benchmark's own."""
     return Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
 
 
 def _check(violations: Sequence[str]) -> None:
     if violations:
         raise RangesFailed("the benchmark's own deriving failed", violations)
+
+
+def _orders(load: Load) -> list[dict[str, object]]:
+    chance = random.Random(SEED)  # noqa: S311 (no secret)
+    return [_order(chance, load.value_bytes) for _ in range(ORDERS)]
 
 
 def _order(chance: random.Random, size: int) -> dict[str, object]:

@@ -16,6 +16,7 @@ from .derived import measure_derived
 from .measurement import Tell, environment, measure, open_bench
 from .rounds import Load, Turn, missed_targets, ratios, summary
 from .systems import SYSTEMS
+from .upsert import measure_upsert
 from .visible import measure_visible
 
 KAFKA_PARTITIONS = 4
@@ -64,6 +65,7 @@ def run_bench(
             turns[load] = list(measure(bench, load, systems, rounds, tell))
         seen = measure_visible(bench, visible, tell) if visible else None
         derived = measure_derived(bench, rounds, tell) if with_derived else None
+        upsert = measure_upsert(bench, tell) if with_derived else None
         start = {
             "session_seconds": round(bench.session_seconds, 3),
             "first_job_seconds": round(bench.first_job_seconds, 3),
@@ -77,5 +79,6 @@ def run_bench(
         "start_up": start,
         "time_to_visible": seen,
         "derived": derived,
+        "upsert": upsert,
         "environment": environment(settings),
     }

@@ -26,7 +26,7 @@ DEFAULT_SIZES = "100,1000,10000"
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @click.option(
-    "--derived/--no-derived", default=True, show_default=True, help="Decoding and sealing beside landing, too."
+    "--derived/--no-derived", default=True, show_default=True, help="Decoding, sealing and the latest state, too."
 )
 @json_option
 def bench(
@@ -82,6 +82,12 @@ def bench(
         ratios = report["derived"]["ratios"]
         OUT.print(
             f"times as long as landing, at 1 KB: {', '.join(f'{name} {value}' for name, value in ratios.items())}"
+        )
+    if report["upsert"]:
+        found = report["upsert"]
+        OUT.print(
+            f"latest by key, {found['ranges']} ranges: an update takes {found['median_update_seconds']} s, a recomputation "
+            f"{found['recompute_seconds']} s"
         )
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
