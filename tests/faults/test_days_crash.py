@@ -64,6 +64,10 @@ class Reader:
             self._stop.set()
             self._thread.join()
 
+    def wait_for(self, rows: list[tuple[object, ...]]) -> None:
+        """Waits until it has seen the days as they are now."""
+        World.wait_until(lambda: any(sum(count for count, _ in each.values()) == len(rows) for each in self.seen))
+
     def _read(self) -> None:
         connection = duckdb.connect()
         sql = (
@@ -97,7 +101,7 @@ def test_a_kill_between_days_shows_no_half_day_and_the_next_update_finishes(worl
         for killed_after in (2, 1):  # two days of five, then one of the three that are left
             log = world.folder / "children.log"
             with stopped_at(work, "swap_day", killed_after, log=log, environment=environment):
-                pass
+                reader.wait_for(shown(world))
         rows: dict[str, int] = {}
         for day, *_ in shown(world):
             rows[str(day)] = rows.get(str(day), 0) + 1
