@@ -14,6 +14,7 @@ import dagster as dg
 
 from .core.days import Days
 from .core.decoders import Decode
+from .core.latest import Latest
 from .edges.spark import RAW_COLUMNS
 from .edges.store import Store
 from .settings import PROJECT
@@ -138,6 +139,25 @@ def days_description(topic: Topic, days: Days) -> str:
           all its ranges; the same rows are the same file.
         - Rows of days before {days.start}, of days to come and without a time stay in `decoded/{topic.name}`; the check
           `rows_outside_of_days` names them.
+        """,
+    )
+
+
+def latest_description(topic: Topic, config: Latest) -> str:
+    """Says what the latest state is, and when it is right."""
+    return _described(
+        topic,
+        f"""
+        **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
+        record is a tombstone (its value is null). Records without a key are left out. Newest is what has the greatest
+        `generation`, `partition`, `offset`, whenever it arrived.
+
+        - {config.buckets} Parquet files, each with the keys of one bucket (a hash of the key) and exchanged in one step:
+          who reads `latest/{topic.name}/*.parquet` sees each key once, at every moment.
+        - Each file says in its footer which ranges went into it. An update brings in what is new and what was decoded again;
+          the outcome is that of a full recomputation, and the check `latest_recomputed` shows it of one bucket each time.
+        - The sensor `{topic.latest_sensor}` asks for an update where one is due. Materialising does nothing where none is;
+          the run's config `full: true` makes every bucket from all ranges.
         """,
     )
 

@@ -28,6 +28,8 @@ from .decoded_asset import build_decoded_asset
 from .decoded_checks import build_decoded_checks
 from .deriving import build_derive_sensor
 from .housekeeping import build_retirement
+from .latest_config import LatestConfig
+from .latest_defs import build_latest
 from .raw_asset import build_raw_asset
 from .seal_job import build_sealing
 from .sensors import build_sensor
@@ -127,6 +129,10 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="how decoded rows are put into event days; not at all by default"
     )
 
+    latest: LatestConfig | None = Field(
+        default=None, description="how the latest decoded record of each key is kept; not at all by default"
+    )
+
     def as_topic(self, project: Path | None = None) -> Topic:
         """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
         start: str | int = self.start
@@ -156,6 +162,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
             description=self.description,
             decode=replace(decode, event_time=days.event_time) if decode and days else decode,
             days=days,
+            latest=self.latest.as_latest(self.topic, decode) if self.latest else None,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -200,7 +207,9 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
         ],
     )
     jobs = [build(topic) for build in (build_retirement, build_sealing, build_backfill)]
-    return dg.Definitions.merge(own, *jobs, build_decoding(topic, lake), build_days(topic, lake))
+    return dg.Definitions.merge(
+        own, *jobs, build_decoding(topic, lake), build_days(topic, lake), build_latest(topic, lake)
+    )
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:

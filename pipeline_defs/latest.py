@@ -120,7 +120,7 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
     rebuilt = set(range(config.buckets)) if full else set[int]()
     try:
         for number in range(TRIES):
-            with tools.files.snapshot(topic, config.buckets, folder / f"{number}" / "seen") as present:
+            with tools.files.snapshot(topic, range(config.buckets), folder / f"{number}" / "seen") as present:
                 standing = {
                     bucket: Present(each.seen) if bucket in rebuilt else each for bucket, each in present.items()
                 }

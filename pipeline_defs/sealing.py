@@ -89,7 +89,7 @@ def _roll_forward(topic: str, tools: Tools) -> Iterator[SealVerdict]:
 def _seal_or_fail(run: _Run, plan: SealPlan) -> SealVerdict:
     try:
         return _seal(run, plan)
-    except OffsetlakeError as error:
+    except (OffsetlakeError, FileNotFoundError) as error:  # a published file that somebody takes away while it is read
         return SealVerdict(plan.offsets, SealOutcome.FAILED, violations=(str(error),))
 
 

@@ -12,6 +12,7 @@ import dagster as dg
 from .core.days import Days
 from .core.decoders import Decode
 from .core.delivery import Delivery
+from .core.latest import Latest
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
 
@@ -19,6 +20,7 @@ TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
 DECODE_TAG = "offsetlake/decodes"
 DAYS_TAG = "offsetlake/days"
+LATEST_TAG = "offsetlake/latest"
 WORKER_TAG = "offsetlake/worker"
 
 
@@ -51,6 +53,7 @@ class Topic:
     `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
     `owners`, `tags` and `description` are for whoever looks at its assets in Dagster. `decode` says how landed ranges are
     decoded; none where they are not. `days` says how decoded rows are put into days; none where they are not.
+    `latest` says how the latest record of each key is kept; none where it is not.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Topic:
     description: str | None = None
     decode: Decode | None = None
     days: Days | None = None
+    latest: Latest | None = None
 
     @property
     def asset_key(self) -> dg.AssetKey:
@@ -79,6 +83,11 @@ class Topic:
     def days_key(self) -> dg.AssetKey:
         """Is the asset of event days: the decoded rows, one partition per day."""
         return dg.AssetKey(["days", self.name])
+
+    @property
+    def latest_key(self) -> dg.AssetKey:
+        """Is the asset of the latest record of each key."""
+        return dg.AssetKey(["latest", self.name])
 
     @property
     def source_key(self) -> dg.AssetKey:
@@ -139,6 +148,21 @@ class Topic:
     def daily(self) -> Duty:
         """Is the work of keeping days up to date."""
         return Duty(DAYS_TAG, self.name, self.days_key, self.days_job)
+
+    @property
+    def latest_job(self) -> str:
+        """Is the job that updates the latest records."""
+        return f"latest_{self.slug}"
+
+    @property
+    def latest_sensor(self) -> str:
+        """Is the sensor that asks for an update of the latest records where one is due."""
+        return f"due_latest_{self.slug}"
+
+    @property
+    def upserting(self) -> Duty:
+        """Is the work of keeping the latest records."""
+        return Duty(LATEST_TAG, self.name, self.latest_key, self.latest_job)
 
     @property
     def landing(self) -> Duty:

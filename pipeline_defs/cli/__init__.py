@@ -22,6 +22,7 @@ from .drill import drill
 from .glance import status
 from .init import init
 from .land import land, plan, rebuild
+from .latest import latest
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
@@ -55,6 +56,7 @@ for command in (
     plan,
     land,
     days,
+    latest,
     backfill,
     rebuild,
     status,

@@ -29,6 +29,7 @@ from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
 from ..edges.producer import produce
+from ..latest import find_waiting
 from ..launching import open_instance
 from ..resources import Edges
 from ..topics import Topic
@@ -43,9 +44,11 @@ SELECT "partition", count(*) AS records, count(DISTINCT "key") AS aircraft, min(
 FROM flights GROUP BY ALL ORDER BY ALL
 """
 DERIVED_QUERY = """
-SELECT event_time::DATE AS day, count(*) AS flights, count(DISTINCT key) AS aircraft,
-       round(avg(value.dep_delay), 1) AS mean_delay_minutes
-FROM days.flights GROUP BY ALL ORDER BY mean_delay_minutes DESC LIMIT 5
+SELECT latest.key AS aircraft, latest.value.dest AS last_seen_flying_to, latest.value.time_hour AS last_departure,
+       count(*) AS flights_of_that_day, round(avg(days.value.dep_delay), 1) AS their_mean_delay_minutes
+FROM latest.flights AS latest JOIN days.flights AS days
+  ON days.key = latest.key AND days.event_time::DATE = latest.value.time_hour::DATE
+GROUP BY ALL ORDER BY flights_of_that_day DESC, last_departure DESC, aircraft LIMIT 5
 """
 
 
@@ -153,10 +156,16 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
 
 
 def _watch_deriving(edges: Edges, topic: Topic) -> None:
-    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, then days."""
+    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, latest records, days."""
     ranges = len(edges.lake.coverage(TOPIC).log.ranges)
     _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
-    days = topic.days
+    latest, days = topic.latest, topic.days
+    if latest is not None:
+
+        def waiting() -> int:
+            return len(find_waiting(TOPIC, latest, edges.decodings, edges.latest_files).targets)
+
+        _watch("finding the latest state of each aircraft", latest.buckets, waiting)
     if days is not None:
 
         def due() -> int:

@@ -215,8 +215,8 @@ def _update(
         return whole if ranges or state else None
     change = state.applied.compare({offsets: each.revision for offsets, each in ranges.items()})
     kept = [each for offsets, each in ranges.items() if offsets not in set(change.new)]
-    if not change.only_adds or sources_of(kept) != state.sources:
-        return whole
+    if sources_of(kept) != state.sources:
+        return whole  # a range is redone, gone, or its document was made anew: not all rows that are there are theirs
     return DayUpdate(day, ranges, change.new, is_whole=False, rows=rows) if change.new else None
 
 

@@ -8,7 +8,7 @@ Facts are key-value metadata of the file; tombstones that have won lie in it beh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,12 +66,12 @@ class LatestFiles:
         return facts
 
     @contextmanager
-    def snapshot(self, topic: str, buckets: int, folder: Path) -> Iterator[dict[int, Present]]:
+    def snapshot(self, topic: str, buckets: Iterable[int], folder: Path) -> Iterator[dict[int, Present]]:
         """Gives what each bucket is now, in copies below `folder` that stay as they are, whoever exchanges it meanwhile."""
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as versions:
             found: dict[int, Present] = {}
-            for bucket in range(buckets):
+            for bucket in buckets:
                 seen = versions.enter_context(see(self.lake.store, bucket_path(topic, bucket)))
                 found[bucket] = Present(None) if seen is None else self._copy(topic, bucket, seen, folder)
             yield found
@@ -129,6 +129,34 @@ def assemble(staged: StagedBucket, facts: BucketFacts, schema: pa.Schema, path: 
     facts = replace(facts, tombstones_at=hide(path, hidden))
     add_note(path, FACTS, facts.to_json())
     return facts
+
+
+def differences(present: Present, staged: StagedBucket) -> list[str]:
+    """Compares a bucket with what was staged of it anew; returns what differs, in words."""
+    found = []
+    for name, one, other in (
+        ("records", present.rows, staged.rows),
+        ("tombstones", present.tombstones, staged.tombstones),
+    ):
+        shown, expected = _places(one), _places(other)
+        if shown != expected:
+            first = ", ".join(map(str, sorted(shown ^ expected)[:3]))
+            found.append(
+                f"{len(shown - expected)} {name} are not the latest of their key, and {len(expected - shown)} are missing; "
+                f"first (generation, partition, offset): {first}"
+            )
+    if not found and present.rows is not None and staged.rows is not None:
+        before, after = (pq.read_table(path, columns=[*COLUMNS]) for path in (present.rows, staged.rows))
+        if before.schema.equals(after.schema) and not before.equals(after):
+            found.append("keys or values are not those of the records that they stand for")
+    return found
+
+
+def _places(path: Path | None) -> set[tuple[int, int, int]]:
+    if path is None:
+        return set()
+    table = pq.read_table(path, columns=["generation", "partition", "offset"])
+    return set(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def common_schema(topic: str, paths: list[Path]) -> pa.Schema:

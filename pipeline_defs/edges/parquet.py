@@ -127,16 +127,33 @@ def differing_from_all(originals: Sequence[Path], merged: Path) -> str | None:
     for original in originals:
         if pq.read_schema(original).names != names:
             return f"columns are {names}, those of {original.name} {pq.read_schema(original).names}"
-    for name in names:
-        column, at = pq.read_table(merged, columns=[name], memory_map=True).column(name), 0
-        for original in originals:
-            expected = pq.read_table(original, columns=[name], memory_map=True).column(name)
-            if not column.slice(at, len(expected)).equals(expected):
-                return f"column {name} differs in the rows of {original.name}"
-            at += len(expected)
-        if at != len(column):
-            return f"column {name} has {len(column)} rows, its originals {at}"
-    return None
+    return next((said for name in names if (said := _differing_column(name, originals, merged)) is not None), None)
+
+
+def _differing_column(name: str, originals: Sequence[Path], merged: Path) -> str | None:
+    """Compares one column batch by batch: neither file's is ever held whole."""
+    batches = _column_batches(merged, name)
+    found: pa.Array = pa.nulls(0)
+    for original in originals:
+        for batch in _column_batches(original, name):
+            expected = batch
+            while len(expected):
+                found = found if len(found) else next(batches, None)
+                if found is None:
+                    return f"column {name} ends in the rows of {original.name}"
+                count = min(len(expected), len(found))
+                if not found.slice(0, count).equals(expected.slice(0, count)):
+                    return f"column {name} differs in the rows of {original.name}"
+                expected, found = expected.slice(count), found.slice(count)
+    is_more = len(found) or next(batches, None) is not None
+    return f"column {name} has more rows than its originals" if is_more else None
+
+
+def _column_batches(path: Path, name: str) -> Iterator[pa.Array]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=[name]):
+            if batch.num_rows:
+                yield batch.column(0)
 
 
 def _changed_columns(before: pa.Table, after: pa.Table) -> list[str]:

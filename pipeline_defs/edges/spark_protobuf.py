@@ -100,10 +100,8 @@ def _read(rows: DataFrame, body: Column, file: ProtoFile, message: Descriptor) -
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
     returned = StructType([StructField("value", columns), StructField("error", StringType())])
-    decode: Any = batch_decoder(
-        file.descriptors, message.full_name, wanted
-    )  # its types are strings to pyspark's overloads
-    read: Column = pandas_udf(decode, returned)(body)
+    make: Any = pandas_udf  # its overloads know no types that are strings
+    read: Column = make(batch_decoder(file.descriptors, message.full_name, wanted), returned)(body)
     return read
 
 

@@ -22,8 +22,7 @@ import pytest
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
-from pipeline_defs.edges.spark import scan_session
-from pipeline_defs.edges.spark_decoding import DECODERS, RAW_SCHEMA, SparkDecoder
+from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, RAW_SCHEMA, SparkDecoder
 from pipeline_defs.edges.spark_wire import head_of
 from tests.conftest import JARS
 from tests.support.registry import RunningRegistry, running_registry
@@ -67,7 +66,9 @@ class Outcomes:
 
 
 def decode(spark: SparkSession, records: Sequence[bytes | None], side: Side, topic: str = "orders") -> Outcomes:
-    session = scan_session(spark)
+    session = spark.newSession()
+    for name, setting in DECODE_CONF.items():
+        session.conf.set(name, setting)
     rows = session.createDataFrame([(topic, 0, at, None, value) for at, value in enumerate(records)], RAW)
     decoded = DECODERS[side.format](rows, "value", side)
     frame = rows.select("offset", decoded.column.alias("v"))
@@ -487,3 +488,95 @@ def test_what_confluents_serializer_writes_is_read_with_what_it_imports(
         written = serializer(kind(to={"city": "Rome"}), SerializationContext(topic, MessageField.VALUE))
     side = Side(Format.PROTOBUF, registry=registry.url, message="shop.Outer.Order")
     assert decode(spark, [written], side, topic).values == [{"to": {"city": "Rome"}}]
+
+
+# ---- JSON Schema
+
+
+def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) -> None:
+    """What is plain has columns, the rest is text; of a bad document the first thing that is wrong is said."""
+    schema = {
+        "type": "object",
+        "required": ["id"],
+        "properties": {
+            "id": {"type": "integer", "minimum": 0},
+            "name": {"type": ["string", "null"]},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "by": {"type": "object", "additionalProperties": {"type": "number"}},
+            "free": {},
+            "inner": {"$ref": "#/$defs/inner"},
+        },
+        "$defs": {"inner": {"type": "object", "properties": {"x": {"type": "boolean"}}}},
+    }
+    full = {"id": 1, "name": None, "tags": ["a"], "by": {"k": 1.5}, "free": {"a": [1]}, "inner": {"x": True}}
+    bad = [b'{"id": -1}', b"{}", b"{", b"\xff", b'{"id": 1} 2', b'{"id": 1000000000000000000000}', b"null"]
+    records = [json.dumps(full).encode(), None, *bad, b'{"id": 2, "more": 3}']
+    outcomes = decode(spark, records, Side(Format.JSON_SCHEMA, schema=json.dumps(schema)))
+    violated, malformed = "schema_violated", "json_malformed"
+    wrong = [violated, violated, malformed, "not_utf8", malformed, "json_mismatch", violated]
+    assert outcomes.classes == [None, None, *wrong, None]
+    nothing = dict.fromkeys(["name", "tags", "by", "free", "inner"])
+    assert outcomes.values == [full | {"free": '{"a":[1]}'}, None, *[None] * len(bad), {"id": 2} | nothing]
+    assert outcomes.rows[2].error == "at /id: -1 is less than the minimum of 0"
+    assert outcomes.rows[3].error == 'at /: "id" is a required property'
+
+
+def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+    """Each document is checked by the schema it was written with; what has no place in the reader's columns is said."""
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    registry.register(f"{topic}-place", json.dumps(city), "JSON")
+    old = {"type": "object", "properties": {"id": {"type": "string"}, "gone": {"type": "integer"}}}
+    new = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "at": {"$ref": "place.json"}, "n": {"type": "integer"}},
+        "required": ["n"],
+    }
+    other = {"type": "object", "properties": {"n": {"type": "string"}}}
+    texts = [json.dumps(each) for each in (other, old, new)]
+    ids = [registry.register(f"{topic}-value", text, "JSON") for text in texts[:2]]
+    ids.append(registry.register(f"{topic}-value", texts[2], "JSON", **{"place.json": (f"{topic}-place", 1)}))
+    documents = [
+        (1, b'{"id": "a", "gone": 5}'),
+        (2, b'{"id": "b", "n": 1, "at": {"city": "Rome"}}'),
+        (2, b'{"id": "b"}'),
+        (2, b'{"n": 1, "at": {}}'),
+        (0, b'{"n": "one"}'),
+        (2, b"{"),
+    ]
+    records = [*(head_of(ids[version]) + body for version, body in documents), head_of(987654) + b"{}", b"{}", None]
+    outcomes = decode(spark, records, Side(Format.JSON_SCHEMA, registry=registry.url), topic)
+    assert outcomes.classes == [
+        *(None, None, "schema_violated", "schema_violated", "json_mismatch", "json_malformed"),
+        *("unknown_schema_id", "not_wire_format", None),
+    ]
+    assert outcomes.values[:2] == [{"id": "a", "at": None, "n": None}, {"id": "b", "at": {"city": "Rome"}, "n": 1}]
+    assert outcomes.ids[:6] == [ids[version] for version, _ in documents]
+    assert outcomes.rows[3].error == 'at /at: "city" is a required property'
+    assert set(outcomes.schemas) == {"reader", *map(str, ids)}
+
+
+def test_json_of_confluents_serializer_is_read(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    schema = {"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}}
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        serializer = JSONSerializer(json.dumps(schema), client)
+        written = serializer({"id": 7}, SerializationContext(topic, MessageField.VALUE))
+    assert decode(spark, [written], Side(Format.JSON_SCHEMA, registry=registry.url), topic).values == [{"id": 7}]
+
+
+@pytest.mark.parametrize(
+    ("side", "reason"),
+    [
+        (Side(Format.JSON_SCHEMA, schema='{"type": "objec"}'), "the JSON schema of the value cannot be used: .*objec"),
+        (Side(Format.JSON_SCHEMA, schema="{"), "the JSON schema of the value cannot be used: "),
+        (Side(Format.JSON_SCHEMA, schema='{"$ref": "http://127.0.0.1:9/x"}'), "nothing is fetched"),
+        (Side(Format.JSON_SCHEMA, schema='{"properties": {"a": {}, "A": {}}}'), "differ in case only: a, A"),
+        (Side(Format.PROTOBUF, schema="nonsense"), "the protobuf schema of the value is no Protobuf schema"),
+    ],
+)
+def test_other_schemas_that_cannot_be_used_are_said_too(spark: SparkSession, side: Side, reason: str) -> None:
+    with pytest.raises(UnusableSchema, match=reason):
+        decode(spark, [b""], side)

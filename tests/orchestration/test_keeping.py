@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,16 +15,20 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 from dagster import DagsterRun
+from dagster._core.execution.backfill import BulkActionStatus
 from dagster._core.test_utils import create_run_for_test
+from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs import retirement
 from pipeline_defs.alerts import build_failure_sensor, build_watch
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.backfilling import launch_backfill
 from pipeline_defs.checks import QUICK, check_key
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing import group_of
 from pipeline_defs.launching import choose_ranges
+from pipeline_defs.ledger import accept_loss
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
@@ -121,7 +126,22 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
     expected = [ranges[0], ranges[3], ranges[5]]
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected
     world.instance.delete_run(held.run_id)
-    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == [*ranges[:4], ranges[5]]
+    without_run = [*ranges[:4], ranges[5]]
+    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run
+    world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), "BACKFILL", "test", []))
+    backfill = launch_backfill(world.topic, ranges[7:], world.edges, world.instance, redo=True)
+    for status, expected in (
+        (BulkActionStatus.REQUESTED, []),
+        (BulkActionStatus.CANCELING, []),
+        (BulkActionStatus.CANCELED, without_run),
+    ):
+        found = world.instance.get_backfill(backfill)
+        assert found is not None
+        world.instance.update_backfill(found.with_status(status))
+        assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected, status
+    other = dataclasses.replace(world.topic, name="another")
+    launch_backfill(other, ranges[:1], world.edges, world.instance, redo=True)
+    assert retirement.find_retirable(world.topic, world.coverage, world.instance) == without_run, "of another topic"
 
 
 def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
@@ -235,6 +255,10 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     assert read_landed_by(world.instance, two) is None
     end_siblings(world.instance, own, siblings, {ranges[2]})
     assert (read_landed_by(world.instance, one), read_landed_by(world.instance, two)) == (None, own.run_id)
+    has_begun = world.instance.get_run_by_id(two.run_id)
+    assert has_begun is not None and has_begun.status is dg.DagsterRunStatus.STARTED, (
+        "it has a process, and ends by itself"
+    )
     assert found(200) == []
 
 
@@ -292,18 +316,34 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     assert message["title"] == f"Offsetlake: {world.name}" and "[0, 40)" in message["message"]
     again = watch(world, first.cursor)
     assert (again.skip_message, len(told)) == ("2 troubles, 0 of them new", 1)
+    world.send_numbered(100)
+    world.plan()
+    world.delete_records(0, 150)
+    more = watch(world, again.cursor)
+    assert (more.skip_message, len(told)) == ("2 troubles, 1 of them new", 2), "the same check, of another range"
+    assert "[100, 150)" in told[1]["message"]
+    for key in ("0-0-100", "0-100-200"):
+        accept_loss(world.topic, key, world.edges, "test")
+    world.land()
+    over = watch(world, more.cursor)
+    assert over.skip_message == "0 troubles, 0 of them new; over: nothing_lost, time_to_loss", "accepted, and landed"
 
 
 def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
+    """What was told before is not told again when it is back: meanwhile nothing was known of it."""
     url, told = hook
     there = world.edges.settings
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    world.delete_records(0, 40)
+    cursor = watch(world, None).cursor
     world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1", alert_urls=(url,))
     world.edges.kafka_timeout_seconds = 1
-    cursor = watch(world, None).cursor
+    cursor = watch(world, cursor).cursor
     assert "Kafka broker at 127.0.0.1:1 does not answer" in told[0]["message"]
     world.edges.settings = there
-    world.create_topic()
-    assert watch(world, cursor).skip_message == "0 troubles, 0 of them new; over: unreachable"
+    assert watch(world, cursor).skip_message == "2 troubles, 0 of them new; over: unreachable"
 
 
 def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:

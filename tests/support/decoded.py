@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,12 +12,19 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.drills.systems import attach
 from pipeline_defs.edges import parquet
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.latest_launching import update_latest_through_dagster
+from pipeline_defs.launching import open_instance
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import Settings
+from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS
 
 Rows = Mapping[int, tuple[Any, Any]]
@@ -116,3 +123,19 @@ COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "val
 def numbered(offsets: OffsetRange, keys: Iterable[Any], n: int = 0) -> dict[int, tuple[Any, Any]]:
     """Are records of these keys, one per offset from the range's start, each with a number as its value."""
     return {at: (key, {"n": n + at}) for at, key in enumerate(keys, offsets.start)}
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTask:
+    """Is one update of a topic's latest state through Dagster, for a child process that is killed at a step of it."""
+
+    settings: Settings
+    topic: Topic
+
+    def run(self, watch: Callable[..., None]) -> None:
+        """Does it once, and tells `watch` each step as it is passed."""
+        attach()
+        edges = Edges(self.settings, watch_step=watch)
+        with open_instance(self.settings.dagster_home) as instance:
+            topics = build_topic_defs(self.topic)
+            assert update_latest_through_dagster(self.topic, edges, instance, full=False, topics=topics).succeeded

@@ -28,8 +28,11 @@ def write(path: Path, columns: dict[str, list[Any]]) -> Path:
         ({**MERGED, "value": [b"a", b"", b"c", b"d", b""]}, "column value differs in the rows of first"),
         ({**MERGED, "value": [b"a", None, b"c", b"", b"d"]}, "column value differs in the rows of second"),
         ({**MERGED, "offset": [5, 7, 0, 1, 2]}, "column offset differs in the rows of first"),
-        ({name: cells[:4] for name, cells in MERGED.items()}, "column offset differs in the rows of second"),
-        ({name: [*cells, cells[-1]] for name, cells in MERGED.items()}, "column offset has 6 rows, its originals 5"),
+        ({name: cells[:4] for name, cells in MERGED.items()}, "column offset ends in the rows of second"),
+        (
+            {name: [*cells, cells[-1]] for name, cells in MERGED.items()},
+            "column offset has more rows than its originals",
+        ),
         ({"offset": MERGED["offset"]}, "columns are ['offset'], those of first"),
         ({**MERGED, "offset": [float(o) for o in MERGED["offset"]]}, "column offset differs in the rows of first"),
     ],

@@ -80,14 +80,24 @@ def test_protobufs_own_runtime_judges_each_message() -> None:
     assert [value is not None for value in values] == sound
 
 
+def test_what_ptars_takes_or_panics_at_is_an_error_all_the_same() -> None:
+    """A tag of more than 32 bits, and a length beyond all memory; the control: ptars alone takes the first."""
+    reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
+    loose, greedy = b"\x88\x80\x80\x80\x80\x01\x01", b"\x12" + b"\xff" * 9 + b"\x01"
+    assert reader.handler.array_to_record_batch(pa.array([loose], pa.binary())).num_rows == 1
+    values, errors = decode(ORDER, "Order", [loose, b"\x08\x07", greedy])
+    assert [error is None for error in errors] == [False, True, False]
+    assert [value and value["id"] for value in values] == [None, 7, None]
+
+
 def test_a_string_that_is_not_utf8_is_an_error_of_its_own() -> None:
     """Proto2 allows it and Arrow does not: its neighbours are read."""
     text = 'syntax = "proto2"; message M { optional string text = 1; }'
     bodies = [b"\x0a\x01a", b"\x0a\x01\xff", b"\x0a\x01b", b"\x0a\x01\xfe"]
-    values, errors = decode(text, "M", [*bodies, None])
-    assert values == [{"text": "a"}, None, {"text": "b"}, None, None]
+    values, errors = decode(text, "M", [None, *bodies])
+    assert values == [None, {"text": "a"}, None, {"text": "b"}, None]
     assert [error is None or "UTF-8" in error for error in errors] == [True] * 5
-    assert [error is None for error in errors] == [True, False, True, False, True]
+    assert [error is None for error in errors] == [True, True, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ SYSTEMS: dict[str, str | None] = {
     "httpx2": None,
     "google.protobuf": None,
     "grpc_tools": None,
+    "jsonschema_rs": None,
     "pandas": None,
     "ptars": None,
     "stamina": None,

@@ -1,0 +1,63 @@
+"""`offsetlake latest`: the latest record of each key brought up to date, through Dagster, in this process."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from ..core.errors import BadSetting, RangesFailed
+from ..latest import find_waiting, read_state
+from ..latest_launching import update_latest_through_dagster
+from ..launching import open_instance
+from ..steps import StepWatcher
+from .progress import Shown, progress
+from .show import OUT, find_topic, open_edges
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--full", is_flag=True, help="Make every bucket anew from all decoded ranges, whatever stands.")
+def latest(topic: str, full: bool) -> None:
+    """Bring the latest record of each key up to date with the decoded ranges.
+
+    \b
+    Examples:
+      offsetlake latest flights
+      offsetlake latest flights --full
+    """
+    configured, edges = find_topic(topic), open_edges()
+    if configured.latest is None:
+        raise BadSetting(
+            f"topic {topic} has no `latest` in its defs.yaml; nothing was read or written; add `latest: {{}}` beside `decode`"
+        )
+    edges.check_lake()
+    due = find_waiting(topic, configured.latest, edges.decodings, edges.latest_files)
+    if not due.targets and not full:
+        keys = sum(each.keys for each in read_state(topic, configured.latest, edges.latest_files).values())
+        OUT.print(f"latest records of {topic} are up to date: {keys:,} keys")
+        return
+    logging.getLogger("dagster").setLevel(logging.ERROR)
+    with (
+        open_instance(edges.settings.dagster_home) as instance,
+        progress(f"latest records of {topic}", configured.latest.buckets) as shown,
+    ):
+        edges.watch_step = _watch(topic, shown)
+        launched = update_latest_through_dagster(configured, edges, instance, full=full)
+    if not launched.succeeded:
+        raise RangesFailed(
+            f"run {launched.run_id} of topic {topic} failed; each bucket is as it was or as it is to be",
+            [launched.reason],
+        )
+    keys = sum(each.keys for each in read_state(topic, configured.latest, edges.latest_files).values())
+    OUT.print(f"latest records of {topic}: {keys:,} keys, in run {launched.run_id}")
+
+
+def _watch(topic: str, shown: Shown) -> StepWatcher:
+    def on_step(step: str, **fields: object) -> None:
+        if step == "exchange_latest":
+            shown.advance()
+        elif step == "read_decoded":
+            shown.update(text=f"latest records of {topic}, Spark reads {fields['ranges']} ranges")
+
+    return on_step

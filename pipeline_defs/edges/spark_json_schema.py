@@ -1,0 +1,124 @@
+"""JSON of a JSON Schema in Spark: each document checked by the schema it was written with, columns of the reader's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.decoders import Side
+from ..core.errors import UnusableSchema
+from ..core.json_schema import columns_of, find_clashes
+from .decoded import Decoded
+from .schema_registry import Registered, connect
+from .spark_json import decode_json
+from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KIND = "JSON"
+Checked = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def decode_json_schema(rows: DataFrame, column: str, side: Side) -> Decoded:
+    """Decodes JSON of a JSON Schema: of Confluent's wire format where `side` has a registry, else plain.
+
+    Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
+    """
+    from pyspark.sql import functions as f
+
+    if side.registry:
+        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
+    raw = rows[column]
+    reader = _check(side.schema or "", {}, f"the JSON schema of the {column}")
+    violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})
+    return Decoded(_outcome(raw, decode_json(raw, _columns(reader)), violation, None, f.lit(None).cast("int")))
+
+
+def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
+    from pyspark.sql import functions as f
+
+    raw = rows[column]
+    if side.schema:
+        reader = _check(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
+    else:
+        latest = wire.read_reader(side.subject, side.message)
+        reader = _check(latest.text, latest.references, f"schema {latest.id} of registry {wire.registry.url}")
+    writers = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
+    checked = {each: _check(schema.text, schema.references, f"schema {each}") for each, schema in writers.items()}
+    known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
+    body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
+    violation = _find_violations(rows, known, body, checked)
+    failures = {each: _failure(schema) for each, schema in wire.writers.items() if each not in writers}
+    unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
+    schemas = {str(each): _text(schema) for each, schema in checked.items()}
+    column_of = _outcome(raw, decode_json(body, _columns(reader)), violation, unread, schema_id(raw))
+    return Decoded(column_of, schemas | ({} if side.schema else {"reader": _text(reader)}))
+
+
+def _outcome(
+    raw: Column, decoded: Column, violation: Column, unread: tuple[Column, Column, Column] | None, written_with: Column
+) -> Column:
+    """Is what `Decoded` promises: what was not read, what is no JSON, what its schema forbids, what has no place."""
+    from pyspark.sql import functions as f
+
+    nothing = f.lit(None).cast("string")
+    is_unread, unread_class, unread_error = unread or (f.lit(False), nothing, nothing)  # noqa: FBT003
+    is_violated = violation.isNotNull() & f.coalesce(decoded["error_class"] == "json_mismatch", f.lit(True))  # noqa: FBT003
+    error_class = f.when(is_unread, unread_class).when(is_violated, "schema_violated").otherwise(decoded["error_class"])
+    error = f.when(is_unread, unread_error).when(is_violated, violation).otherwise(decoded["error"])
+    return f.struct(
+        f.when(raw.isNotNull() & error_class.isNull(), decoded["value"]).alias("value"),
+        error_class.alias("error_class"),
+        error.alias("error"),
+        written_with.alias("schema_id"),
+    )
+
+
+def _find_violations(rows: DataFrame, number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
+    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.types import StringType
+
+    from .json_checks import batch_checker
+
+    context = rows.sparkSession.sparkContext
+    if context.pythonExec == "python3":  # pyspark's own default, which need not be the one that has our packages
+        context.pythonExec = sys.executable
+    make: Any = pandas_udf  # its overloads know no types that are strings
+    found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
+    return found
+
+
+def _check(text: str, references: Mapping[str, str], what: str) -> Checked:
+    """Is a schema that documents can be checked by, with what it refers to; raises `UnusableSchema`."""
+    from .json_checks import open_validator
+
+    checked = (text, tuple(sorted(references.items())))
+    try:
+        open_validator(*checked)
+        clashes = find_clashes(json.loads(text))
+        if clashes:
+            raise ValueError(f"properties differ in case only: {', '.join(clashes)}")
+    except ValueError as error:
+        raise UnusableSchema(
+            f"{what} cannot be used: {str(error).splitlines()[0]}; nothing was decoded; correct it, or give records a reader's "
+            "schema of their own with `inline_schema` in defs.yaml"
+        ) from error
+    return checked
+
+
+def _columns(schema: Checked) -> str:
+    text, references = schema
+    return columns_of(json.loads(text), {name: json.loads(content) for name, content in references})
+
+
+def _failure(schema: Registered) -> tuple[str, str]:
+    return "wrong_schema_type", f"schema {schema.id} is {schema.kind}, expected {KIND}"
+
+
+def _text(schema: Checked) -> str:
+    """Is the schema with what it refers to, as one text to be told apart by."""
+    text, references = schema
+    return json.dumps({"schema": json.loads(text), "references": {name: json.loads(of) for name, of in references}})

@@ -1,0 +1,42 @@
+"""An update of a latest state from the command line, through Dagster, so that it is recorded as by any other run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import dagster as dg
+
+from .definitions import build_defs
+from .launching import QUIET, reason_of, was_interrupted
+from .projection import fail_dead_runs
+from .resources import Edges
+from .topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedUpdate:
+    """Is one run that has ended."""
+
+    run_id: str
+    succeeded: bool
+    reason: str = ""
+
+
+def update_latest_through_dagster(
+    topic: Topic, edges: Edges, instance: dg.DagsterInstance, *, full: bool, topics: dg.Definitions | None = None
+) -> LaunchedUpdate:
+    """Runs the topic's job of its latest state in this process.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: each bucket is as it was or as it is to be.
+    """
+    fail_dead_runs(instance, topic.upserting)
+    job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
+    result = job.execute_in_process(
+        instance=instance,
+        raise_on_error=False,
+        tags=topic.upserting.tags,
+        run_config={**QUIET, "ops": {topic.latest_key.to_python_identifier(): {"config": {"full": full}}}},
+    )
+    if was_interrupted(instance, result.run_id):
+        raise KeyboardInterrupt
+    return LaunchedUpdate(result.run_id, result.success, reason_of(result))

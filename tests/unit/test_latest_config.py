@@ -1,0 +1,56 @@
+"""What defs.yaml may say of latest records, what is refused, and what Dagster is given then."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.latest_defs import build_latest
+from pipeline_defs.topics import Topic
+
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
+
+
+def read(text: str) -> Topic:
+    """Reads a defs.yaml's attributes as Dagster does."""
+    return KafkaTopic.resolve_from_yaml(f"topic: orders\n{text}").as_topic()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("decode: {}", None), ("decode: {}\nlatest: {}", Latest(16)), ("decode: {}\nlatest: {buckets: 4}", Latest(4))],
+)
+def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: Latest | None) -> None:
+    assert read(text).latest == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("latest: {}", "topic orders has `latest` and no `decode`, expected both"),
+        ("decode: {}\nlatest: {buckets: 0}", "found 0 as `latest.buckets`, expected 1 to 4096"),
+        ("decode: {}\nlatest: {buckets: some}", "buckets"),
+        ("decode: {}\nlatest: {files: 4}", "files"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, found: str) -> None:
+    with pytest.raises(Exception, match=found):
+        read(text)
+
+
+def test_dagster_is_given_an_asset_a_check_a_job_and_a_sensor() -> None:
+    assert not build_latest(read("decode: {}")).assets
+    definitions = build_latest(read("description: Orders.\ndecode: {}\nlatest: {}"), "/srv/lake")
+    (asset,) = definitions.assets or []
+    assert isinstance(asset, dg.AssetsDefinition)
+    (spec,) = asset.specs
+    assert spec.key.to_user_string() == "latest/orders"
+    assert spec.description is not None and spec.description.startswith("Orders.\n\n**The latest record of each key**")
+    assert "    " not in spec.description
+    assert spec.metadata["files"].value == "/srv/lake/latest/orders/*.parquet"
+    assert [dep.asset_key.to_user_string() for dep in spec.deps] == ["decoded/orders"]
+    assert [job.name for job in definitions.jobs or []] == ["latest_orders"]
+    assert [sensor.name for sensor in definitions.sensors or []] == ["due_latest_orders"]
+    assert len(list(definitions.asset_checks or [])) == 1
