@@ -214,6 +214,9 @@ def test_what_is_not_what_it_should_be_stays(lake: Lake, tmp_path: Path) -> None
         assert [v.move for v in verdicts] == moves, path
         assert all("sha256" in (v.reason or "") for v in verdicts if v.move is Move.KEPT)
         assert (tmp_path / published_path(first)).exists()
+        assert path == retired_path(first) or not (tmp_path / retired_path(first)).exists(), (
+            "nothing of it is taken along"
+        )
         (tmp_path / path).unlink()
         (tmp_path / published_path(second)).write_bytes(CONTENT)
         if before is not None:
