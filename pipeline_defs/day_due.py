@@ -18,6 +18,7 @@ from .core.days import Days
 from .core.dispatch import NEVER_TRIED, Tried
 from .days import read_days, read_facts
 from .days_asset import day_event
+from .deriving import is_backlog
 from .projection import (
     ACTIVE,
     FAILED,
@@ -81,7 +82,10 @@ def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges:
         event = day_event(topic, DayVerdict(day, DayDecided.UP_TO_DATE, facts), facts, edges)
         instance.report_runless_asset_event(event)
     due = [update.day for update in situation.updates(days, now_ms)]
-    requests = plan_day_requests(due, held, read_tried_days(instance, topic.daily), now_ms)
+    tried = read_tried_days(instance, topic.daily)
+    last_ended_ms = max((each.last_ended_ms for each in tried.values()), default=0)
+    ask = [] if is_backlog(topic, edges, last_ended_ms) else due
+    requests = plan_day_requests(ask, held, tried, now_ms)
     newest_ms = max((each.provenance.landed_at_ms for each in situation.decodings.values()), default=0)
     return DaysTick(tuple(requests), len(due), len(unseen), newest_ms)
 

@@ -19,6 +19,7 @@ from .topics import Topic
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
+BACKLOG_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,16 @@ def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
         return []
     known = edges.decodings.read(topic.name)
     return find_due(edges.lake.coverage(topic.name), known, edges.decodings.read_published(topic.name, known))
+
+
+def is_backlog(topic: Topic, edges: Edges, last_ended_ms: int) -> bool:
+    """Says whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
+
+    Else each batch of a backlog would have the same days and buckets written anew. It never waits for longer than that.
+    """
+    known = edges.decodings.read(topic.name)
+    since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in known.values()), default=0)
+    return edges.now_ms() - since_ms < BACKLOG_SECONDS * 1000 and bool(read_due(topic, edges))
 
 
 def find_unseen_decoded(

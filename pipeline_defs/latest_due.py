@@ -12,6 +12,7 @@ from dagster import RunsFilter
 
 from .core.dispatch import NEVER_TRIED, Tried
 from .core.latest import Latest
+from .deriving import is_backlog
 from .latest import find_waiting
 from .projection import ACTIVE, FAILED, fail_dead_runs, is_run_of, read_recent_runs
 from .resources import Edges
@@ -57,7 +58,8 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     due = find_waiting(topic.name, config, edges.decodings, edges.latest_files)
     tried = read_tried_updates(instance, topic.upserting)
     is_held = any(is_run_of(run, topic.upserting) for run in instance.get_runs(RunsFilter(statuses=ACTIVE)))
-    if not due.targets or is_held or not tried.is_due(edges.now_ms()):
+    is_late = not is_backlog(topic, edges, tried.last_ended_ms)
+    if not due.targets or is_held or not is_late or not tried.is_due(edges.now_ms()):
         return LatestTick(len(due.targets), len(due.fresh))
     return LatestTick(len(due.targets), len(due.fresh), f"latest:{topic.name}:{tried.last_ended_ms}:{tried.attempts}")
 

@@ -15,7 +15,7 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import EmptySelection
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.deriving import DeriveTick, run_derive_tick
+from pipeline_defs.deriving import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.launching import Launched, decode_through_dagster
 from tests.support.world import World
 
@@ -150,3 +150,19 @@ def test_a_backfill_of_dead_letters_is_one_of_the_decoded_asset(decoded: World) 
     assert backfill.asset_selection == [decoded.topic.decoded_key]
     assert backfill.tags["offsetlake/decodes"] == decoded.name
     assert "offsetlake/topic" not in backfill.tags
+
+
+def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(decoded: World) -> None:
+    """Days and latest records are not written anew for each batch of a backlog, and never wait for more than two minutes."""
+    topic, edges = decoded.topic, decoded.edges
+    assert not is_backlog(topic, edges, 0), "nothing is decoded yet: there is nothing to wait for"
+    first, *others = (offsets.key for offsets in decoded.coverage.log.ranges)
+    decoded.decode([first])
+    assert is_backlog(topic, edges, 0)
+    assert is_backlog(topic, edges, edges.now_ms())
+    assert not is_backlog(topic, edges, edges.now_ms() - 121_000), "the last update is old"
+    late = dataclasses.replace(edges)
+    late.now_ms = lambda: edges.now_ms() + 121_000
+    assert not is_backlog(topic, late, 0), "it has waited for long enough"
+    decoded.decode(others)
+    assert not is_backlog(topic, edges, edges.now_ms()), "the backlog is gone"
