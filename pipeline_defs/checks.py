@@ -111,6 +111,8 @@ def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetC
         "coverage": dg.MetadataValue.md(summary(picture)),
         "ranges": dg.MetadataValue.int(len(picture.lengths)),
     }
+    if edges.settings.pages_url:
+        metadata["open_the_map"] = dg.MetadataValue.url(f"{edges.settings.pages_url}/map/{topic.name}")
     return dg.AssetCheckResult(
         passed=True, metadata=metadata | ({"remark": dg.MetadataValue.text(remark)} if remark else {})
     )

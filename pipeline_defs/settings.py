@@ -34,6 +34,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
         "none",
         "whom alerts are sent to beside the UI: Apprise URLs with spaces between, `json://host/hook`",
     ),
+    "OFFSETLAKE_PAGES_URL": (
+        "none",
+        "where `offsetlake metrics --listen` is reached: Dagster links to the maps there",
+    ),
     "DAGSTER_HOME": (".offsetlake/dagster", "Dagster's instance folder"),
 }
 
@@ -53,6 +57,7 @@ class Settings:
     dagster_home: Path
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  # may hold secrets
     lineage: bool = False
+    pages_url: str | None = None
 
     @property
     def jars(self) -> Path:
@@ -106,6 +111,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
         lineage=_has_lineage(env),
+        pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import ipaddress
 import signal
 import threading
+from functools import partial
 
 import click
 
 from ..edges.prometheus import Family, metrics_text, serve
+from ..launching import open_instance
+from ..map.draw import read_picture
+from ..map.page import page
 from ..metrics import read_metrics
+from ..resources import Edges
 from ..status import find_instance
+from ..topics import Topic
 from .show import ERRORS, OUT, find_topics, open_edges
 
 LOOPBACK = "127.0.0.1"
@@ -32,7 +38,9 @@ class Address(click.ParamType[tuple[str, int]]):
 @click.command()
 @click.argument("topic", required=False)
 @click.option(
-    "--listen", type=Address(), help="Answer scrapes over HTTP until Ctrl-C; on loopback, where no HOST is given."
+    "--listen",
+    type=Address(),
+    help="Answer over HTTP until Ctrl-C, with a map per topic; on loopback, where no HOST is given.",
 )
 def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     """Print metrics of TOPIC, or of all topics, in Prometheus' text format, or serve them.
@@ -55,11 +63,19 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
         click.echo(metrics_text(read()), nl=False)
         return
     host, port = listen
-    with serve(host, port, read) as at:
-        OUT.print(f"metrics at http://{f'[{host}]' if ':' in host else host}:{at}/metrics; Ctrl-C ends", soft_wrap=True)
+    pages = {f"/map/{each.name}": partial(_draw_map, each, edges) for each in topics}
+    with serve(host, port, read, pages) as at:
+        url = f"http://{f'[{host}]' if ':' in host else host}:{at}"
+        OUT.print(f"metrics at {url}/metrics, maps at {url}/map/TOPIC; Ctrl-C ends", soft_wrap=True)
         if not _is_loopback(host):
             ERRORS.print(f"open to whoever reaches {host}: there is no password; topic names and offsets can be read")
         _wait_for_the_end()
+
+
+def _draw_map(topic: Topic, edges: Edges) -> str:
+    with open_instance(edges.settings.dagster_home) as instance:
+        picture, remark = read_picture(topic, edges, instance)
+    return page(picture, edges.now_ms(), remark)
 
 
 def _is_loopback(host: str) -> bool:

@@ -101,12 +101,17 @@ def test_metrics_answer_scrapes_on_loopback_until_they_are_ended(
     ) as server:
         assert server.stdout is not None and server.stderr is not None
         line = server.stdout.readline()
-        match = re.fullmatch(r"metrics at (http://127\.0\.0\.1:(\d+)/metrics); Ctrl-C ends\n", line)
+        match = re.fullmatch(
+            r"metrics at (http://127\.0\.0\.1:(\d+)/metrics), maps at (\S+)/TOPIC; Ctrl-C ends\n", line
+        )
         assert match is not None, line + server.stderr.read()
         answer = requests.get(match[1], timeout=60)
         text = answer.text
         assert answer.headers["Content-Type"].startswith("text/plain")
         assert 'kafka_consumergroup_lag_sum{consumergroup="offsetlake.flights",topic="flights"} 0.0' in text
+        drawn = requests.get(f"{match[3]}/flights", timeout=60)
+        assert drawn.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert "<title>coverage of flights</title>" in drawn.text
         refused = flights("metrics", "--listen", match[2])
         assert (
             refused.returncode == 2

@@ -60,7 +60,9 @@ def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
     world.send_numbered(250)
     world.plan()
     world.land(["0-0-100", "0-100-200"])
-    world.settings = world.edges.settings = dataclasses.replace(world.settings, home=world.folder)
+    world.settings = world.edges.settings = dataclasses.replace(
+        world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
+    )
     job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
     alone = job.get_subset(asset_check_selection={standing_key(world.topic, MAPPED)})
     (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
@@ -68,5 +70,6 @@ def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
     assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)
     assert Path(str(path)) == map_file(world.topic, world.edges) == world.folder / "maps" / f"{world.name}.html"
     assert f"<title>coverage of {world.name}</title>" in Path(str(path)).read_text()
+    assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
     assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
     assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)
