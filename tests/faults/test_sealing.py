@@ -124,7 +124,10 @@ STEPS = {  # where the process dies -> (seals, sealed files) at that moment
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    ["seal_committed", *(pytest.param(step, marks=pytest.mark.long) for step in ("seal_staged", "seal_published"))],
+)
 def test_sealing_killed_at_any_step_shows_each_row_once_and_is_finished_by_the_next(world: World, step: str) -> None:
     """[R-63] SIGKILL: before it, at it and after it a view shows each row once; the next one rolls forward or redoes."""
     fill(world, 6)

@@ -76,7 +76,7 @@ def work_off_the_queue(world: World) -> list[str]:
 KILLED: dict[tuple[str, int], tuple[int, int]] = {("landed", 2): (2, 4), ("reported", 4): (4, 4)}
 
 
-@pytest.mark.parametrize(("step", "nth"), KILLED)
+@pytest.mark.parametrize(("step", "nth"), [("landed", 2), pytest.param("reported", 4, marks=pytest.mark.long)])
 def test_a_run_killed_with_its_siblings_ranges_leaves_them_to_their_own_runs(world: World, step: str, nth: int) -> None:
     """AC6, AC10, AC18: in the middle, and after all is landed and before its siblings have been told."""
     ranges, (first, *others) = scattered(world)

@@ -145,6 +145,7 @@ def command(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ca
     return lambda *arguments: CliRunner().invoke(cli, [*arguments])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 def test_the_command_brings_days_up_to_date_and_makes_them_anew(world: World, command: Callable[..., Result]) -> None:
     """Through Dagster, in its own process; SQL has the days as a view; what is no day of the topic is refused."""

@@ -1,0 +1,62 @@
+"""Every format from what defs.yaml says to the views, through Dagster: a good record is decoded, a bad one set aside."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import fastavro
+import pytest
+
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.decode_config import BudgetConfig, DecodeConfig, SideConfig
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.launching import decode_through_dagster
+from tests.support.world import World
+
+AVRO = '{"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}'
+PROTO = 'syntax = "proto3"; message T { int64 id = 1; string name = 2; }'
+JSON_SCHEMA = (
+    '{"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}, "required": ["id"]}'
+)
+
+
+def avro(number: int) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(AVRO)), {"id": number, "name": "n"})
+    return out.getvalue()
+
+
+FORMATS = {
+    "json": ("id BIGINT, name STRING", [b'{"id": %d, "name": "n"}' % n for n in range(3)], "not_utf8"),
+    "avro": (AVRO, [avro(n) for n in range(3)], "avro_malformed"),
+    "protobuf": (PROTO, [b"\x08" + bytes([n]) + b"\x12\x01n" for n in range(3)], "protobuf_malformed"),
+    "json_schema": (JSON_SCHEMA, [b'{"id": %d, "name": "n"}' % n for n in range(3)], "not_utf8"),
+    "string": (None, [b"0", b"1", b"2"], "not_utf8"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_from_defs_yaml_to_the_views(world: World, name: str) -> None:
+    schema, good, error = FORMATS[name]
+    component = KafkaTopic(
+        topic=world.name,
+        decode=DecodeConfig(
+            value=SideConfig(format=name, inline_schema=schema), dead_letters=BudgetConfig(records=1, share=0.5)
+        ),
+    )
+    world.topic = dataclasses.replace(component.as_topic(), policy=world.topic.policy)
+    world.create_topic(1)
+    world.send({"partition": 0, "value": value} for value in [*good, b"\xff\xfe\x00"])
+    world.plan()
+    world.launch()
+    ranges = list(world.coverage.log.ranges)
+    (launched,) = decode_through_dagster(
+        world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions
+    )
+    assert launched.succeeded, launched.reason
+    duck = Duck(world.edges.lake, [world.name])
+    value = "value::INTEGER" if schema is None else "value.id"
+    assert duck.query(f'SELECT "offset", {value} FROM decoded."{world.name}" ORDER BY 1')[1] == [(0, 0), (1, 1), (2, 2)]
+    assert duck.query(f'SELECT "offset", error_class FROM dead_letters."{world.name}"')[1] == [(3, error)]
