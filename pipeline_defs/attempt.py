@@ -14,6 +14,7 @@ from .steps import StepWatcher, no_step
 if TYPE_CHECKING:
     from .edges.kafka import Kafka
     from .edges.spark import Spark
+    from .edges.spark_files import SparkFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Tools:
     lake: Lake
     kafka: Kafka
     spark: Spark
+    files: SparkFiles
     now_ms: Callable[[], int]
     isolation_level: str = "read_committed"
     on_loss: str = "fail"

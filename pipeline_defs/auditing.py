@@ -21,8 +21,8 @@ from .core.offsets import OffsetRange
 from .core.verdicts import Outcome
 from .edges.lake import Lake
 from .landing import land
-from .redo import published_digest
 from .settings import code_version
+from .standing import Digests
 
 DIGEST_THREADS = 4
 
@@ -84,7 +84,7 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
     manifests = [manifest for _, manifest in sorted(coverage.manifests.items()) if manifest.file is not None]
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
         digests = []
-        for digest in pool.map(lambda manifest: published_digest(lake, manifest), manifests):
+        for digest in pool.map(Digests(lake).of, manifests):
             digests.append(digest)
             progress(len(digests), len(manifests))
     violations = tuple(

@@ -24,6 +24,7 @@ from .edges.event_time import count_days
 from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .edges.spark_decoding import SparkDecoder
+from .standing import landed_files
 from .steps import StepWatcher, no_step
 
 SHOWN = 3  # dead letters in a message
@@ -132,12 +133,15 @@ def find_violations(
     """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
     if manifest.file is None:
         return []
-    where, lake = manifest.offsets.text(work.topic), work.tools.lake
-    with lake.local_copy(lake.standing_path(manifest)) as landed:
-        if parquet.digest(landed) != manifest.digest:
+    where = manifest.offsets.text(work.topic)
+    with landed_files([manifest], work.tools.lake) as files:
+        landed = files[manifest.offsets]
+        if not landed.is_of(manifest):
             torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
             return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
-        runs = [parquet.read_runs(path) if path else () for path in (landed, *(p and p.path for p in (decoded, dead)))]
+        runs = [
+            parquet.read_runs(path) if path else () for path in (landed.path, *(p and p.path for p in (decoded, dead)))
+        ]
     violations = verify_decoding(work.topic, manifest.offsets, *runs)
     budget = work.tools.decode.budget
     if dead is not None and not budget.allows(ours.dead, manifest.rows):

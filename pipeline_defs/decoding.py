@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from .attempt import Attempt
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
-from .core.errors import OffsetlakeError, ScanFailed
+from .core.errors import OffsetlakeError, ScanFailed, SealedFileGone
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
@@ -24,6 +23,7 @@ from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake
 from .landing import find_ranges
 from .staging import match_parts, open_staging, stage_empty
+from .standing import landed_files
 
 RANGES_PER_JOB = 200
 
@@ -85,7 +85,7 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
     """Decodes ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
     try:
         batch = _stage(work, manifests, work.folder / f"{manifests[0].offsets.key}_{name}")
-    except ScanFailed as error:
+    except (ScanFailed, SealedFileGone) as error:
         if len(manifests) == 1:
             yield decode_failed(manifests[0].offsets, str(error))
             return
@@ -111,9 +111,8 @@ def _stage(work: Work, manifests: Sequence[Manifest], folder: Path) -> Batch:
         return Batch({}, {}, {}, 0.0)
     tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
     started = tools.now_ms()
-    with ExitStack() as copies:
-        lake = tools.lake
-        files = {each.offsets: copies.enter_context(lake.local_copy(lake.standing_path(each))) for each in with_rows}
+    with landed_files(with_rows, tools.lake) as landed:
+        files = {offsets: file.path for offsets, file in sorted(landed.items())}
         decoder = tools.decoder()
         schemas = decoder.stage_decoded([*files.values()], folder / "decoded")
         decoded = _parts(topic, [*files], folder / "decoded")

@@ -24,6 +24,7 @@ from .core.scans import Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
 from .edges.lake import Lake
 from .edges.parquet import PartFile
+from .edges.seals import Seals
 from .reading import claim, split_readable
 from .redo import compare, roll_forward
 from .staging import (
@@ -261,7 +262,7 @@ def _publish(ours: Manifest, outcome: Outcome, tools: Tools) -> Verdict:
 def _replace(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Verdict:
     """Commits what was read now as the next revision, and exchanges the file; one attempt wins, as ever."""
     lake = run.tools.lake
-    file, published = ours.file, lake.standing_path(standing)
+    file, published = ours.file, Seals(lake).standing_path(standing)
     if file is None and lake.store.exists(published):
         file = stage_empty(published, ours.offsets.key, ours.offsets, run.attempt, lake)
     newer = replace(ours, file=file, revision=standing.revision + 1)

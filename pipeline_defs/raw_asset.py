@@ -19,6 +19,7 @@ from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict
 from .edges.openlineage import Landed
+from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
 from .projection import as_evaluation, worker_tag
@@ -177,7 +178,7 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
         "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
     }
     if file is not None:
-        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(edges.lake.standing_path(manifest)))
+        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(Seals(edges.lake).standing_path(manifest)))
         metadata["min_timestamp"] = dg.MetadataValue.timestamp((file.min_timestamp_ms or 0) / 1000)
         metadata["max_timestamp"] = dg.MetadataValue.timestamp((file.max_timestamp_ms or 0) / 1000)
         if file.max_timestamp_ms is not None:  # how long the newest record of the range waited until it was landed

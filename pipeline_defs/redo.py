@@ -5,15 +5,14 @@ Invariant: nothing here commits; it publishes only what a manifest has already d
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
 from .edges import parquet
-from .edges.lake import Lake, published_path
-from .edges.layout import retired_path
+from .edges.lake import Lake
+from .standing import Digests, landed_files
 
 
 def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool) -> Verdict:
@@ -63,24 +62,12 @@ def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | Non
         return None
     if part is None or standing.file is None:
         return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
-    with lake.local_copy(lake.standing_path(standing)) as published:
-        return parquet.differing_rows(published, part.path)
-
-
-def published_digest(lake: Lake, manifest: Manifest) -> str | None:
-    """Reads the digest of a range's file, published or retired; none where it is not there."""
-    if manifest.file is None:
-        return manifest.digest
-    for path in (published_path(manifest), retired_path(manifest)):  # it may be retired just now
-        with suppress(FileNotFoundError):
-            if lake.store.exists(path):
-                with lake.local_copy(path) as file:
-                    return parquet.digest(file)
-    return None
+    with landed_files([standing], lake) as files:
+        return parquet.differing_rows(files[standing.offsets].path, part.path)
 
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
     """Checks the landed file against its digest, since Kafka cannot be asked again."""
-    if published_digest(lake, manifest) != manifest.digest:
+    if Digests(lake).of(manifest) != manifest.digest:
         return failed(offsets, reason, "the published file does not match the digest in its manifest")
     return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))

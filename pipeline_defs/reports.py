@@ -40,7 +40,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         return answer
     provenance = manifest.provenance
     answer |= {
-        "file": edges.lake.store.url(edges.lake.standing_path(manifest)) if manifest.file else None,
+        "file": edges.lake.store.url(Seals(edges.lake).standing_path(manifest)) if manifest.file else None,
         "sha256": manifest.digest,
         "run": provenance.run_id,
         "attempt": provenance.attempt,
@@ -59,7 +59,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
 
 
 def _read_row(manifest: Manifest, offset: int, edges: Edges) -> dict[str, Any] | None:
-    path = edges.lake.store.url(edges.lake.standing_path(manifest))
+    path = edges.lake.store.url(Seals(edges.lake).standing_path(manifest))
     duck = Duck(edges.lake, [])
     names, rows = duck.query('SELECT * FROM read_parquet($1) WHERE "offset" = $2', [path, offset])
     return dict(zip(names, rows[0], strict=True)) if rows else None

@@ -29,6 +29,7 @@ from .edges.openlineage import Sender
 from .edges.spark import Spark, spark_config
 from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
+from .edges.spark_files import SparkFiles
 from .edges.spark_latest import SparkLatest
 from .latest import LatestTools
 from .settings import Settings
@@ -37,6 +38,7 @@ from .topics import Topic
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
+    from pyspark.sql import SparkSession
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 
@@ -97,12 +99,24 @@ class Edges:
             lake=self.lake,
             kafka=self.kafka(topic),
             spark=Spark(lambda: pyspark.spark_session, self.bootstrap_servers(topic)),
+            files=self.spark_files(pyspark),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
             on_loss=topic.on_loss,
             delivery=topic.delivery,
             on_step=self._watched(log_step),
         )
+
+    def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
+        """Is what merges landed files and cuts sealed ones; Spark starts at the first of them."""
+
+        def start() -> SparkSession:
+            use_java()
+            resolve_jars("spark", self.settings.jars)
+            session: SparkSession = pyspark.spark_session
+            return session
+
+        return SparkFiles(start)
 
     @property
     def decodings(self) -> Decodings:

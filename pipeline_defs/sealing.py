@@ -7,7 +7,7 @@ A reader takes a sealed file only while each of its ranges is landed as it was s
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from .attempt import Attempt, Tools
 from .auditing import Finding
 from .core.errors import OffsetlakeError
 from .core.manifest import StagedFile
+from .core.offsets import OffsetRange
 from .core.seal import Seal, SealProvenance
 from .core.sealing import (
     SealOutcome,
@@ -32,6 +33,7 @@ from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .edges.seals import Seals, sealed_path
 from .staging import open_staging
+from .standing import LandedFile, landed_files
 from .sweeping import SWEEP_AFTER_SECONDS
 
 SEAL_THREADS = 2  # files that are written at once; each is one Spark task
@@ -95,13 +97,18 @@ def _seal_or_fail(run: _Run, plan: SealPlan) -> SealVerdict:
 
 def _seal(run: _Run, plan: SealPlan) -> SealVerdict:
     """Writes, verifies, commits and publishes one sealed file, or says why not."""
+    with landed_files(plan.with_rows, run.tools.lake) as sources:
+        return _seal_from(run, plan, sources)
+
+
+def _seal_from(run: _Run, plan: SealPlan, sources: Mapping[OffsetRange, LandedFile]) -> SealVerdict:
     tools, key, started = run.tools, plan.offsets.key, run.tools.now_ms()
     folder = run.folder / f"seal-{key}"
-    sources = _read_originals(run, plan, run.folder / f"copies-{key}")
     if changed := _changed(run.topic, plan, sources):
         return SealVerdict(plan.offsets, SealOutcome.FAILED, violations=tuple(changed))
     tools.on_step("seal_read", key=key, ranges=len(plan.manifests))
-    tools.spark.merge(plan.offsets.text(run.topic), sources, plan.offsets.generation, str(folder))
+    paths = [sources[manifest.offsets].path for manifest in plan.with_rows]
+    tools.files.merge(plan.offsets.text(run.topic), paths, plan.offsets.generation, str(folder))
     tools.on_step("seal_staged", key=key)
     file, schema, violations = _verify(run, plan, sources, folder)
     if file is None or violations:
@@ -135,25 +142,18 @@ def _seal(run: _Run, plan: SealPlan) -> SealVerdict:
     return SealVerdict(plan.offsets, SealOutcome.SEALED, ours)
 
 
-def _read_originals(run: _Run, plan: SealPlan, copies: Path) -> list[Path]:
-    """Gives the files of the ranges that have rows, in offset order."""
-    if run.tools.lake.store.local_root is None:
-        copies.mkdir(parents=True)
-    return run.seals.copies([run.tools.lake.standing_path(manifest) for manifest in plan.with_rows], copies)
-
-
-def _changed(topic: str, plan: SealPlan, sources: Sequence[Path]) -> list[str]:
-    """Names the published files that have not the digest in their manifest."""
+def _changed(topic: str, plan: SealPlan, sources: Mapping[OffsetRange, LandedFile]) -> list[str]:
+    """Names the landed files that have not the digest in their manifest."""
     return [
-        f"range {manifest.offsets.text(topic)}: manifest says sha256 {manifest.digest}, the published file has {found}; "
-        "it is not sealed, nor what would be sealed with it"
-        for manifest, source in zip(plan.with_rows, sources, strict=True)
-        if (found := parquet.digest(source)) != manifest.digest
+        f"range {manifest.offsets.text(topic)}: its landed file has not the sha256 {manifest.digest} of its manifest; it is "
+        "not sealed, nor what would be sealed with it"
+        for manifest in plan.with_rows
+        if not sources[manifest.offsets].is_of(manifest)
     ]
 
 
 def _verify(
-    run: _Run, plan: SealPlan, sources: Sequence[Path], folder: Path
+    run: _Run, plan: SealPlan, sources: Mapping[OffsetRange, LandedFile], folder: Path
 ) -> tuple[StagedFile | None, dict[str, str], list[str]]:
     """Holds the staged file against its originals; returns its facts and columns, and every law that it breaks."""
     where = plan.offsets.text(run.topic)
@@ -165,7 +165,8 @@ def _verify(
     root = run.tools.lake.store.local_root
     path = f"staging/{run.attempt.id}/{plan.offsets.key}.sealed.parquet"
     file = parquet.staged_file(part, str(part.path.relative_to(root)) if root else path)
-    difference = parquet.differing_from_all(sources, part.path)
+    originals = [sources[manifest.offsets].path for manifest in plan.with_rows]
+    difference = parquet.differing_from_all(originals, part.path)
     violations = verify_sealed(run.topic, plan, file, parquet.read_runs(part.path), difference)
     return file, part.schema, [*violations, *_changed(run.topic, plan, sources)]  # one may have been replaced meanwhile
 

@@ -26,7 +26,7 @@ from .latest import latest
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
-from .originals import restore_originals, retire_originals
+from .originals import restore_originals, retire_originals, sweep_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
@@ -65,6 +65,7 @@ for command in (
     audit,
     seal,
     retire_originals,
+    sweep_originals,
     restore_originals,
     losses,
     accept_loss,

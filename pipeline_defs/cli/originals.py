@@ -1,18 +1,21 @@
-"""`offsetlake retire-originals` and `restore-originals`: what a sealed file stands for leaves `data/`, or returns."""
+"""`offsetlake retire-originals`, `sweep-originals`, `restore-originals`: what a sealed file stands for goes, or returns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+from dagster_pyspark import LazyPySparkResource
 
 from ..core.errors import OriginalsKept
-from ..core.originals import Move, MoveVerdict
+from ..core.originals import Move, MoveVerdict, SealedOriginals
 from ..originals import plan_restoration, plan_retirement
 from ..originals import restore_originals as restore
 from ..originals import retire_originals as retire
 from ..sweeping import SWEEP_AFTER_SECONDS
+from ..swept import find_originals, plan_sweep
+from ..swept import sweep_originals as sweep
 from .progress import progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
 
@@ -52,20 +55,11 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
             for verdict in retire(edges.lake, plans, edges.watch_step):
                 verdicts.append(verdict)
                 shown.advance()
-    facts = [{"key": plan.seal.offsets.key, "originals": len(plan.manifests), "bytes": plan.bytes} for plan in plans]
     if as_json:
-        print_json({"topic": topic, "done": yes, "sealed_files": facts, "originals": _rows(verdicts)})
+        print_json({"topic": topic, "done": yes, "sealed_files": _facts(plans), "originals": _rows(verdicts)})
     else:
         retired = sum(verdict.move is Move.RETIRED for verdict in verdicts)
-        rows = [
-            (fact["key"], fact["originals"], size_text(plan.bytes)) for fact, plan in zip(facts, plans, strict=True)
-        ]
-        print_table(
-            f"{'retired' if yes else 'would retire'} {retired if yes else total} originals of {topic}, which "
-            f"{len(plans)} sealed files stand for",
-            ["sealed offsets", "originals", "bytes"],
-            rows,
-        )
+        _print_plans(f"{'retired' if yes else 'would retire'} {retired if yes else total} originals of {topic}", plans)
         if total:
             glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
             OUT.print(f"a plain glob over {glob} {'shows' if yes else 'would show'} these rows no more", soft_wrap=True)
@@ -77,13 +71,58 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
     _check(topic, verdicts)
 
 
+@click.command(name="sweep-originals")
+@click.argument("topic")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=SWEEP_AFTER_SECONDS / 3600,
+    show_default=True,
+    metavar="HOURS",
+    help="Leave what was sealed later: somebody may be reading the retired files.",
+)
+@_yes
+@json_option
+def sweep_originals(topic: str, older_than: float, yes: bool, as_json: bool) -> None:
+    """Delete retired files of TOPIC whose rows are in sealed files that `offsetlake sql` reads: the disk has them once then.
+
+    Before a file is deleted, the sealed file is held against its digest and, row by row, against the original. Audit, trace,
+    redo and decoding then read the sealed file, and restore-originals makes the original again.
+
+    \b
+    Examples:
+      offsetlake sweep-originals flights
+      offsetlake sweep-originals flights --yes
+    """
+    edges, name = open_edges(), find_topic(topic).name
+    plans = plan_sweep(name, edges.lake, edges.now_ms(), older_than * 3600)
+    total = sum(len(plan.manifests) for plan in plans)
+    verdicts: list[MoveVerdict] = []
+    if yes:
+        edges.check_lake()
+        with progress(f"sweeping originals of {topic}", total) as shown:
+            for verdict in sweep(edges.lake, plans, edges.now_ms(), edges.watch_step):
+                verdicts.append(verdict)
+                shown.advance()
+    if as_json:
+        print_json({"topic": topic, "done": yes, "sealed_files": _facts(plans), "originals": _rows(verdicts)})
+    else:
+        swept = sum(verdict.move is Move.SWEPT for verdict in verdicts)
+        _print_plans(
+            f"{'swept' if yes else 'would sweep'} {swept if yes else total} retired originals of {topic}", plans
+        )
+        if plans and not yes:
+            OUT.print("nothing was deleted; give --yes to sweep them: their rows are then in the sealed files alone")
+    _check(topic, verdicts)
+
+
 @click.command(name="restore-originals")
 @click.argument("topic")
 @click.option("--key", "keys", multiple=True, help="Only the original of this range; may be given again.")
 @_yes
 @json_option
 def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Move retired landed files of TOPIC back to their own names in `data/`, byte for byte.
+    """Move retired landed files of TOPIC back to their own names in `data/`, byte for byte; make swept ones again.
 
     \b
     Examples:
@@ -97,7 +136,8 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
     if yes:
         edges.check_lake()
         with progress(f"restoring originals of {topic}", len(plan)) as shown:
-            for verdict in restore(edges.lake, plan, edges.watch_step):
+            files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
+            for verdict in restore(edges.lake, find_originals(edges.lake, plan, files), edges.watch_step):
                 verdicts.append(verdict)
                 shown.advance()
     if as_json:
@@ -113,6 +153,16 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
         if plan and not yes:
             OUT.print("nothing was moved; give --yes to restore them")
     _check(topic, verdicts)
+
+
+def _facts(plans: Sequence[SealedOriginals]) -> list[dict[str, Any]]:
+    return [{"key": plan.seal.offsets.key, "originals": len(plan.manifests), "bytes": plan.bytes} for plan in plans]
+
+
+def _print_plans(what: str, plans: Sequence[SealedOriginals]) -> None:
+    rows = [(plan.seal.offsets.key, len(plan.manifests), size_text(plan.bytes)) for plan in plans]
+    title = f"{what}, which {len(plans)} sealed files stand for"
+    print_table(title, ["sealed offsets", "originals", "bytes"], rows)
 
 
 def _rows(verdicts: Iterable[MoveVerdict]) -> list[dict[str, Any]]:

@@ -33,7 +33,8 @@ class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
     `published` maps a range to the size in bytes of its file in the data tree, or, where that was retired from there, of
-    the retired one, whose revision is in `retired`; `strays` are objects in the data tree that no range can own;
+    the retired one, whose revision is in `retired`, be it given up since, as `swept` says, or not; `strays` are objects in
+    the data tree that no range can own;
     `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
     `doubles` are files of `at_least_once` that no manifest names; `unfinished` are ranges that are committed and whose
     staged file still waits to be published, or to be exchanged.
@@ -48,6 +49,7 @@ class Coverage:
     doubles: tuple[str, ...] = ()
     unfinished: frozenset[OffsetRange] = frozenset()
     retired: Mapping[OffsetRange, int] = field(default_factory=dict)
+    swept: frozenset[OffsetRange] = frozenset()
     _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
     _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -168,7 +168,13 @@ class SealFailed(Violation):
     kind = "seal_failed"
 
 
+class SealedFileGone(Violation):
+    """Says that the original of a range was swept, and that no sealed file has its rows: nothing is read in its place."""
+
+    kind = "sealed_file_gone"
+
+
 class OriginalsKept(Violation):
-    """Says which originals were neither retired nor restored, and why; each stays where it is, and is read there."""
+    """Says which originals were not retired, restored or swept, and why; each stays where it is, and is read there."""
 
     kind = "originals_kept"

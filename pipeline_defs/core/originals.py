@@ -1,12 +1,13 @@
-"""Originals: which landed files a sealed file stands for, and so may be retired from `data/`, and which come back.
+"""Originals: which landed files a sealed file stands for, and so may be retired from `data/`, swept, and brought back.
 
-Pure. Invariant: what is retired is landed as it was sealed, in a sealed file that readers use.
+Pure. Invariant: what is retired or swept is landed as it was sealed, in a sealed file that readers use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from .coverage import Coverage
@@ -20,6 +21,7 @@ class Move(StrEnum):
 
     RETIRED = "retired"  # a glob over data/ shows its rows no more
     RESTORED = "restored"  # and again
+    SWEPT = "swept"  # its own file is given up: a sealed file has its rows
     KEPT = "kept"  # neither: it stays where it is, and the reason is said
 
 
@@ -33,8 +35,8 @@ class MoveVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Retirement:
-    """Is a sealed file that readers use, with its originals that still lie in `data/`."""
+class SealedOriginals:
+    """Is a sealed file that readers use, with those of its originals that are to be moved."""
 
     seal: Seal
     manifests: tuple[Manifest, ...]
@@ -45,20 +47,47 @@ class Retirement:
         return sum(manifest.file.bytes for manifest in self.manifests if manifest.file)
 
 
-def plan_retiring(coverage: Coverage, used: Iterable[Seal], sealed_before_ms: int) -> list[Retirement]:
-    """Decides what to retire: originals of seals that readers use, made before a moment.
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Is the word that the original of a range is given up, and the sealed file that it could be made from again then."""
+
+    topic: str
+    key: str
+    revision: int
+    sha256: str
+    sealed_file: str
+    sealed_sha256: str
+    code_version: str
+    swept_at_ms: int
+
+    def to_json(self) -> bytes:
+        """Encodes it for a person who asks: that the object is there is all that anything rests on."""
+        return (json.dumps(asdict(self), indent=1, sort_keys=True) + "\n").encode()
+
+
+def plan_retiring(coverage: Coverage, used: Iterable[Seal], sealed_before_ms: int) -> list[SealedOriginals]:
+    """Decides what to retire: originals in `data/` of seals that readers use, made before a moment.
 
     The moment is as long ago as somebody may be at work on files of `data/` that were listed before they were sealed.
     """
+    return _choose(coverage, used, sealed_before_ms, lambda offsets: offsets not in coverage.retired)
+
+
+def plan_sweeping(coverage: Coverage, used: Iterable[Seal], sealed_before_ms: int) -> list[SealedOriginals]:
+    """Decides what to sweep: retired originals of seals that readers use, made before a moment."""
+    gone = coverage.swept
+    return _choose(coverage, used, sealed_before_ms, lambda each: each in coverage.retired and each not in gone)
+
+
+def _choose(
+    coverage: Coverage, used: Iterable[Seal], sealed_before_ms: int, is_due: Callable[[OffsetRange], bool]
+) -> list[SealedOriginals]:
     found = []
     for seal in used:
-        originals = tuple(
-            coverage.manifests[offsets]
-            for offsets in seal.ranges
-            if coverage.manifests[offsets].file is not None and offsets not in coverage.retired
-        )
+        manifests = [coverage.manifests[offsets] for offsets in seal.ranges if is_due(offsets)]
+        originals = tuple(manifest for manifest in manifests if manifest.file is not None)
         if originals and seal.provenance.sealed_at_ms <= sealed_before_ms:
-            found.append(Retirement(seal, originals))
+            found.append(SealedOriginals(seal, originals))
     return found
 
 

@@ -7,7 +7,7 @@ since; what to seal is cut from the left, so sealing early and late comes to the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -16,6 +16,8 @@ from .coverage import Coverage, State
 from .manifest import Manifest, StagedFile
 from .offsets import OffsetRange
 from .seal import Original, Seal
+
+Holders = Mapping[tuple[OffsetRange, int], Seal]  # of originals, by range and revision
 
 
 class SealOutcome(StrEnum):
@@ -90,15 +92,27 @@ def choose_seals(coverage: Coverage, published: Iterable[Seal]) -> tuple[Seal, .
     return tuple(sorted(chosen, key=lambda seal: seal.offsets))
 
 
+def find_holders(seals: Iterable[Seal]) -> Holders:
+    """Finds for each original, by range and revision, a seal that has its rows, current or not; of several the last."""
+    return {
+        (offsets, original.revision): seal
+        for seal in seals
+        for offsets, original in zip(seal.ranges, seal.originals, strict=True)
+    }
+
+
 def find_superseded(coverage: Coverage, published: Sequence[Seal]) -> list[tuple[Seal, int]]:
     """Finds the seals whose files no reader takes any more, each with since when at the latest (ms since 1970).
 
-    That is when the last seal over any of its offsets was made, or the last revision of any of its ranges.
+    That is when the last seal over any of its offsets was made, or the last revision of any of its ranges. A file that still
+    has rows of a swept original which no used one has is never among them.
     """
-    used = {(seal.offsets, seal.revision) for seal in choose_seals(coverage, published)}
+    chosen = choose_seals(coverage, published)
+    used = {(seal.offsets, seal.revision) for seal in chosen}
+    only_sealed = {(offsets, coverage.retired[offsets]) for offsets in coverage.swept} - find_holders(chosen).keys()
     found = []
     for seal in published:
-        if (seal.offsets, seal.revision) in used:
+        if (seal.offsets, seal.revision) in used or find_holders([seal]).keys() & only_sealed:
             continue
         over = [other.provenance.sealed_at_ms for other in published if _overlap(other.offsets, seal.offsets)]
         known = [coverage.manifests[offsets] for offsets in seal.ranges if offsets in coverage.manifests]

@@ -6,6 +6,7 @@ offset, once, when it is opened. Reads only.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,12 +18,14 @@ from ..core.errors import Refused
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.seal import Seal
-from ..core.sealing import choose_seals
+from ..core.sealing import choose_seals, find_holders
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
-from .lake import Lake, data_path, published_path
-from .layout import range_path
+from .lake import Lake, published_path
+from .layout import data_path, range_path
 from .seals import Seals, sealed_path
+
+SealedRanges = Mapping[OffsetRange, Seal]
 
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
@@ -87,11 +90,10 @@ class Duck:
         losses: list[dict[str, Any]] = []
         for topic in topics:
             coverage = lake.coverage(topic)
-            seals = choose_seals(coverage, Seals(lake).read_published(topic))
-            sealed = {offsets: seal for seal in seals for offsets in seal.ranges}
-            rows += _range_rows(topic, coverage, lake, sealed)
+            sealed, swept = _read_sealed(topic, coverage, Seals(lake))
+            rows += _range_rows(topic, coverage, lake, sealed, swept)
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
-            for schema, source in _views(topic, coverage, lake, sealed):
+            for schema, source in _views(topic, coverage, lake, sealed, swept):
                 quoted = topic.replace('"', '""')
                 self._connection.execute(
                     f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}'
@@ -109,10 +111,25 @@ class Duck:
             raise Refused(f"DuckDB refuses the statement: {error}; tables are {tables}") from error
 
 
-def _views(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> Iterator[tuple[str, str]]:
+def _read_sealed(topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRanges, SealedRanges]:
+    """Reads which ranges are read from a sealed file, all that it has, and which swept ones from a part of one."""
+    published = seals.read_published(topic)
+    sealed = {offsets: seal for seal in choose_seals(coverage, published) for offsets in seal.ranges}
+    holders = find_holders(published)
+    alone = sorted(coverage.swept - sealed.keys())
+    return sealed, {offsets: seals.holder(topic, offsets, coverage.retired[offsets], holders) for offsets in alone}
+
+
+def _views(
+    topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges, swept: SealedRanges
+) -> Iterator[tuple[str, str]]:
     """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
     files = _files(topic, coverage, lake, sealed)
-    yield "main", f"SELECT * FROM read_parquet({files})" if files else _EMPTY_TOPIC
+    parts = [f"SELECT * FROM read_parquet({files})"] if files else []
+    for path, cuts in _cuts(swept).items():
+        within = " OR ".join(f'"offset" >= {start} AND "offset" < {end}' for start, end in cuts)
+        parts.append(f"SELECT * FROM read_parquet({_literal(lake.store.url(path))}) WHERE {within}")
+    yield "main", " UNION ALL BY NAME ".join(parts) or _EMPTY_TOPIC
     for tree in DERIVED_TREES:
         paths = lake.store.list(f"{tree}/{topic}")
         if paths:
@@ -120,7 +137,17 @@ def _views(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRan
             yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true)"
 
 
-def _files(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> str:
+def _cuts(swept: SealedRanges) -> dict[str, list[tuple[int, int]]]:
+    """Are the offsets to read of each sealed file, as few intervals as there can be."""
+    cuts: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for offsets, seal in sorted(swept.items()):
+        known = cuts[sealed_path(seal)]
+        start = known.pop()[0] if known and known[-1][1] == offsets.start else offsets.start
+        known.append((start, offsets.end))
+    return cuts
+
+
+def _files(topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges) -> str:
     """Is what to read of a topic's rows, in SQL, empty where there is nothing.
 
     The plain glob where nothing is sealed or retired; else, and on an object store, which fsspec does not glob, each file.
@@ -130,11 +157,11 @@ def _files(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRan
         return ""
     if lake.store.local_root is not None and not sealed and not coverage.retired:
         return _literal(f"{lake.store.url('data')}/{topic}/**/*.parquet")
-    loose = [_path(topic, offsets, coverage) for offsets in coverage.published]
+    loose = [_path(topic, offsets, coverage) for offsets in coverage.published if offsets not in coverage.swept]
     gone = {range_path(tree, topic, offsets) for offsets in sealed for tree in ("data", "retired")}
     paths = {path for path in (*loose, *coverage.doubles) if _without_endings(path) not in gone}
     paths |= {sealed_path(seal) for seal in sealed.values()}
-    return f"[{', '.join(_literal(lake.store.url(path)) for path in sorted(paths))}]"
+    return f"[{', '.join(_literal(lake.store.url(path)) for path in sorted(paths))}]" if paths else ""
 
 
 def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
@@ -154,13 +181,17 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _range_rows(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[OffsetRange, Seal]) -> list[dict[str, Any]]:
+def _range_rows(
+    topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges, swept: SealedRanges
+) -> list[dict[str, Any]]:
     rows = []
     planned = coverage.log.ranges
     for offsets, state in coverage.states().items():
         manifest = coverage.manifests.get(offsets)
         step = planned.get(offsets)
         file = manifest.file if manifest else None
+        holder = sealed.get(offsets) or swept.get(offsets)
+        path = sealed_path(holder) if holder and offsets in coverage.swept else _path(topic, offsets, coverage)
         rows.append(
             {
                 **_place(topic, offsets, offsets.key),
@@ -170,8 +201,8 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake, sealed: Mapping[Offs
                 "bytes": file.bytes if file else None,
                 "min_timestamp": file.min_timestamp_ms if file else None,
                 "max_timestamp": file.max_timestamp_ms if file else None,
-                "file": lake.store.url(_path(topic, offsets, coverage)) if file else None,
-                "sealed_file": lake.store.url(sealed_path(sealed[offsets])) if offsets in sealed else None,
+                "file": lake.store.url(path) if file else None,
+                "sealed_file": lake.store.url(sealed_path(holder)) if holder else None,
                 "sha256": file.sha256 if file else None,
                 "run_id": manifest.provenance.run_id if manifest else None,
                 "attempt": manifest.provenance.attempt if manifest else None,

@@ -6,6 +6,7 @@
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
     retired/<topic>/g0/p0003/<start20>-<end20>.<rev>.parquet  originals that a sealed file stands for (originals.py)
+    swept/<topic>/g0/p0003/<start20>-<end20>.<rev>.json       that of these only the sealed file is left
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`. Every object is immutable, so what was read
@@ -27,7 +28,7 @@ from ..core.losses import Acceptance
 from ..core.manifest import Manifest, StagedFile
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
-from .layout import find_retired, range_of, range_path, retired_path
+from .layout import data_path, find_retired, manifest_path, range_of, range_path, retired_path, swept_path
 from .store import Answer, Store
 
 
@@ -154,13 +155,18 @@ class Lake:
         return is_there or self.is_retired(manifest)
 
     def is_retired(self, manifest: Manifest) -> bool:
-        """Says whether the manifest's file was retired, be it restored since or not."""
-        return self.store.exists(retired_path(manifest))
+        """Says whether the manifest's file was retired, be it restored or swept since or not."""
+        return self.store.exists(retired_path(manifest)) or self.store.exists(swept_path(manifest))
 
-    def standing_path(self, manifest: Manifest) -> str:
-        """Is where the manifest's file is to be read now: published, or retired from there."""
-        path = published_path(manifest)
-        return path if self.store.exists(path) or not self.is_retired(manifest) else retired_path(manifest)
+    def own_path(self, manifest: Manifest) -> str | None:
+        """Is where the manifest's file is to be read now: published, or retired from there; none where it was swept."""
+        paths = published_path(manifest), retired_path(manifest)
+        there = next((path for path in paths if self.store.exists(path)), None)
+        return there or (None if self.store.exists(swept_path(manifest)) else paths[0])
+
+    def give_up(self, manifest: Manifest, word: bytes) -> None:
+        """Says for good that the retired file of a manifest is given up; once it has been said, nothing is written."""
+        self.store.put_new(swept_path(manifest), word, f"staging/sweep-{uuid.uuid4().hex}")
 
     def publish(self, manifest: Manifest) -> Manifest | None:
         """Publishes the staged file that the manifest names; none where that file is gone.
@@ -218,13 +224,13 @@ class Lake:
     def coverage(self, topic: str) -> Coverage:
         """Reads the log, the manifests and the published files of a topic.
 
-        In this order backwards: what is published had its manifest before, what has a manifest was planned before. What is
-        retired is never taken away, so what went from `data/` before it was listed is found there afterwards.
+        In this order backwards: what is published had its manifest before, what has a manifest was planned before. What went
+        from `data/` is retired before, and what went from `retired/` said to be swept before, so it is found there.
         """
-        files = self.store.list(f"data/{topic}")
-        kept = self.store.list(f"retired/{topic}")
+        files, kept, words = (self.store.list(f"{tree}/{topic}") for tree in ("data", "retired", "swept"))
         manifests = self.read_manifests(topic)
-        found = (self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic), files, kept)
+        others = self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic)
+        found = (*others, files, kept, words)
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
@@ -241,9 +247,11 @@ class Lake:
         claims: Mapping[OffsetRange, Claim],
         files: Mapping[str, int],
         kept: Mapping[str, int],
+        words: Mapping[str, int],
     ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
-        published, doubles, strays = {}, [], []
+        published: dict[OffsetRange, int] = {}
+        doubles, strays = [], []
         for path, size in files.items():
             owner = owners.get(path)
             offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
@@ -253,12 +261,15 @@ class Lake:
                 doubles.append(path)
             else:
                 published[offsets] = size
-        newest = find_retired(topic, kept, published)
+        newest = find_retired(topic, kept, words, published)
         retired = {offsets: revision for offsets, (revision, _) in newest.items()}
+        for offsets, (_, kept_bytes) in newest.items():
+            file = manifests[offsets].file if offsets in manifests else None
+            published[offsets] = (file.bytes if file else 0) if kept_bytes is None else kept_bytes
         return Coverage(
             log,
             manifests,
-            published | {offsets: size for offsets, (_, size) in newest.items()},
+            published,
             tuple(strays),
             accepted,
             claims,
@@ -271,6 +282,7 @@ class Lake:
                 and self._is_staged(manifests[offsets])
             ),
             retired,
+            frozenset(offsets for offsets, (_, size) in newest.items() if size is None),
         )
 
     def _is_staged(self, manifest: Manifest) -> bool:
@@ -284,13 +296,3 @@ def published_path(manifest: Manifest) -> str:
     if manifest.delivery is Delivery.AT_LEAST_ONCE:
         return f"{path.removesuffix('.parquet')}.{manifest.provenance.attempt}.parquet"
     return path
-
-
-def data_path(topic: str, offsets: OffsetRange) -> str:
-    """Is where the published file of a range lies, below the lake's root, for which there can be one only."""
-    return f"{range_path('data', topic, offsets)}.parquet"
-
-
-def manifest_path(topic: str, offsets: OffsetRange, revision: int) -> str:
-    """Is where a revision of a range's manifest lies, below the lake's root."""
-    return f"{range_path('manifests', topic, offsets)}.{revision:03d}.json"

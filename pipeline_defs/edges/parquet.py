@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..core.manifest import StagedFile
+from ..core.offsets import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,27 @@ def write_empty(like: Path, path: Path) -> None:
     pq.write_table(pq.read_schema(like).empty_table(), path, compression="zstd")
 
 
+def read_range(path: Path, offsets: OffsetRange) -> pa.Table:
+    """Reads the rows of a file whose offsets lie in a range; row groups that have none are passed over."""
+    return pq.read_table(path, filters=[("offset", ">=", offsets.start), ("offset", "<", offsets.end)])
+
+
+def cut(path: Path, offsets: OffsetRange, target: Path) -> None:
+    """Writes the rows of a file whose offsets lie in a range to a file of their own: equal rows, other bytes than Spark's."""
+    pq.write_table(read_range(path, offsets), target, compression="zstd")
+
+
 def differing_rows(landed: Path, read_again: Path) -> str | None:
     """Compares two files row by row; none where the rows are equal, else what differs first."""
-    before, after = (pq.read_table(path) for path in (landed, read_again))
+    return _differing(pq.read_table(landed), pq.read_table(read_again))
+
+
+def differing_from_range(landed: Path, sealed: Path, offsets: OffsetRange) -> str | None:
+    """Compares a file with the rows of a range in another one; none where they are equal, else what differs first."""
+    return _differing(pq.read_table(landed), read_range(sealed, offsets))
+
+
+def _differing(before: pa.Table, after: pa.Table) -> str | None:
     if before.schema.remove_metadata() != after.schema.remove_metadata():
         return f"columns were {before.schema.names}, are {after.schema.names}"
     if before.equals(after):

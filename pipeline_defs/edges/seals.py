@@ -8,12 +8,15 @@ A seal without its file is not finished, and used by nobody. Every object is imm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.errors import BrokenManifest
+from ..core.errors import BrokenManifest, SealedFileGone
+from ..core.manifest import Manifest
+from ..core.offsets import OffsetRange
 from ..core.seal import Seal
+from ..core.sealing import Holders, find_holders
 from .lake import Lake
+from .layout import range_path
 from .parquet import digest
 from .store import Answer
 
@@ -37,6 +40,30 @@ class Seals:
         """Reads the seals whose files are there."""
         files = self._lake.store.list(f"sealed/{topic}")
         return [seal for seal in self.read(topic) if files.get(sealed_path(seal)) == seal.file.bytes]
+
+    def read_holders(self, topic: str) -> Holders:
+        """Reads which published sealed file has the rows of each original that was ever sealed, by range and revision."""
+        return find_holders(self.read_published(topic))
+
+    def holder(self, topic: str, offsets: OffsetRange, revision: int, holders: Holders) -> Seal:
+        """Is the sealed file that has the rows of a swept original; raises `SealedFileGone` where none has."""
+        if (offsets, revision) not in holders:
+            url = self._lake.store.url
+            raise SealedFileGone(
+                f"the original of range {offsets.text(topic)} was swept, and no sealed file has its rows any more; restore "
+                f"{url('sealed')}/{topic} from a backup, or, while Kafka has the records, delete "
+                f"{url(range_path('swept', topic, offsets))}.{revision:03d}.json, and the range is landed again",
+                topic=topic,
+            )
+        return holders[offsets, revision]
+
+    def standing_path(self, manifest: Manifest) -> str:
+        """Is where the rows of a landed range are to be read now: in a file of its own, or, swept, in a sealed one."""
+        own = self._lake.own_path(manifest)
+        if own is not None:
+            return own
+        topic, holders = manifest.topic, self.read_holders(manifest.topic)
+        return sealed_path(self.holder(topic, manifest.offsets, manifest.revision, holders))
 
     def is_published(self, seal: Seal) -> bool:
         """Says whether the seal's file stands under its final name."""
@@ -71,17 +98,6 @@ class Seals:
         except FileNotFoundError:
             return self.is_published(seal)
         return True
-
-    def copies(self, paths: Sequence[str], folder: Path) -> list[Path]:
-        """Gives paths on this machine to read objects from: their own on a local lake, else copies in `folder`."""
-        store = self._lake.store
-        if store.local_root is not None:
-            return [store.local_root / path for path in paths]
-        copies = []
-        for number, path in enumerate(paths):
-            copies.append(folder / f"{number:06d}.parquet")
-            copies[-1].write_bytes(store.get(path) or b"")
-        return copies
 
     def _read_seal(self, path: str) -> Seal:
         if path not in self._read:

@@ -1,4 +1,4 @@
-"""Spark: reads one scan of a topic through the official Kafka source and writes it as Parquet, unseen; merges files.
+"""Spark: reads one scan of a topic through the official Kafka source and writes it as Parquet, unseen.
 
 The options that boundaries, bytes and completeness rest on are set last and cannot be overridden. Nothing here
 decides what is landed.
@@ -162,30 +162,6 @@ class Spark:
                 f"Spark could not land {len(scan.ranges)} ranges of {topic}: {first_cause(error)}; nothing became "
                 "visible; the ranges stay planned and are tried again",
                 topic=topic,
-            ) from error
-
-    def merge(self, what: str, sources: Sequence[Path], generation: int, folder: str) -> None:
-        """Writes the rows of Parquet files of one Kafka partition to one file below `folder`, in offset order, as one task.
-
-        Spark packs files into tasks by size, so one task has all of them, and sorts. Raises `ScanFailed`, then nothing
-        counts.
-        """
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-        from pyspark.sql import functions as f
-
-        session = scan_session(self._session())
-        try:
-            rows = session.read.parquet(*(str(source) for source in sources))
-            rows = rows.withColumn(
-                "generation", f.lit(generation)
-            )  # a column that is read counts as nullable: not so here
-            rows = rows.coalesce(1).sortWithinPartitions("offset")
-            rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
-        except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not merge {len(sources)} files of {what}: {first_cause(error)}; nothing became visible; the "
-                "landed ranges stay as they are, and sealing them is tried again by the next `offsetlake seal`"
             ) from error
 
 

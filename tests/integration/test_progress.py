@@ -12,7 +12,7 @@ import pytest
 from pipeline_defs.checks import PROGRESS, standing_key
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.edges.lake import data_path
+from pipeline_defs.edges.layout import data_path
 from pipeline_defs.sensors import build_sensor
 from tests.support.world import World
 

@@ -246,6 +246,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             process.lake,
             cast("Any", self.kafka),
             cast("Any", spark),
+            cast("Any", None),
             lambda: self.now_ms,
             on_loss=on_loss,
             delivery=self.delivery,

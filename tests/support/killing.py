@@ -33,6 +33,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import seal
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import Settings
+from pipeline_defs.swept import find_originals, plan_sweep, sweep_originals
 from pipeline_defs.topics import Topic
 from tests.support.world import World
 
@@ -41,7 +42,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing, retiring or restoring, or `run <id>`."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing, moving of originals, or `run <id>`."""
 
     settings: Settings
     topic: Topic
@@ -67,7 +68,7 @@ class Task:
                 attempt = Attempt("killed", "no-run", "test")
                 list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
-            if self.action in {"retire", "restore"}:
+            if self.action in {"retire", "sweep", "restore"}:
                 self._move(edges)
                 return
             if self.action.startswith("run "):
@@ -81,10 +82,15 @@ class Task:
 
     def _move(self, edges: Edges) -> None:
         lake, name = edges.lake, self.topic.name
-        if self.action == "retire":
+        if self.action == "sweep":
+            now_ms = edges.now_ms()
+            list(sweep_originals(lake, plan_sweep(name, lake, now_ms, 0), now_ms, edges.watch_step))
+        elif self.action == "retire":
             list(retire_originals(lake, plan_retirement(name, lake, edges.now_ms(), 0), edges.watch_step))
         else:
-            list(restore_originals(lake, plan_restoration(name, lake), edges.watch_step))
+            files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
+            originals = find_originals(lake, plan_restoration(name, lake), files)
+            list(restore_originals(lake, originals, edges.watch_step))
 
     def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         coverage, known = edges.lake.coverage(self.topic.name), edges.decodings.read(self.topic.name)

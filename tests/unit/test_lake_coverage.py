@@ -13,7 +13,8 @@ from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
-from pipeline_defs.edges.lake import Lake, data_path
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import data_path
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import pytest
 from pipeline_defs.core.coverage import State, tiling_violations
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.originals import Move, MoveVerdict, Retirement
+from pipeline_defs.core.originals import Move, MoveVerdict, SealedOriginals
 from pipeline_defs.core.seal import Original, Seal, SealProvenance
 from pipeline_defs.edges.lake import Lake, published_path
 from pipeline_defs.edges.layout import find_retired, retired_path
 from pipeline_defs.edges.seals import Seals, sealed_path
 from pipeline_defs.originals import plan_restoration, plan_retirement, restore_originals, retire_originals
-from pipeline_defs.redo import published_digest, roll_forward
+from pipeline_defs.redo import roll_forward
+from pipeline_defs.standing import Digests
 from pipeline_defs.sweeping import find_orphans
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import CONTENT, FIRST, SECOND, lake, stage
@@ -57,7 +59,11 @@ def retire(lake: Lake) -> list[MoveVerdict]:
 
 
 def restore(lake: Lake, *keys: str) -> list[MoveVerdict]:
-    return list(restore_originals(lake, plan_restoration(TOPIC, lake, keys)))
+    return list(restore_originals(lake, retired_sources(plan_restoration(TOPIC, lake, keys))))
+
+
+def retired_sources(manifests: Iterable[Manifest]) -> list[tuple[Manifest, str]]:
+    return [(manifest, retired_path(manifest)) for manifest in manifests]
 
 
 def in_data(lake: Lake) -> list[str]:
@@ -72,12 +78,12 @@ def test_a_retired_original_is_landed_and_comes_back(lake: Lake) -> None:
     coverage = lake.coverage(TOPIC)
     assert in_data(lake) == [] and coverage.retired == {FIRST: 0, SECOND: 0}
     assert set(coverage.states().values()) == {State.LANDED} and tiling_violations(coverage) == []
-    assert [published_digest(lake, m) for m in manifests] == [m.digest for m in manifests]
-    assert [lake.standing_path(m) for m in manifests] == list(lake.store.list("retired"))
+    assert [Digests(lake).of(m) for m in manifests] == [m.digest for m in manifests]
+    assert [lake.own_path(m) for m in manifests] == list(lake.store.list("retired"))
     assert retire(lake) == [], "what is retired is retired"
     assert [v.move for v in restore(lake, SECOND.key)] == [Move.RESTORED]
     assert in_data(lake) == [published_path(manifests[1])]
-    with pytest.raises(Refused, match=r"no original of topic .* is retired of 0-10-20"):
+    with pytest.raises(Refused, match=r"no original of topic .* is retired or swept of 0-10-20"):
         restore(lake, SECOND.key)
     assert [v.move for v in restore(lake)] == [Move.RESTORED]
     assert in_data(lake) == before and lake.coverage(TOPIC).retired == {}
@@ -95,7 +101,7 @@ def test_an_original_is_in_one_of_the_trees_at_every_moment(lake: Lake) -> None:
         assert not lake.coverage(TOPIC).pending()
 
     list(retire_originals(lake, plan_retirement(TOPIC, lake, EPOCH_MS, 0), look))
-    list(restore_originals(lake, plan_restoration(TOPIC, lake), look))
+    list(restore_originals(lake, retired_sources(plan_restoration(TOPIC, lake)), look))
     assert steps == ["original_kept", "original_retired"] * 2 + ["original_restored"] * 2
 
 
@@ -117,6 +123,37 @@ def test_what_is_moved_while_trees_are_listed_is_found(lake: Lake, monkeypatch: 
     for act in ("retire", "restore"):
         list_then(act)
         assert lake.coverage(TOPIC).published.keys() == {FIRST, SECOND}, act
+
+
+def test_what_is_swept_while_trees_are_listed_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-74] Given up, or restored and retired again, between two of the lists: seen either way, and in this revision."""
+    _, manifests = sealed(lake)
+    retire(lake)
+    listing = lake.store.list
+
+    def give_up() -> None:
+        for manifest in manifests:
+            lake.give_up(manifest, b"{}")
+            lake.store.delete_folder(retired_path(manifest))
+
+    def list_and_move(prefix: str) -> dict[str, int]:
+        found = listing(prefix)
+        if prefix == f"data/{TOPIC}":
+            monkeypatch.setattr(lake.store, "list", listing)
+            give_up()
+        return found
+
+    monkeypatch.setattr(lake.store, "list", list_and_move)
+    coverage = lake.coverage(TOPIC)
+    assert coverage.swept == {FIRST, SECOND} and coverage.retired == {FIRST: 0, SECOND: 0}
+    assert set(coverage.states().values()) == {State.LANDED} and tiling_violations(coverage) == []
+    assert [lake.own_path(manifest) for manifest in manifests] == [None, None]
+    assert lake.publish(manifests[0]) == manifests[0] and in_data(lake) == [], "no stale attempt brings it back"
+    assert lake.store.local_root is not None
+    again = lake.store.local_root / retired_path(manifests[0])
+    again.parent.mkdir(parents=True, exist_ok=True)
+    again.write_bytes(CONTENT)
+    assert lake.coverage(TOPIC).swept == {SECOND}, "the word stays, and counts only where there is no file"
 
 
 def test_landing_never_publishes_again_what_was_retired(lake: Lake) -> None:
@@ -153,14 +190,14 @@ def test_a_revision_takes_the_place_of_a_retired_original(lake: Lake) -> None:
     stage(lake, FIRST, "b")
     assert lake.publish(newer) == newer and published_path(newer) in in_data(lake)
     assert lake.coverage(TOPIC).states()[FIRST] is State.LANDED
-    (verdict,) = retire_originals(lake, [Retirement(Seals(lake).read(TOPIC)[0], (newer,))])
+    (verdict,) = retire_originals(lake, [SealedOriginals(Seals(lake).read(TOPIC)[0], (newer,))])
     assert verdict.move is Move.RETIRED and published_path(first) not in in_data(lake)
     stage(lake, FIRST, "a")  # both attempts are still there, and stage what they would publish
     stage(lake, FIRST, "b")
     lake.publish(first)
     lake.publish(newer)
     assert published_path(first) not in in_data(lake)
-    assert find_retired(TOPIC, lake.store.list(f"retired/{TOPIC}"), ())[FIRST][0] == 1
+    assert find_retired(TOPIC, lake.store.list(f"retired/{TOPIC}"), (), ())[FIRST][0] == 1
 
 
 def newer_of(lake: Lake, manifest: Manifest) -> Manifest:
@@ -177,7 +214,7 @@ def test_a_name_that_a_later_revision_left_is_not_taken(lake: Lake) -> None:
     """[R-73] Of a range that was replaced first and retired then, a stale attempt brings nothing back."""
     seal, (first, _) = sealed(lake)
     newer = newer_of(lake, first)
-    assert [v.move for v in retire_originals(lake, [Retirement(seal, (newer,))])] == [Move.RETIRED]
+    assert [v.move for v in retire_originals(lake, [SealedOriginals(seal, (newer,))])] == [Move.RETIRED]
     stage(lake, FIRST, "a")
     assert lake.publish(first) == newer and published_path(first) not in in_data(lake)
 
@@ -191,7 +228,7 @@ def test_what_is_replaced_after_it_was_planned_stays(lake: Lake) -> None:
     assert [(v.move, v.reason) for v in verdicts] == [(Move.KEPT, "it was replaced meanwhile"), (Move.RETIRED, None)]
     restoring = plan_restoration(TOPIC, lake)
     newer = newer_of(lake, second)
-    assert [v.move for v in restore_originals(lake, restoring)] == [Move.KEPT]
+    assert [v.move for v in restore_originals(lake, retired_sources(restoring))] == [Move.KEPT]
     assert published_path(newer) in in_data(lake) and seal.ranges == (FIRST, SECOND)
 
 

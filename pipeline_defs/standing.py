@@ -1,0 +1,119 @@
+"""Where the rows of landed ranges stand, as files to read and digests to hold them against.
+
+A range has a file of its own, published or retired; where that was swept, its rows are cut out of the sealed file that has
+them, whose digest is checked first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .core.errors import SealedFileGone
+from .core.manifest import Manifest
+from .core.offsets import OffsetRange
+from .core.seal import Seal
+from .core.sealing import Holders
+from .edges import parquet
+from .edges.lake import Lake
+from .edges.seals import Seals, sealed_path
+
+TRIES = 3  # at a file that is retired, restored or swept between being found and being read
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile:
+    """Is a file on this machine with the rows of a landed range: its own, or a cut out of a sealed file."""
+
+    path: Path
+    is_cut: bool
+
+    def is_of(self, manifest: Manifest) -> bool:
+        """Says whether it is what was landed: byte for byte, or out of a sealed file, which was held against its seal."""
+        return self.is_cut or parquet.digest(self.path) == manifest.digest
+
+
+@contextmanager
+def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
+    """Gives a file to read for each range, for a while; raises `SealedFileGone` where a swept one's rows are nowhere."""
+    files: dict[OffsetRange, LandedFile] = {}
+    swept: list[Manifest] = []
+    with ExitStack() as opened:
+        for manifest in manifests:
+            own = lake.own_path(manifest)
+            if own is None:
+                swept.append(manifest)
+            else:
+                files[manifest.offsets] = LandedFile(opened.enter_context(lake.local_copy(own)), is_cut=False)
+        if swept:
+            files |= opened.enter_context(_cut_files(swept, lake))
+        yield files
+
+
+@contextmanager
+def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
+    digests = Digests(lake)
+    staging = (lake.store.local_root or Path(tempfile.gettempdir())) / "staging"
+    staging.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=staging, prefix="cut-") as folder:
+        files = {}
+        for manifest in manifests:
+            seal = digests.holder(manifest)
+            path = Path(folder) / f"{manifest.offsets.key}.parquet"
+            with lake.local_copy(sealed_path(seal)) as sealed:
+                parquet.cut(sealed, manifest.offsets, path)
+            files[manifest.offsets] = LandedFile(path, is_cut=True)
+        yield files
+
+
+class Digests:
+    """Reads digests of landed ranges; of the sealed files that have the rows of swept ones each is read once."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._holders: dict[str, Holders] = {}
+        self._sealed: dict[str, str] = {}
+
+    def of(self, manifest: Manifest) -> str | None:
+        """Is the digest of a range's file; the manifest's where a sealed file has its rows; none where it is not there."""
+        if manifest.file is None:
+            return manifest.digest
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                own = self._lake.own_path(manifest)
+                if own is None:
+                    return self._of_swept(manifest)
+                if not self._lake.store.exists(own):
+                    return None
+                with self._lake.local_copy(own) as file:
+                    return parquet.digest(file)
+        return None
+
+    def holder(self, manifest: Manifest) -> Seal:
+        """Is the sealed file that has the rows of a swept range, as its seal says; raises `SealedFileGone` where none has."""
+        topic, seals = manifest.topic, Seals(self._lake)
+        if topic not in self._holders:
+            self._holders[topic] = seals.read_holders(topic)
+        seal = seals.holder(topic, manifest.offsets, manifest.revision, self._holders[topic])
+        path = sealed_path(seal)
+        if path not in self._sealed:
+            with self._lake.local_copy(path) as sealed:
+                self._sealed[path] = parquet.digest(sealed)
+        if self._sealed[path] != seal.file.sha256:
+            raise SealedFileGone(
+                f"the original of range {manifest.offsets.text(topic)} was swept, and the sealed file that has its rows was "
+                f"changed: {self._lake.store.url(path)} has sha256 {self._sealed[path]}, expected {seal.file.sha256}; restore "
+                "it from a backup",
+                topic=topic,
+            )
+        return seal
+
+    def _of_swept(self, manifest: Manifest) -> str | None:
+        try:
+            self.holder(manifest)
+        except SealedFileGone:
+            return None
+        return manifest.digest

@@ -1,0 +1,116 @@
+"""Swept originals: retired files that are given up, since a sealed file has their rows, and that are made again from it.
+
+A word in `swept/` comes before the file goes, and stays. From then on a sealed file is where the range's rows are read, and
+the last one that has them is never deleted. Invariant: no row is deleted that stands nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .core.errors import SealedFileGone
+from .core.manifest import Manifest
+from .core.originals import Move, MoveVerdict, SealedOriginals, Sweep, plan_sweeping
+from .core.seal import Seal
+from .edges import parquet
+from .edges.footer import canonicalize
+from .edges.lake import Lake, published_path
+from .edges.layout import manifest_path, retired_path
+from .edges.seals import sealed_path
+from .edges.spark_files import SparkFiles
+from .originals import changed_seal, read_used, why_differs
+from .settings import code_version
+from .standing import Digests
+from .steps import StepWatcher, no_step
+
+
+def plan_sweep(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[SealedOriginals]:
+    """Plans which retired originals to give up now, by sealed file; writes nothing."""
+    return plan_sweeping(lake.coverage(topic), read_used(topic, lake), now_ms - int(older_than_seconds * 1000))
+
+
+def sweep_originals(
+    lake: Lake, plans: Sequence[SealedOriginals], now_ms: int, on_step: StepWatcher = no_step
+) -> Iterator[MoveVerdict]:
+    """Gives up the retired originals that were planned; yields what became of each. Whoever dies at it is followed by any.
+
+    Before, the sealed file has the digest of its seal, and the very rows of each original. The word comes first, then it is
+    asked once more whether readers use that sealed file, then the retired file goes.
+    """
+    for plan in plans:
+        reason = changed_seal(plan.seal, lake)
+        said = [(manifest, reason or _say(lake, plan.seal, manifest, now_ms)) for manifest in plan.manifests]
+        on_step("sweep_said", key=plan.seal.offsets.key)
+        is_used = plan.seal in read_used(plan.seal.topic, lake)
+        for manifest, why_not in said:
+            kept = why_not or (_sweep(lake, manifest) if is_used else "its sealed file was superseded meanwhile")
+            if kept is None:
+                on_step("original_swept", key=manifest.offsets.key)
+            yield MoveVerdict(manifest.offsets, Move.KEPT if kept else Move.SWEPT, kept)
+
+
+def find_originals(lake: Lake, manifests: Sequence[Manifest], files: SparkFiles) -> Iterator[tuple[Manifest, str]]:
+    """Yields each retired original with where it lies; those that were swept last, made again."""
+    swept = [manifest for manifest in manifests if lake.own_path(manifest) is None]
+    yield from ((manifest, retired_path(manifest)) for manifest in manifests if manifest not in swept)
+    yield from make_again(lake, swept, files)
+
+
+def make_again(lake: Lake, originals: Sequence[Manifest], files: SparkFiles) -> Iterator[tuple[Manifest, str]]:
+    """Has Spark make swept originals again; yields each with where it lies, for as long as nobody asks for the next.
+
+    Of another Spark the bytes may be others: whoever takes one holds it against its digest. Raises `SealedFileGone` where the
+    rows of one are nowhere, before any is made.
+    """
+    digests, by_seal = Digests(lake), dict[str, list[Manifest]]()
+    for manifest in originals:
+        by_seal.setdefault(sealed_path(digests.holder(manifest)), []).append(manifest)
+    for path, manifests in by_seal.items():
+        assert lake.store.local_root is not None, "on an object store nothing is ever swept"
+        staging = lake.store.local_root / "staging"
+        staging.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=staging, prefix="restore-") as folder:
+            ranges = [manifest.offsets for manifest in manifests]
+            made = files.cut(path, lake.store.local_root / path, ranges, Path(folder) / "cut")
+            for manifest in manifests:
+                if manifest.offsets not in made:
+                    raise SealedFileGone(f"{path} has no row of range {manifest.offsets.text(manifest.topic)}")
+                canonicalize(made[manifest.offsets])
+                yield manifest, made[manifest.offsets].relative_to(lake.store.local_root).as_posix()
+
+
+def _say(lake: Lake, seal: Seal, manifest: Manifest, now_ms: int) -> str | None:
+    """Says that a retired original is given up, once the sealed file is seen to have its rows; returns why not."""
+    own, sealed = retired_path(manifest), sealed_path(seal)
+    if not lake.store.exists(own):
+        return "its file is not there"
+    with lake.local_copy(own) as file, lake.local_copy(sealed) as merged:
+        if reason := why_differs(parquet.digest(file), manifest.digest, "retired file"):
+            return reason
+        if difference := parquet.differing_from_range(file, merged, manifest.offsets):
+            return f"the sealed file has other rows: {difference}"
+    word = Sweep(
+        manifest.topic,
+        manifest.offsets.key,
+        manifest.revision,
+        manifest.digest,
+        sealed,
+        seal.file.sha256,
+        code_version(),
+        now_ms,
+    )
+    lake.give_up(manifest, word.to_json())
+    return None
+
+
+def _sweep(lake: Lake, manifest: Manifest) -> str | None:
+    """Takes a retired original away of which it was said before; returns why not."""
+    with lake.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
+        if lake.is_replaced(manifest):
+            return "it was replaced meanwhile"
+        if lake.store.exists(published_path(manifest)):
+            return "it was restored meanwhile"
+        lake.store.delete_folder(retired_path(manifest))
+    return None
