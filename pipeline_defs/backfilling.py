@@ -21,11 +21,12 @@ from .core.offsets import OffsetRange
 from .core.selection import Selection, choose_failed, choose_times
 from .daemons import HEARTBEAT_SECONDS, is_silent, read_silence
 from .moments import time_text
-from .projection import read_order, read_tried, register_keys
+from .projection import read_order, register_keys
 from .raw_asset import land_config
 from .resources import Edges
 from .siblings import BACKFILL_TAG
 from .topics import REDO_TAG, Duty, Topic
+from .tries import read_tried
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000

@@ -15,6 +15,7 @@ from .backfilling import select_failed, select_times
 from .core.coverage import Coverage
 from .core.decoding import choose_dead, choose_outdated, choose_schema
 from .core.errors import Refused
+from .core.offsets import OffsetRange
 from .core.selection import (
     NOTHING_DONE,
     Selection,
@@ -27,17 +28,26 @@ from .core.selection import (
 from .deriving import read_due
 from .landing import find_ranges
 from .moments import parse_time, time_text
-from .projection import read_order, read_tried
+from .projection import read_order
 from .resources import Edges
 from .topics import Topic
+from .tries import read_tried
 
 MINUTE_MS = 60_000
 _DECODED_WAYS = {"schema", "dead", "outdated"}
+_OF_DECODED = {
+    "schema": "decoded with that schema id",
+    "dead": "with dead letters",
+    "outdated": "that an older decoder has decoded",
+    "missing": "that waits to be decoded",
+}
 _EXPECTED = {
     "options": "--all, --failed, --missing, --key, --offsets, --last-minutes, --schema, --dead, --outdated, "
     "or --from-time with --to-time",
     "config": "last_minutes, between, missing, failed or offsets",
+    "decode": "--due, --partition, --dead, --outdated or --schema",
 }
+_CALLED = {"decode": {"missing": "due", "key": "partition"}}  # ways that are said in other words there
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class Choice:
     dead: bool = False
     outdated: bool = False
     decoded: bool = False
-    said_in: Literal["options", "config"] = "options"
+    said_in: Literal["options", "config", "decode"] = "options"
 
     @property
     def way(self) -> str:
@@ -82,7 +92,8 @@ class Choice:
         }
         ways = [way for way, is_given in given.items() if is_given]
         if len(ways) != 1:
-            found = f"by {' and '.join(ways)}" if ways else "by nothing"
+            called = _CALLED.get(self.said_in, {})
+            found = f"by {' and '.join(called.get(way, way) for way in ways)}" if ways else "by nothing"
             raise Refused(
                 f"ranges are chosen {found}, expected exactly one of {_EXPECTED[self.said_in]}; {NOTHING_DONE}"
             )
@@ -108,7 +119,7 @@ class Choice:
 
     def spelled(self, name: str) -> str:
         """Is a name as the person has written it: an option, or a key of the config."""
-        return f"--{name.replace('_', '-')}" if self.said_in == "options" else name
+        return f"--{name.replace('_', '-')}" if self.said_in != "config" else name
 
     def times(self, now_ms: int) -> tuple[int, int]:
         """Is the time that is meant, `[start, end)` in ms since 1970."""
@@ -159,17 +170,20 @@ def _select_decoded(
     choice: Choice, topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance
 ) -> Selection:
     """Selects by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
-    known = edges.decodings.read(topic.name)
-    if choice.way == "schema":
-        return choose_keys(coverage, choose_schema(known, choice.schema_id or ""), "decoded with that schema id")
-    if choice.way == "dead":
-        return choose_keys(coverage, choose_dead(known), "with dead letters")
-    if choice.way == "outdated":
-        current = topic.decode.fingerprint if topic.decode else ""
-        return choose_keys(coverage, choose_outdated(known, current), "that an older decoder has decoded")
-    due = read_due(topic, edges)
     if choice.way == "failed":
         tried = read_tried(instance, topic.decoding, read_order(instance, topic))
-        due = [offsets for offsets in due if offsets in tried and tried[offsets].attempts]
-        return choose_keys(coverage, due, "whose decoding has failed")
-    return choose_keys(coverage, due, "that waits to be decoded")
+        failed = [offsets for offsets in read_due(topic, edges) if offsets in tried and tried[offsets].attempts]
+        return choose_keys(coverage, failed, "whose decoding has failed")
+    return choose_keys(coverage, find_decoded(choice, topic, edges), _OF_DECODED[choice.way])
+
+
+def find_decoded(choice: Choice, topic: Topic, edges: Edges) -> list[OffsetRange]:
+    """Finds what a person means by what is known of decoded ranges: what waits, or what is decoded and how; may be none."""
+    if choice.way == "missing":
+        return read_due(topic, edges)
+    known = edges.decodings.read(topic.name)
+    if choice.way == "schema":
+        return choose_schema(known, choice.schema_id or "")
+    if choice.way == "dead":
+        return choose_dead(known)
+    return choose_outdated(known, topic.decode.fingerprint if topic.decode else "")

@@ -15,21 +15,20 @@ from .core.calendar import days_between, parse_day
 from .core.day_dispatch import DayRequest, plan_day_requests
 from .core.day_verdicts import DayDecided, DayVerdict
 from .core.days import Days
-from .core.dispatch import NEVER_TRIED, Tried
 from .days import read_days, read_facts
 from .days_asset import day_event
 from .deriving import is_backlog
 from .projection import (
     ACTIVE,
-    FAILED,
     RANGE_END,
     RANGE_START,
     fail_dead_runs,
     is_run_of,
-    read_recent_runs,
 )
 from .resources import Edges
+from .runs import run_request
 from .topics import Duty, Topic
+from .tries import read_tried_by
 
 TICK_SECONDS = 10
 EVENTS_PER_TICK = 50
@@ -82,9 +81,9 @@ def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges:
         event = day_event(topic, DayVerdict(day, DayDecided.UP_TO_DATE, facts), facts, edges)
         instance.report_runless_asset_event(event)
     due = [update.day for update in situation.updates(days, now_ms)]
-    tried = read_tried_days(instance, topic.daily)
+    tried = read_tried_by(instance, topic.daily, days_of)
     last_ended_ms = max((each.last_ended_ms for each in tried.values()), default=0)
-    ask = [] if is_backlog(topic, edges, last_ended_ms) else due
+    ask = [] if is_backlog(situation.decoded, edges, last_ended_ms) else due
     requests = plan_day_requests(ask, held, tried, now_ms)
     newest_ms = max((each.provenance.landed_at_ms for each in situation.decodings.values()), default=0)
     return DaysTick(tuple(requests), len(due), len(unseen), newest_ms)
@@ -92,35 +91,13 @@ def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges:
 
 def day_run_request(topic: Topic, request: DayRequest, newest_ms: int) -> dg.RunRequest:
     """Is the run that brings the days of a request up to date."""
-    run_key = request.run_key(topic.name, newest_ms)
-    if len(request.days) == 1:
-        return dg.RunRequest(run_key=run_key, partition_key=request.days[0], tags=topic.daily.tags)
-    return dg.RunRequest(run_key=run_key, tags=topic.daily.tags | range_tags(request))
-
-
-def range_tags(request: DayRequest) -> dict[str, str]:
-    """Are the tags by which Dagster lets a run have all days between two."""
-    return {RANGE_START: request.days[0], RANGE_END: request.days[-1]}
+    return run_request(request.run_key(topic.name, newest_ms), request.days, topic.daily.tags)
 
 
 def read_held_days(instance: dg.DagsterInstance, duty: Duty) -> set[str]:
     """Reads which days active runs hold, however they were launched."""
     runs = instance.get_runs(RunsFilter(statuses=ACTIVE))
     return {day for run in runs if is_run_of(run, duty) for day in days_of(run)}
-
-
-def read_tried_days(instance: dg.DagsterInstance, duty: Duty) -> dict[str, Tried]:
-    """Reads of each day how the recent runs ended that covered it: failures count until a run of it succeeds."""
-    tried: dict[str, Tried] = {}
-    ended = (
-        (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
-        for record in read_recent_runs(instance, duty)
-    )
-    for ended_ms, run in sorted(ended, key=lambda each: each[0]):
-        for day in days_of(run):
-            before = tried.get(day, NEVER_TRIED)
-            tried[day] = before.then_failed(run.run_id, ended_ms) if run.status in FAILED else Tried(0, ended_ms)
-    return tried
 
 
 def days_of(run: DagsterRun) -> Iterator[str]:

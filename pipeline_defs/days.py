@@ -21,7 +21,7 @@ from .core.offsets import OffsetRange
 from .edges import event_time as times
 from .edges import parquet
 from .edges.days import DayFiles, day_path
-from .edges.decodings import Decodings, decoded_path
+from .edges.decodings import DecodedRanges, Decodings, decoded_path
 from .edges.footer import add_note, canonicalize
 from .edges.lake import Lake
 from .edges.spark_days import DAY, SparkDays
@@ -48,16 +48,21 @@ class DayTools:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Is what there is of a topic's days: its decoded ranges, which days they touch, and the days' files.
+    """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
 
     `moving` are ranges that are decoded anew and not published yet; `uncounted` those that nobody has counted by day.
     """
 
-    decodings: Mapping[OffsetRange, Decoding]
+    decoded: DecodedRanges
     counts: Mapping[OffsetRange, Mapping[str, int]]
     states: Mapping[str, DayState]
     moving: frozenset[OffsetRange]
     uncounted: int
+
+    @property
+    def decodings(self) -> Mapping[OffsetRange, Decoding]:
+        """Are the documents of the ranges that can be read."""
+        return self.decoded.visible
 
     @property
     def days(self) -> set[str]:
@@ -77,9 +82,8 @@ def read_days(
     The files are read before the documents: then a document is at least as new as what a file was made from.
     """
     states = files.read_states(topic)
-    known = decodings.read(topic)
-    published = decodings.read_published(topic, known)
-    visible = {offsets: each for offsets, each in known.items() if offsets in published}
+    decoded = decodings.read_ranges(topic)
+    visible = decoded.visible
     counts = files.read_counts(topic, visible, days.event_time)
     lacking = sorted(visible.keys() - counts.keys())
     if lacking:
@@ -88,8 +92,8 @@ def read_days(
     for offsets in lacking[:count_at_most]:
         counts[offsets] = files.count(visible[offsets], days.event_time)
     uncounted = lacking[len(lacking[:count_at_most]) :]
-    moving = frozenset((known.keys() - published) | set(uncounted))
-    return Situation(visible, counts, states, moving, len(uncounted))
+    moving = frozenset(decoded.held | set(uncounted))
+    return Situation(decoded, counts, states, moving, len(uncounted))
 
 
 def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools) -> Iterator[DayVerdict]:
@@ -149,7 +153,7 @@ def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> D
     """Reads the facts of a day's file as it stands, of which the documents say what went in."""
     ranges = [offsets for offsets, days in sorted(situation.counts.items()) if day in days]
     with files.lake.local_copy(day_path(topic, day)) as file:
-        return _facts(file, day, ranges, situation.decodings)
+        return _facts(file, day, ranges, situation.decoded.known)
 
 
 def _facts(file: Path, day: str, ranges: Sequence[OffsetRange], decodings: Mapping[OffsetRange, Decoding]) -> DayFacts:

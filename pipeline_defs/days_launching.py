@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import dagster as dg
 
 from .core.day_dispatch import plan_day_requests
-from .day_due import range_tags
 from .definitions import build_defs
 from .launching import QUIET, reason_of, was_interrupted
 from .projection import fail_dead_runs
 from .resources import Edges
+from .runs import range_tags, single_key
 from .topics import REDO_TAG, Topic
 
 
@@ -43,13 +43,12 @@ def update_through_dagster(
     gap = {"gap_days": 1} if redo else {}
     job = build_defs(edges, topics=topics).resolve_job_def(topic.days_job)
     for request in plan_day_requests(days, frozenset(), {}, edges.now_ms(), **gap):
-        is_single = len(request.days) == 1
         tags = {**topic.daily.tags, REDO_TAG: "yes" if redo else "no"}
         result = job.execute_in_process(
             instance=instance,
             raise_on_error=False,
-            partition_key=request.days[0] if is_single else None,
-            tags=tags if is_single else tags | range_tags(request),
+            partition_key=single_key(request.days),
+            tags=tags | range_tags(request.days),
             run_config=QUIET,
         )
         if was_interrupted(instance, result.run_id):

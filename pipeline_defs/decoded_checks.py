@@ -7,7 +7,7 @@ import dagster as dg
 
 from .auditing import Finding
 from .checks import as_result
-from .core.decoding import Decoding, completeness_of, find_due
+from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
 from .edges.decodings import dead_letters_path
 from .edges.duck import Duck
@@ -55,19 +55,19 @@ def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult
 def check_decoded(topic: Topic, edges: Edges) -> Finding:
     """Checks the equation of every range that is decoded; says too how many wait, and how many an older decoder made."""
     coverage = edges.lake.coverage(topic.name)
-    known = edges.decodings.read(topic.name)
-    published = edges.decodings.read_published(topic.name, known)
+    decoded = edges.decodings.read_ranges(topic.name)
+    known = decoded.known
     violations = completeness_of(topic.name, coverage.manifests, known)
     violations += [
         f"range {offsets.text(topic.name)} has a document and its files are not published: decode it again"
-        for offsets in sorted(known.keys() - published)
+        for offsets in sorted(decoded.held)
     ]
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
-        "decoded_ranges": len(published),
+        "decoded_ranges": len(decoded.published),
         "rows": sum(each.rows for each in known.values()),
         "dead_letters": sum(each.dead for each in known.values()),
-        "waiting_ranges": len(find_due(coverage, known, published)),
+        "waiting_ranges": len(decoded.find_due(coverage)),
         "by_an_older_decoder": sum(each.configured != current for each in known.values()),
     }
     return Finding(COMPLETENESS, f"{len(known)} decoded ranges", tuple(violations), facts)

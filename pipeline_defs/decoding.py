@@ -22,7 +22,7 @@ from .edges import parquet
 from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake
 from .landing import find_ranges
-from .staging import match_parts, open_staging, stage_empty
+from .staging import bring, match_parts, open_staging, stage_empty
 from .standing import landed_files
 
 RANGES_PER_JOB = 200
@@ -36,21 +36,20 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     """
     coverage = tools.lake.coverage(topic)
     ranges = find_ranges(topic, keys, coverage)
-    known = tools.decodings.read(topic)
-    published = tools.decodings.read_published(topic, known)
+    decoded = tools.decodings.read_ranges(topic)
     folder, is_local = open_staging(attempt, tools.lake)
-    work = Work(topic, coverage, known, attempt, tools, folder)
+    work = Work(topic, coverage, decoded.known, attempt, tools, folder)
     tools.on_step("find_landed", topic=topic, ranges=len(ranges))
     waiting = []
     for offsets in ranges:
-        manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
+        manifest, decoding = coverage.manifests.get(offsets), decoded.known.get(offsets)
         if manifest is None or not coverage.is_landed(offsets):
             yield decode_failed(
                 offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded"
             )
         elif decoding is None or attempt.redo or not decoding.is_of(manifest):
             waiting.append(manifest)
-        elif offsets in published:
+        elif offsets in decoded.published:
             yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, decoding)
         elif tools.decodings.publish(decoding):
             yield DecodeVerdict(offsets, Decided.ROLLED_FORWARD, decoding)
@@ -75,9 +74,8 @@ def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
 def _sweep_own_staging(work: Work) -> None:
     """Deletes what this attempt staged, unless a document of it still waits to be published."""
     tools = work.tools
-    known = tools.decodings.read(work.topic)
-    ours = {offsets: each for offsets, each in known.items() if each.provenance.attempt == work.attempt.id}
-    if ours.keys() <= tools.decodings.read_published(work.topic, ours):
+    decoded = tools.decodings.read_ranges(work.topic)
+    if all(decoded.known[offsets].provenance.attempt != work.attempt.id for offsets in decoded.held):
         tools.lake.store.delete_folder(f"staging/{work.attempt.id}")
 
 
@@ -150,7 +148,7 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
         return decode_failed(offsets, *violations)
     tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
     for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
-        _bring(part, file, tools.lake)
+        bring(part, file, tools.lake)
     standing = work.known.get(offsets)
     if standing is not None:
         if _is_same(standing, ours, decoded, dead, tools.lake):
@@ -165,14 +163,6 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
     if winner.provenance.attempt != work.attempt.id:
         return DecodeVerdict(offsets, Decided.SUPERSEDED, winner)
     return DecodeVerdict(offsets, Decided.REPLACED if winner.revision else Decided.DECODED, winner)
-
-
-def _bring(part: parquet.PartFile | None, file: StagedFile | None, lake: Lake) -> None:
-    """Brings a staged file to the lake, where Spark did not stage it there, and makes it durable."""
-    if part is not None and file is not None:
-        if lake.store.local_root is None:
-            lake.store.upload(part.path, file.path)
-        lake.store.make_durable(file.path)
 
 
 def _is_same(

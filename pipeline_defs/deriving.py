@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from .core.decoding import Decided, Decoding, find_due
+from .core.decoding import Decided, Decoding
 from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
 from .decoded_asset import decoded_event
-from .projection import RANGE_END, RANGE_START, Order, fail_dead_runs, read_held, read_order, read_tried
+from .edges.decodings import DecodedRanges
+from .projection import Order, fail_dead_runs, read_held, read_order
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
+from .runs import run_request
 from .topics import Topic
+from .tries import read_tried
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
@@ -54,15 +57,14 @@ def build_derive_sensor(topic: Topic) -> dg.SensorDefinition:
 def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> DeriveTick:
     """Runs one tick: what a crash left untold is told, then runs are asked for."""
     coverage = edges.lake.coverage(topic.name)
-    known = edges.decodings.read(topic.name)
-    published = edges.decodings.read_published(topic.name, known)
-    due = find_due(coverage, known, published)
+    decoded = edges.decodings.read_ranges(topic.name)
+    due = decoded.find_due(coverage)
     fail_dead_runs(instance, topic.decoding)
     order = read_order(instance, topic)
     held = read_held(instance, topic.decoding, order).keys()
-    unseen = find_unseen_decoded(topic, order, {*published} - held, instance)
+    unseen = find_unseen_decoded(topic, order, {*decoded.published} - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
-        report_decoded(topic, known[offsets], edges, instance)
+        report_decoded(topic, decoded.known[offsets], edges, instance)
     tried = read_tried(instance, topic.decoding, order)
     requests = plan_requests(order, set(due), held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     return DeriveTick(tuple(requests), len(due), len(unseen))
@@ -72,18 +74,19 @@ def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
     """Reads which landed ranges are to be decoded, in log order; none where the topic is not decoded."""
     if topic.decode is None:
         return []
-    known = edges.decodings.read(topic.name)
-    return find_due(edges.lake.coverage(topic.name), known, edges.decodings.read_published(topic.name, known))
+    coverage = edges.lake.coverage(topic.name)
+    return edges.decodings.read_ranges(topic.name).find_due(coverage)
 
 
-def is_backlog(topic: Topic, edges: Edges, last_ended_ms: int) -> bool:
+def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
     """Says whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
 
     Else each batch of a backlog would have the same days and buckets written anew. It never waits for longer than that.
     """
-    known = edges.decodings.read(topic.name)
-    since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in known.values()), default=0)
-    return edges.now_ms() - since_ms < BACKLOG_SECONDS * 1000 and bool(read_due(topic, edges))
+    since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in decoded.known.values()), default=0)
+    if edges.now_ms() - since_ms >= BACKLOG_SECONDS * 1000:
+        return False
+    return bool(decoded.find_due(edges.lake.coverage(decoded.topic)))
 
 
 def find_unseen_decoded(
@@ -103,9 +106,4 @@ def decode_request(topic: Topic, request: Request, edges: Edges) -> dg.RunReques
     """Is the run that decodes the ranges of a request; its key says when they were landed, which may be anew."""
     landed = edges.lake.coverage(topic.name).manifests
     since_ms = max(landed[offsets].provenance.landed_at_ms for offsets in request.ranges)
-    run_key = f"decode:{request.run_key(topic.name, since_ms)}"
-    tags = topic.decoding.tags
-    if len(request.ranges) == 1:
-        return dg.RunRequest(run_key=run_key, partition_key=request.ranges[0].key, tags=tags)
-    tags |= {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
-    return dg.RunRequest(run_key=run_key, tags=tags)
+    return run_request(f"decode:{request.run_key(topic.name, since_ms)}", request.keys, topic.decoding.tags)

@@ -22,13 +22,13 @@ from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
 from .core.scans import Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
-from .edges.lake import Lake
 from .edges.parquet import PartFile
 from .edges.seals import Seals
 from .reading import claim, split_readable
 from .redo import compare, roll_forward
 from .staging import (
     Staged,
+    bring,
     match_parts,
     open_staging,
     stage_empty,
@@ -226,7 +226,7 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
 
     known = coverage.manifests.get(offsets)
     if known is None:
-        _bring(ours, part, lake)
+        bring(part, ours.file, lake)
         if tools.delivery is Delivery.AT_LEAST_ONCE:
             lake.publish(ours)  # no fence: visible under the attempt's own name, whoever commits
             tools.on_step("publish", key=offsets.key)
@@ -234,19 +234,11 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     if standing.provenance.attempt == run.attempt.id:
         return _publish(ours, Outcome.LANDED, tools)
     if known is not None and not coverage.is_landed(offsets):
-        _bring(ours, part, lake)
+        bring(part, ours.file, lake)
     verdict = compare(standing, ours, part, lake, is_redo=known is not None)
     if verdict.outcome in {Outcome.CHANGED, Outcome.FAILED} and run.attempt.on_change == "replace":
         return _replace(run, ours, part, standing)
     return verdict
-
-
-def _bring(manifest: Manifest, part: PartFile | None, lake: Lake) -> None:
-    """Brings a staged file to the lake, where Spark did not stage it there, and makes it durable."""
-    if part is not None and manifest.file is not None:
-        if lake.store.local_root is None:
-            lake.store.upload(part.path, manifest.file.path)
-        lake.store.make_durable(manifest.file.path)
 
 
 def _publish(ours: Manifest, outcome: Outcome, tools: Tools) -> Verdict:
@@ -266,7 +258,7 @@ def _replace(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest
     if file is None and lake.store.exists(published):
         file = stage_empty(published, ours.offsets.key, ours.offsets, run.attempt, lake)
     newer = replace(ours, file=file, revision=standing.revision + 1)
-    _bring(newer, part, lake)
+    bring(part, newer.file, lake)
     winner = lake.commit_manifest(newer)
     if winner.provenance.attempt != run.attempt.id:
         return compare(winner, ours, part, lake, is_redo=True)

@@ -17,11 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from .attempt import Attempt
-from .core.decoding import Decoding
 from .core.errors import LakeUnavailable
 from .core.latest import BucketFacts, Latest, Update, check_layout, plan_update
 from .core.offsets import OffsetRange
-from .edges.decodings import Decodings, decoded_path
+from .edges.decodings import DecodedRanges, Decodings, decoded_path
 from .edges.lake import Lake
 from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble, common_schema
 from .edges.spark_latest import Inputs, SparkLatest
@@ -57,34 +56,6 @@ class Updated:
     exchanged: Mapping[int, BucketFacts] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Is what is decoded of a topic: all documents, and the ranges of which just what the document says can be read."""
-
-    topic: str
-    known: Mapping[OffsetRange, Decoding]
-    published: AbstractSet[OffsetRange]
-
-    @property
-    def revisions(self) -> dict[OffsetRange, int]:
-        """Are the ranges that can be read, each at its revision."""
-        return {offsets: self.known[offsets].revision for offsets in self.published}
-
-    @property
-    def held(self) -> set[OffsetRange]:
-        """Are the ranges that are decided and not seen yet: what can be read of them is what was there before."""
-        return self.known.keys() - self.published
-
-    @property
-    def has_rows(self) -> bool:
-        """Says whether any record is decoded: without one there are no columns that a file could have."""
-        return any(self.known[offsets].rows for offsets in self.published)
-
-    def state_of(self, offsets: OffsetRange) -> tuple[int, bool] | None:
-        """Is what tells whether the file of a range may have been exchanged since."""
-        return (self.known[offsets].revision, offsets in self.published) if offsets in self.known else None
-
-
 def read_state(topic: str, config: Latest, files: LatestFiles) -> dict[int, BucketFacts]:
     """Reads what each bucket's file says of itself; raises `LatestOutdated` where defs.yaml says another number of them."""
     facts = files.read_facts(topic)
@@ -92,16 +63,14 @@ def read_state(topic: str, config: Latest, files: LatestFiles) -> dict[int, Buck
     return facts
 
 
-def read_decoded(topic: str, decodings: Decodings) -> Decoded:
-    """Reads what is decoded of a topic now."""
-    known = decodings.read(topic)
-    return Decoded(topic, known, decodings.read_published(topic, known))
-
-
 def find_waiting(topic: str, config: Latest, decodings: Decodings, files: LatestFiles) -> Update:
     """Finds what an update would do now; cheap: documents are kept, and so are facts of files that have not changed."""
     facts = read_state(topic, config, files)
-    decoded = read_decoded(topic, decodings)
+    return find_update(config, facts, decodings.read_ranges(topic))
+
+
+def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: DecodedRanges) -> Update:
+    """Finds what an update would do from buckets as they stood to ranges as they were read after them."""
     if not facts and not decoded.has_rows:
         return Update({}, (), ())
     present = {bucket: facts[bucket].applied if bucket in facts else None for bucket in range(config.buckets)}
@@ -156,7 +125,7 @@ class Work:
 def _update_once(work: Work) -> Updated | None:
     """Does what is due; none where nothing is. What it does not bring about, since it was overtaken, is due again."""
     tools, topic = work.tools, work.topic
-    decoded = read_decoded(topic, tools.decodings)
+    decoded = tools.decodings.read_ranges(topic)
     applied = {bucket: each.facts.applied if each.facts else None for bucket, each in work.standing.items()}
     plan = plan_update(applied, decoded.revisions, decoded.held)
     if not plan.targets or not (decoded.has_rows or any(each.rows for each in work.standing.values())):
@@ -167,14 +136,14 @@ def _update_once(work: Work) -> Updated | None:
         paths = {each: copies.enter_context(tools.lake.local_copy(decoded_path(topic, each))) for each in sources}
         tools.on_step("read_decoded", topic=topic, ranges=len(plan.fresh), buckets=len(plan.targets))
         schema, staged = _stage(work, plan, decoded, paths, history)
-    now = read_decoded(topic, tools.decodings)
+    now = tools.decodings.read_ranges(topic)
     if any(decoded.state_of(offsets) != now.state_of(offsets) for offsets in sources):
         tools.on_step("overtaken", topic=topic)  # a file may have been exchanged while it was read: begin again
         return Updated(len(plan.fresh))
     return Updated(len(plan.fresh), _exchange(work, plan, schema, staged))
 
 
-def _history(work: Work, decoded: Decoded) -> set[OffsetRange]:
+def _history(work: Work, decoded: DecodedRanges) -> set[OffsetRange]:
     """Returns every range that can be read, for keys that have lost their winner; read only where there are any."""
     size = work.tools.lake.store.size
     return {offsets for offsets in decoded.published if decoded.known[offsets].rows} | {
@@ -183,7 +152,11 @@ def _history(work: Work, decoded: Decoded) -> set[OffsetRange]:
 
 
 def _stage(
-    work: Work, plan: Update, decoded: Decoded, paths: Mapping[OffsetRange, Path], history: AbstractSet[OffsetRange]
+    work: Work,
+    plan: Update,
+    decoded: DecodedRanges,
+    paths: Mapping[OffsetRange, Path],
+    history: AbstractSet[OffsetRange],
 ) -> tuple[pa.Schema, Mapping[int, StagedBucket]]:
     """Has Spark find the winners of the due buckets; nothing of it is visible."""
     due = [work.standing[bucket] for bucket in plan.targets]

@@ -14,7 +14,7 @@ from .core.latest import Latest
 from .edges.decodings import decoded_path
 from .edges.latest_files import common_schema, differences
 from .edges.spark_latest import Inputs
-from .latest import LatestTools, read_decoded, read_state
+from .latest import LatestTools, read_state
 from .resources import Edges
 from .staging import open_staging
 from .topics import Topic
@@ -50,7 +50,7 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
     try:
         with tools.files.snapshot(topic, [bucket], folder / "seen") as seen:
             present = seen[bucket]
-            decoded = read_decoded(topic, tools.decodings)
+            decoded = tools.decodings.read_ranges(topic)
             if present.facts is None or present.rows is None:
                 return Finding(RECOMPUTED, f"bucket {bucket}, which has no file yet", (), {"keys": 0, "ranges": 0})
             applied = present.facts.applied

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster import RunsFilter
 
-from .core.dispatch import NEVER_TRIED, Tried
+from .core.dispatch import NEVER_TRIED
 from .core.latest import Latest
 from .deriving import is_backlog
-from .latest import find_waiting
-from .projection import ACTIVE, FAILED, fail_dead_runs, is_run_of, read_recent_runs
+from .latest import find_update, read_state
+from .projection import ACTIVE, fail_dead_runs, is_run_of
 from .resources import Edges
-from .topics import Duty, Topic
+from .topics import Topic
+from .tries import read_tried_by
 
 TICK_SECONDS = 10
 
@@ -55,22 +56,12 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
 def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges) -> LatestTick:
     """Runs one tick; a run that is queued or at work, or a failure a moment ago, has it ask for nothing."""
     fail_dead_runs(instance, topic.upserting)
-    due = find_waiting(topic.name, config, edges.decodings, edges.latest_files)
-    tried = read_tried_updates(instance, topic.upserting)
+    facts = read_state(topic.name, config, edges.latest_files)
+    decoded = edges.decodings.read_ranges(topic.name)
+    due = find_update(config, facts, decoded)
+    tried = read_tried_by(instance, topic.upserting, lambda run: [topic.upserting]).get(topic.upserting, NEVER_TRIED)
     is_held = any(is_run_of(run, topic.upserting) for run in instance.get_runs(RunsFilter(statuses=ACTIVE)))
-    is_late = not is_backlog(topic, edges, tried.last_ended_ms)
+    is_late = not is_backlog(decoded, edges, tried.last_ended_ms)
     if not due.targets or is_held or not is_late or not tried.is_due(edges.now_ms()):
         return LatestTick(len(due.targets), len(due.fresh))
     return LatestTick(len(due.targets), len(due.fresh), f"latest:{topic.name}:{tried.last_ended_ms}:{tried.attempts}")
-
-
-def read_tried_updates(instance: dg.DagsterInstance, duty: Duty) -> Tried:
-    """Reads how the recent updates ended: failures count until one succeeds."""
-    tried = NEVER_TRIED
-    ended = (
-        (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
-        for record in read_recent_runs(instance, duty)
-    )
-    for ended_ms, run in sorted(ended, key=lambda each: each[0]):
-        tried = tried.then_failed(run.run_id, ended_ms) if run.status in FAILED else Tried(0, ended_ms)
-    return tried

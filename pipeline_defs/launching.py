@@ -11,14 +11,15 @@ import dagster as dg
 from dagster._core.events import RunFailureReason
 from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 
-from .core.dispatch import Request, plan_requests
+from .core.dispatch import plan_requests
 from .core.offsets import OffsetRange
 from .definitions import build_defs
 from .landing import find_ranges
 from .project import read_dagster_yaml
-from .projection import RANGE_END, RANGE_START, fail_dead_runs, failure_text, read_order, register_keys
+from .projection import fail_dead_runs, failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
+from .runs import range_tags, single_key
 from .settings import find_project
 from .topics import REDO_TAG, Duty, Topic
 
@@ -103,19 +104,13 @@ def _run_ranges(
         result = job.execute_in_process(
             instance=instance,
             raise_on_error=False,
-            partition_key=request.ranges[0].key if len(request.ranges) == 1 else None,
-            tags=tags | _range_tags(request),
+            partition_key=single_key(request.keys),
+            tags=tags | range_tags(request.keys),
             run_config={**QUIET, **run_config},
         )
         if was_interrupted(instance, result.run_id):
             raise KeyboardInterrupt
         yield Launched(result.run_id, request.ranges, result.success, reason_of(result))
-
-
-def _range_tags(request: Request) -> dict[str, str]:
-    if len(request.ranges) == 1:
-        return {}
-    return {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
 
 
 def was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:

@@ -22,10 +22,11 @@ from .core.progress import Silence, Unplanned, find_silences, patience_seconds
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
 from .moments import time_text
-from .projection import Order, read_held, read_order, read_reason, read_tried
+from .projection import Order, read_held, read_order, read_reason
 from .resources import Edges
 from .topics import Topic
 from .transactions import holding_text, open_seconds, read_holding
+from .tries import read_tried
 
 REASON_LENGTH = 600
 

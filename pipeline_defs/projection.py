@@ -16,7 +16,6 @@ import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from .core.coverage import Coverage
-from .core.dispatch import NEVER_TRIED, Tried
 from .core.errors import BadKey
 from .core.lag import PartitionLag, Told, is_lag_news
 from .core.losses import Loss
@@ -26,8 +25,6 @@ from .edges.processes import Process, read_process
 from .topics import WORKER_TAG, Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
-FAILED_RUNS = 500  # looked at by a tick; a range that always fails is tried six times in an hour
-SUCCESSFUL_RUNS = 100
 SHOWN_PARTITIONS = 100
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
@@ -170,7 +167,7 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
     """Reads Dagster's keys in insertion order; none stands for a key that is no range."""
     name = topic.partitions.name
     assert name is not None
-    return [_parsed(key) for key in instance.get_dynamic_partitions(name)]
+    return [parsed(key) for key in instance.get_dynamic_partitions(name)]
 
 
 def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, str]:
@@ -179,42 +176,8 @@ def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[Of
     places = find_places(order)
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
         if is_run_of(run, duty):
-            held |= dict.fromkeys(_ranges_of(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
+            held |= dict.fromkeys(covered_ranges(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
     return held
-
-
-def read_tried(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, Tried]:
-    """Reads of each range how the recent runs ended that covered it: failures count until a run of it succeeds."""
-    ended = sorted(
-        (
-            (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
-            for record in read_recent_runs(instance, duty)
-        ),
-        key=lambda each: each[0],
-    )
-    tried: dict[OffsetRange, Tried] = {}
-    places = find_places(order)
-    for ended_ms, run in ended:
-        for offsets in _ranges_of(run, order, places):
-            before = tried.get(offsets, NEVER_TRIED)
-            has_failed = run.status in FAILED
-            tried[offsets] = before.then_failed(run.run_id, ended_ms) if has_failed else Tried(0, ended_ms)
-    return tried
-
-
-def read_ends_of_runs(instance: dg.DagsterInstance, duty: Duty) -> set[OffsetRange]:
-    """Reads the first and last range of each recent range run: without them nobody could tell what it covered."""
-    tags = (record.dagster_run.tags for record in read_recent_runs(instance, duty))
-    ends = (_parsed(each[name]) for each in tags for name in (RANGE_START, RANGE_END) if name in each)
-    return {offsets for offsets in ends if offsets is not None}
-
-
-def read_recent_runs(instance: dg.DagsterInstance, duty: Duty) -> list[dg.RunRecord]:
-    """Reads the runs of a duty that have ended, the latest of those that failed and of those that did not."""
-    records: list[dg.RunRecord] = []
-    for statuses, limit in ((FAILED, FAILED_RUNS), ([DagsterRunStatus.SUCCESS], SUCCESSFUL_RUNS)):
-        records += instance.get_run_records(RunsFilter(tags=duty.tags, statuses=statuses), limit=limit)
-    return records
 
 
 def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
@@ -279,21 +242,22 @@ Places = Mapping[OffsetRange | None, int]  # of each range, where in that order
 
 def read_ranges_of(run: DagsterRun, order: Order, places: Places) -> list[OffsetRange | None]:
     """Reads what a range run covers, everything between two keys in insertion order; none stands for what is no range."""
-    start, end = _parsed(run.tags.get(RANGE_START, "")), _parsed(run.tags.get(RANGE_END, ""))
+    start, end = parsed(run.tags.get(RANGE_START, "")), parsed(run.tags.get(RANGE_END, ""))
     return [*order[places[start] : places[end] + 1]] if start in places and end in places else []
 
 
-def _ranges_of(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
+def covered_ranges(run: DagsterRun, order: Order, places: Places) -> Iterator[OffsetRange]:
     """Reads the ranges that a run covers: one key, or everything between two keys in insertion order."""
     if RANGE_START not in run.tags or RANGE_END not in run.tags:
-        offsets = _parsed(run.tags.get("dagster/partition", ""))
+        offsets = parsed(run.tags.get("dagster/partition", ""))
         if offsets is not None:
             yield offsets
         return
     yield from (offsets for offsets in read_ranges_of(run, order, places) if offsets is not None)
 
 
-def _parsed(key: str) -> OffsetRange | None:
+def parsed(key: str) -> OffsetRange | None:
+    """Is the range of a key; none where somebody typed what is no range."""
     try:
         return parse_key(key)
     except BadKey:

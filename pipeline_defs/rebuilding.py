@@ -58,11 +58,10 @@ def rebuild_topic(
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
     """Tells Dagster of the decoded ranges that it has no materialisation of; returns how many."""
-    known = edges.decodings.read(topic.name)
-    published = edges.decodings.read_published(topic.name, known)
-    unseen = find_unseen_decoded(topic, read_order(instance, topic), published, instance)
+    decoded = edges.decodings.read_ranges(topic.name)
+    unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.published, instance)
     for offsets in unseen:
-        report_decoded(topic, known[offsets], edges, instance)
+        report_decoded(topic, decoded.known[offsets], edges, instance)
     return len(unseen)
 
 

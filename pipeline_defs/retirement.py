@@ -14,8 +14,9 @@ from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, Bulk
 from .core.coverage import Coverage
 from .core.offsets import OffsetRange
 from .core.retiring import retired
-from .projection import read_ends_of_runs, read_held, read_order, read_tried
+from .projection import read_held, read_order
 from .topics import Topic
+from .tries import read_ends_of_runs, read_tried
 
 KEYS_AT_ONCE = 200  # before it looks again at what is held
 

@@ -1,16 +1,33 @@
-"""What a Dagster run says of the work in it: which keys it selects, who asked for it, and where its steps are logged."""
+"""What a Dagster run says of the work in it: which keys it is asked for or selects, who asked, where its steps are logged."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import dagster as dg
 
 from .attempt import Attempt
+from .projection import RANGE_END, RANGE_START
 from .settings import code_version
 from .steps import StepWatcher
 from .topics import REDO_TAG
+
+
+def run_request(run_key: str, keys: Sequence[str], tags: Mapping[str, str]) -> dg.RunRequest:
+    """Is the request of a run over neighbouring keys: one as such, more as Dagster's range tags, which is what it honours."""
+    return dg.RunRequest(run_key=run_key, partition_key=single_key(keys), tags={**tags, **range_tags(keys)})
+
+
+def single_key(keys: Sequence[str]) -> str | None:
+    """Is the partition key of a run over just one key; none where its tags say which it is over."""
+    return keys[0] if len(keys) == 1 else None
+
+
+def range_tags(keys: Sequence[str]) -> dict[str, str]:
+    """Are the tags by which Dagster lets a run have all keys between two; none for a single one."""
+    return {} if len(keys) == 1 else {RANGE_START: keys[0], RANGE_END: keys[-1]}
 
 
 def selected_keys(context: dg.AssetExecutionContext) -> list[str]:

@@ -17,8 +17,6 @@ from .core.verdicts import Outcome, Verdict
 from .planner import commit_next_step
 from .progress import Situation, held_back, read_situation
 from .projection import (
-    RANGE_END,
-    RANGE_START,
     fail_dead_runs,
     register_keys,
     report_lag,
@@ -27,7 +25,8 @@ from .projection import (
 )
 from .raw_asset import RANGES_PER_RUN, materialization
 from .resources import Edges
-from .topics import TOPIC_TAG, Topic
+from .runs import run_request
+from .topics import Topic
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
@@ -58,7 +57,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
     )
     def plan_and_land(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
         tick = run_tick(topic, context.instance, edges)
-        requests = [run_request(topic, request, edges) for request in tick.requests]
+        requests = [land_request(topic, request, edges) for request in tick.requests]
         edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
         words = {"stalled": tick.stalled, "held back": [each for each in tick.held_back if each not in tick.stalled]}
         stalled = "".join(f"; {what}: {'; '.join(said[:SHOWN])}" for what, said in words.items() if said)
@@ -109,15 +108,11 @@ def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance
     return report_standing(topic, found, ledger, instance, now_ms).violations
 
 
-def run_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:
-    """Is the run of a request: one key as such, more as Dagster's range tags, which is what it really honours."""
-    tags = {TOPIC_TAG: topic.name}
+def land_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:
+    """Is the run that lands the ranges of a request; its key says when they were planned, which may be anew."""
     planned = edges.lake.read_plan_log(topic.name).ranges
-    run_key = request.run_key(topic.name, max(planned[offsets].planned_at_ms for offsets in request.ranges))
-    if len(request.ranges) == 1:
-        return dg.RunRequest(run_key=run_key, partition_key=request.ranges[0].key, tags=tags)
-    tags |= {RANGE_START: request.ranges[0].key, RANGE_END: request.ranges[-1].key}
-    return dg.RunRequest(run_key=run_key, tags=tags)
+    since_ms = max(planned[offsets].planned_at_ms for offsets in request.ranges)
+    return run_request(request.run_key(topic.name, since_ms), request.keys, topic.landing.tags)
 
 
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:

@@ -155,6 +155,14 @@ def stage_empty(path: str, name: str, offsets: OffsetRange, attempt: Attempt, la
         return StagedFile(staged, empty.stat().st_size, parquet.digest(empty), 0, start, start, None, None)
 
 
+def bring(part: parquet.PartFile | None, file: StagedFile | None, lake: Lake) -> None:
+    """Brings a staged file to the lake, where Spark did not stage it there, and makes it durable."""
+    if part is not None and file is not None:
+        if lake.store.local_root is None:
+            lake.store.upload(part.path, file.path)
+        lake.store.make_durable(file.path)
+
+
 def _log_start(topic: str, partition: int, tools: Tools) -> int:
     return tools.kafka.read_watermarks(topic, tools.isolation_level)[partition].earliest
 

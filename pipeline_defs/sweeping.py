@@ -73,7 +73,6 @@ def _needed_by_decodings(lake: Lake, names: set[str]) -> set[str]:
     decodings = Decodings(lake)
     needed: set[str] = set()
     for topic in decodings.read_topics():
-        known = decodings.read(topic)
-        waiting = known.keys() - decodings.read_published(topic, known)
-        needed |= names & {known[offsets].provenance.attempt for offsets in waiting}
+        decoded = decodings.read_ranges(topic)
+        needed |= names & {decoded.known[offsets].provenance.attempt for offsets in decoded.held}
     return needed

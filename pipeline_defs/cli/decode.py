@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from ..choosing import Choice, find_decoded
 from ..core.decoders import Decode
-from ..core.decoding import choose_dead, choose_outdated, choose_schema, find_due
-from ..core.errors import EmptySelection, RangesFailed, Refused
+from ..core.errors import RangesFailed, Refused
 from ..core.offsets import OffsetRange
 from ..decoded_checks import read_dead_letters
 from ..landing import find_ranges
@@ -20,12 +20,10 @@ from ..topics import Topic
 from .progress import progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
 
-KINDS = "--due, --partition KEY, --dead, --outdated or --schema ID"
-
 
 @click.command()
 @click.argument("topic")
-@click.option("--due", is_flag=True, help="What is landed and not decoded as it is landed now.")
+@click.option("--due", "missing", is_flag=True, help="What is landed and not decoded as it is landed now.")
 @click.option("--partition", "keys", multiple=True, metavar="KEY", help="This range, again if it is decoded.")
 @click.option("--dead", is_flag=True, help="Ranges with dead letters, again.")
 @click.option("--outdated", is_flag=True, help="Ranges that another decoder than that of defs.yaml has decoded, again.")
@@ -42,7 +40,8 @@ def decode(topic: str, **chosen: Any) -> None:
     configured, edges = find_topic(topic), open_edges()
     check_decodes(configured)
     edges.check_lake()
-    ranges = _choose(configured, chosen, edges)
+    choice = Choice(**chosen, decoded=True, said_in="decode")
+    ranges = _find(choice, configured, edges)
     if not ranges:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
@@ -50,7 +49,7 @@ def decode(topic: str, **chosen: Any) -> None:
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
         edges.watch_step = lambda step, **_: shown.advance() if step == "reported_decoded" else None
-        for launched in decode_through_dagster(configured, ranges, edges, instance, redo=not chosen["due"]):
+        for launched in decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo):
             verb = "decoded" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
             if not launched.succeeded:
@@ -69,23 +68,10 @@ def check_decodes(topic: Topic) -> Decode:
     return topic.decode
 
 
-def _choose(topic: Topic, chosen: dict[str, Any], edges: Edges) -> Sequence[OffsetRange]:
-    given = [name for name, value in chosen.items() if value]
-    if len(given) != 1:
-        found = " and ".join(given) or "nothing"
-        raise EmptySelection(
-            f"ranges of topic {topic.name} are chosen by {found}, expected one of {KINDS}; nothing was decoded"
-        )
-    coverage, known = edges.lake.coverage(topic.name), edges.decodings.read(topic.name)
-    if chosen["keys"]:
-        return find_ranges(topic.name, chosen["keys"], coverage)
-    if chosen["dead"]:
-        return choose_dead(known)
-    if chosen["outdated"]:
-        return choose_outdated(known, check_decodes(topic).fingerprint)
-    if chosen["schema_id"]:
-        return choose_schema(known, chosen["schema_id"])
-    return find_due(coverage, known, edges.decodings.read_published(topic.name, known))
+def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
+    if choice.way == "key":
+        return find_ranges(topic.name, choice.keys, edges.lake.coverage(topic.name))
+    return find_decoded(choice, topic, edges)
 
 
 @click.command(name="dead-letters")

@@ -58,6 +58,11 @@ class Request:
     attempt: int
     last_ended_ms: int = 0
 
+    @property
+    def keys(self) -> list[str]:
+        """Are the keys of its ranges."""
+        return [offsets.key for offsets in self.ranges]
+
     def run_key(self, topic: str, planned_at_ms: int = 0) -> str:
         """Is unique to topic, ranges and attempt, and the same for each tick that asks for the same.
 

@@ -10,9 +10,12 @@ Of a new revision the decoded rows are seen first: a row that is no dead letter 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
-from ..core.decoding import Decoding
+from ..core.coverage import Coverage
+from ..core.decoding import Decoding, find_due
 from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
@@ -20,6 +23,43 @@ from .lake import Lake
 from .store import Answer
 
 DECODED, DEAD_LETTERS = "decoded", "dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRanges:
+    """Is what is decoded of a topic: all documents, and the ranges of which just what the document says can be read."""
+
+    topic: str
+    known: Mapping[OffsetRange, Decoding]
+    published: AbstractSet[OffsetRange]
+
+    @property
+    def visible(self) -> dict[OffsetRange, Decoding]:
+        """Are the documents of the ranges that can be read."""
+        return {offsets: decoding for offsets, decoding in self.known.items() if offsets in self.published}
+
+    @property
+    def revisions(self) -> dict[OffsetRange, int]:
+        """Are the ranges that can be read, each at its revision."""
+        return {offsets: self.known[offsets].revision for offsets in self.published}
+
+    @property
+    def held(self) -> set[OffsetRange]:
+        """Are the ranges that are decided and not seen yet: what can be read of them is what was there before."""
+        return self.known.keys() - self.published
+
+    @property
+    def has_rows(self) -> bool:
+        """Says whether any record is decoded: without one there are no columns that a file could have."""
+        return any(self.known[offsets].rows for offsets in self.published)
+
+    def state_of(self, offsets: OffsetRange) -> tuple[int, bool] | None:
+        """Is what tells whether the file of a range may have been exchanged since."""
+        return (self.known[offsets].revision, offsets in self.published) if offsets in self.known else None
+
+    def find_due(self, coverage: Coverage) -> list[OffsetRange]:
+        """Finds the landed ranges that are not decoded as they are landed now, in log order."""
+        return find_due(coverage, self.known, self.published)
 
 
 class Decodings:
@@ -41,16 +81,20 @@ class Decodings:
         decodings = (self._read(path) for path in newest.values())
         return {decoding.offsets: decoding for decoding in decodings}
 
-    def read_published(self, topic: str, decodings: dict[OffsetRange, Decoding]) -> set[OffsetRange]:
-        """Reads which decodings can be seen: each file of them stands under its final name, and it is of this revision."""
-        store = self.lake.store
+    def read_ranges(self, topic: str) -> DecodedRanges:
+        """Reads what is decoded of a topic now: documents, and of which of them each file can be seen.
+
+        A file can be where it stands under its final name, and is of this revision.
+        """
+        decodings, store = self.read(topic), self.lake.store
         sizes = store.list(f"{DECODED}/{topic}") | store.list(f"{DEAD_LETTERS}/{topic}")
-        return {
+        published = {
             offsets
             for offsets, decoding in decodings.items()
             if all(sizes.get(path) == file.bytes for path, file in _files(decoding))
             and not (decoding.revision and any(store.exists(file.path) for _, file in _files(decoding)))
         }
+        return DecodedRanges(topic, decodings, published)
 
     def commit(self, decoding: Decoding) -> Decoding:
         """Decides what became of a range; returns the document that stands, ours or the one that was there first."""

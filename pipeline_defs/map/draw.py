@@ -13,9 +13,10 @@ import dagster as dg
 from ..core.errors import BrokerUnavailable, Refused, UnknownTopic
 from ..core.losses import all_losses
 from ..core.picture import Picture, draw_picture
-from ..projection import read_order, read_tried
+from ..projection import read_order
 from ..resources import Edges
 from ..topics import Topic
+from ..tries import read_tried
 from .page import page
 
 

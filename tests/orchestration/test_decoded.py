@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner, Result
 from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.backfilling import launch_backfill
-from pipeline_defs.choosing import Choice, select_ranges
+from pipeline_defs.choosing import Choice, find_decoded, select_ranges
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
-from pipeline_defs.core.errors import EmptySelection
+from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.deriving import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.launching import Launched, decode_through_dagster
+from pipeline_defs.resources import Edges
 from tests.support.world import World
 
 
@@ -138,6 +141,30 @@ def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> No
     assert chosen(every=True) == everything
 
 
+def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One way exactly, called as its options are; where that finds nothing, the command says so and is content."""
+    module = importlib.import_module("pipeline_defs.cli.decode")  # the package has the command itself by this name
+    monkeypatch.setattr(module, "open_edges", lambda: decoded.edges)
+    monkeypatch.setattr(module, "find_topic", lambda name: decoded.topic)
+
+    def run(*options: str) -> Result:
+        return CliRunner().invoke(module.decode, [decoded.name, *options])
+
+    for options, found in ((), "by nothing"), (("--due", "--partition", "0-0-100"), "by due and partition"):
+        refused = run(*options).exception
+        assert isinstance(refused, Refused)
+        assert f"chosen {found}, expected exactly one of --due, --partition, --dead, --outdated or" in str(refused)
+    for options in ("--dead",), ("--outdated",), ("--schema", "7"):
+        nothing = run(*options)
+        assert (nothing.exit_code, nothing.output) == (0, f"nothing of {decoded.name} is to be decoded\n")
+    choice = Choice(missing=True, decoded=True, said_in="decode")
+    assert find_decoded(choice, decoded.topic, decoded.edges) == [*decoded.coverage.log.ranges], "the control"
+    decoded.decode()
+    assert run("--due").output == f"nothing of {decoded.name} is to be decoded\n"
+    choice = Choice(dead=True, said_in="decode")
+    assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.edges)] == [True]
+
+
 def test_a_backfill_of_dead_letters_is_one_of_the_decoded_asset(decoded: World) -> None:
     """What is launched is a Dagster backfill of the decoded asset, of just these ranges, and of no raw one."""
     decoded.decode()
@@ -154,15 +181,19 @@ def test_a_backfill_of_dead_letters_is_one_of_the_decoded_asset(decoded: World) 
 
 def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(decoded: World) -> None:
     """Days and latest records are not written anew for each batch of a backlog, and never wait for more than two minutes."""
-    topic, edges = decoded.topic, decoded.edges
-    assert not is_backlog(topic, edges, 0), "nothing is decoded yet: there is nothing to wait for"
+    edges = decoded.edges
+
+    def waits(last_ended_ms: int, edges: Edges = edges) -> bool:
+        return is_backlog(edges.decodings.read_ranges(decoded.name), edges, last_ended_ms)
+
+    assert not waits(0), "nothing is decoded yet: there is nothing to wait for"
     first, *others = (offsets.key for offsets in decoded.coverage.log.ranges)
     decoded.decode([first])
-    assert is_backlog(topic, edges, 0)
-    assert is_backlog(topic, edges, edges.now_ms())
-    assert not is_backlog(topic, edges, edges.now_ms() - 121_000), "the last update is old"
+    assert waits(0)
+    assert waits(edges.now_ms())
+    assert not waits(edges.now_ms() - 121_000), "the last update is old"
     late = dataclasses.replace(edges)
     late.now_ms = lambda: edges.now_ms() + 121_000
-    assert not is_backlog(topic, late, 0), "it has waited for long enough"
+    assert not waits(0, late), "it has waited for long enough"
     decoded.decode(others)
-    assert not is_backlog(topic, edges, edges.now_ms()), "the backlog is gone"
+    assert not waits(edges.now_ms()), "the backlog is gone"

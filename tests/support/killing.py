@@ -21,7 +21,6 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.component import build_topic_defs
-from pipeline_defs.core.decoding import find_due
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
@@ -93,10 +92,9 @@ class Task:
             list(restore_originals(lake, originals, edges.watch_step))
 
     def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
-        coverage, known = edges.lake.coverage(self.topic.name), edges.decodings.read(self.topic.name)
+        coverage, decoded = edges.lake.coverage(self.topic.name), edges.decodings.read_ranges(self.topic.name)
         redo = self.action == "decode_again"
-        published = edges.decodings.read_published(self.topic.name, known)
-        ranges = sorted(known) if redo else find_due(coverage, known, published)
+        ranges = sorted(decoded.known) if redo else decoded.find_due(coverage)
         defs = build_topic_defs(self.topic)
         list(decode_through_dagster(self.topic, ranges, edges, instance, redo=redo, topics=defs))
 

@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.decoding import DecodeVerdict, Decoding, find_due
+from pipeline_defs.core.decoding import DecodeVerdict, Decoding
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
@@ -196,9 +196,7 @@ class World:
         from dagster_pyspark import LazyPySparkResource
 
         assert self.topic.decode is not None
-        known = self.decodings
-        published = self.edges.decodings.read_published(self.name, known)
-        due = [offsets.key for offsets in find_due(self.coverage, known, published)]
+        due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
             return []
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
