@@ -100,9 +100,8 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
             rebuilt -= did.exchanged.keys()
             outcome = Updated(outcome.read + did.read, {**outcome.exchanged, **did.exchanged})
     finally:
-        if is_local:
-            tools.lake.store.delete_folder(f"staging/{attempt.id}")
-        else:
+        tools.lake.store.delete_folder(f"staging/{attempt.id}")
+        if not is_local:
             shutil.rmtree(folder, ignore_errors=True)
     raise LakeUnavailable(
         f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "

@@ -9,25 +9,34 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import obstore
+import pyarrow as pa
 import pytest
+from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.day_verdicts import DayDecided
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.sealing import SealOutcome
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import published_path
+from pipeline_defs.edges.latest_files import bucket_path
 from pipeline_defs.edges.store import Answer, Store
 from pipeline_defs.edges.swapping import see, swap
+from pipeline_defs.latest import update
 from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import check_sealed, seal
+from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support import daily
+from tests.support.decoded import DecodedTopic
 from tests.support.world import World
 
 START_SECONDS = 60
@@ -218,3 +227,36 @@ def e_tags(world: World) -> dict[str, str | None]:
     """Is the version of each day's object."""
     pages = obstore.list(world.edges.lake.store.objects, f"days/{world.name}")
     return {meta["path"]: meta["e_tag"] for page in pages for meta in page}
+
+
+@pytest.mark.usefixtures("environment")
+def test_latest_records_in_a_bucket(world: World) -> None:
+    """AC23: tombstones, a late range, a redone one; who is overtaken at an object is told so and leaves nothing behind."""
+    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
+    world.edges = Edges(world.settings)
+    topic = DecodedTopic(world.edges.lake, world.name, pa.string())
+    first, second, late = (OffsetRange(0, partition, at, at + 10) for partition, at in ((1, 0), (1, 10), (0, 0)))
+    tools = world.edges.latest_tools(LazyPySparkResource(spark_config=world.edges.spark_conf()))
+    exchanged = []
+
+    def latest(on_step: StepWatcher = no_step) -> dict[str, int]:
+        attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
+        update(world.name, Latest(2), attempt, dataclasses.replace(tools, on_step=on_step))
+        _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT "key", "value"."n" FROM latest."{world.name}"')
+        return dict(rows)
+
+    def overtake(step: str, **fields: object) -> None:
+        if step == "stage_latest":
+            latest()
+        if step == "exchange_latest":
+            exchanged.append(fields["exchanged"])
+
+    topic.put(first, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
+    topic.put(second, {10: ("a", {"n": 3})})
+    assert latest() == {"a": 3, "b": 2}
+    topic.put(late, {0: ("b", {"n": 4}), 1: ("c", {"n": 5}), 2: ("d", {"n": 6})})
+    topic.put(second, {11: ("e", {"n": 7})}, 1)
+    assert latest(overtake) == {"a": 1, "b": 2, "d": 6, "e": 7}
+    assert exchanged == [False, False], "the fault: another had exchanged both since they were seen"
+    assert [*world.edges.lake.store.list(f"latest/{world.name}")] == [bucket_path(world.name, n) for n in range(2)]
+    assert not [path for path in world.edges.lake.store.list("staging") if "update-" in path]

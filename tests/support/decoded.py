@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -63,9 +65,7 @@ class DecodedTopic:
         return decoding
 
     def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:
-        assert self.lake.store.local_root is not None
-        path = self.lake.store.local_root / "staging" / attempt / f"{offsets.key}.parquet"
-        path.parent.mkdir(parents=True)
+        where = f"staging/{attempt}/{offsets.key}.parquet"
         at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
         columns: dict[str, list[Any]] = {
             "topic": [self.name] * len(rows),
@@ -77,11 +77,12 @@ class DecodedTopic:
             "value": [value for _, value in rows.values()],
         }
         arrays = {name: pa.array(columns[name], kind) for name, kind in self._types.items()}
-        pq.write_table(pa.table(arrays), path)
-        where = path.relative_to(self.lake.store.local_root).as_posix()
-        return StagedFile(
-            where, path.stat().st_size, parquet.digest(path), len(rows), offsets.start, offsets.end - 1, None, None
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "part.parquet"
+            pq.write_table(pa.table(arrays), path)
+            self.lake.store.upload(path, where)
+            size, digest = path.stat().st_size, parquet.digest(path)
+        return StagedFile(where, size, digest, len(rows), offsets.start, offsets.end - 1, None, None)
 
     @property
     def _types(self) -> dict[str, pa.DataType]:
