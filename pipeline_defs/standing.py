@@ -55,18 +55,24 @@ def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[
 
 @contextmanager
 def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
-    digests = Digests(lake)
-    staging = (lake.store.local_root or Path(tempfile.gettempdir())) / "staging"
-    staging.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=staging, prefix="cut-") as folder:
+    with scratch_folder(lake, "cut") as folder:
         files = {}
-        for manifest in manifests:
-            seal = digests.holder(manifest)
-            path = Path(folder) / f"{manifest.offsets.key}.parquet"
-            with lake.local_copy(sealed_path(seal)) as sealed:
-                parquet.cut(sealed, manifest.offsets, path)
-            files[manifest.offsets] = LandedFile(path, is_cut=True)
+        for path, some in Digests(lake).by_sealed_file(manifests).items():
+            with lake.local_copy(path) as sealed:
+                for offsets, rows in parquet.read_ranges(sealed, sorted(manifest.offsets for manifest in some)):
+                    files[offsets] = LandedFile(folder / f"{offsets.key}.parquet", is_cut=True)
+                    parquet.write(rows, files[offsets].path)
         yield files
+
+
+@contextmanager
+def scratch_folder(lake: Lake, name: str) -> Iterator[Path]:
+    """Gives a folder in staging for a while; what a crash leaves of it is swept, as what any attempt leaves."""
+    staging = lake.store.local_root / "staging" if lake.store.local_root is not None else None
+    if staging is not None:
+        staging.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=staging, prefix=f"{name}-") as folder:
+        yield Path(folder)
 
 
 class Digests:
@@ -110,6 +116,13 @@ class Digests:
                 topic=topic,
             )
         return seal
+
+    def by_sealed_file(self, manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+        """Groups swept ranges by the path of the sealed file that has their rows; raises `SealedFileGone` as `holder` does."""
+        groups: dict[str, list[Manifest]] = {}
+        for manifest in manifests:
+            groups.setdefault(sealed_path(self.holder(manifest)), []).append(manifest)
+        return groups
 
     def _of_swept(self, manifest: Manifest) -> str | None:
         try:

@@ -7,8 +7,7 @@ the last one that has them is never deleted. Invariant: no row is deleted that s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from .core.errors import SealedFileGone
 from .core.manifest import Manifest
@@ -22,8 +21,11 @@ from .edges.seals import sealed_path
 from .edges.spark_files import SparkFiles
 from .originals import changed_seal, read_used, why_differs
 from .settings import code_version
-from .standing import Digests
+from .standing import Digests, scratch_folder
 from .steps import StepWatcher, no_step
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 
 def plan_sweep(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[SealedOriginals]:
@@ -40,8 +42,7 @@ def sweep_originals(
     asked once more whether readers use that sealed file, then the retired file goes.
     """
     for plan in plans:
-        reason = changed_seal(plan.seal, lake)
-        said = [(manifest, reason or _say(lake, plan.seal, manifest, now_ms)) for manifest in plan.manifests]
+        said = list(_say_all(lake, plan, now_ms))
         on_step("sweep_said", key=plan.seal.offsets.key)
         is_used = plan.seal in read_used(plan.seal.topic, lake)
         for manifest, why_not in said:
@@ -53,8 +54,12 @@ def sweep_originals(
 
 def find_originals(lake: Lake, manifests: Sequence[Manifest], files: SparkFiles) -> Iterator[tuple[Manifest, str]]:
     """Yields each retired original with where it lies; those that were swept last, made again."""
-    swept = [manifest for manifest in manifests if lake.own_path(manifest) is None]
-    yield from ((manifest, retired_path(manifest)) for manifest in manifests if manifest not in swept)
+    swept = []
+    for manifest in manifests:
+        if lake.own_path(manifest) is None:
+            swept.append(manifest)
+        else:
+            yield manifest, retired_path(manifest)
     yield from make_again(lake, swept, files)
 
 
@@ -64,39 +69,44 @@ def make_again(lake: Lake, originals: Sequence[Manifest], files: SparkFiles) -> 
     Of another Spark the bytes may be others: whoever takes one holds it against its digest. Raises `SealedFileGone` where the
     rows of one are nowhere, before any is made.
     """
-    digests, by_seal = Digests(lake), dict[str, list[Manifest]]()
-    for manifest in originals:
-        by_seal.setdefault(sealed_path(digests.holder(manifest)), []).append(manifest)
-    for path, manifests in by_seal.items():
-        assert lake.store.local_root is not None, "on an object store nothing is ever swept"
-        staging = lake.store.local_root / "staging"
-        staging.mkdir(exist_ok=True)
-        with TemporaryDirectory(dir=staging, prefix="restore-") as folder:
+    for path, manifests in Digests(lake).by_sealed_file(originals).items():
+        with scratch_folder(lake, "restore") as folder, lake.local_copy(path) as sealed:
             ranges = [manifest.offsets for manifest in manifests]
-            made = files.cut(path, lake.store.local_root / path, ranges, Path(folder) / "cut")
+            made = files.cut(path, sealed, ranges, folder / "cut")
             for manifest in manifests:
                 if manifest.offsets not in made:
                     raise SealedFileGone(f"{path} has no row of range {manifest.offsets.text(manifest.topic)}")
                 canonicalize(made[manifest.offsets])
-                yield manifest, made[manifest.offsets].relative_to(lake.store.local_root).as_posix()
+                yield manifest, f"staging/{folder.name}/{made[manifest.offsets].relative_to(folder).as_posix()}"
 
 
-def _say(lake: Lake, seal: Seal, manifest: Manifest, now_ms: int) -> str | None:
+def _say_all(lake: Lake, plan: SealedOriginals, now_ms: int) -> Iterator[tuple[Manifest, str | None]]:
+    """Says of each original of a sealed file that it is given up, in one reading of that file; yields why not, where not."""
+    by_range = {manifest.offsets: manifest for manifest in plan.manifests}
+    if reason := changed_seal(plan.seal, lake):
+        yield from ((manifest, reason) for manifest in plan.manifests)
+        return
+    with lake.local_copy(sealed_path(plan.seal)) as sealed:
+        for offsets, rows in parquet.read_ranges(sealed, sorted(by_range)):
+            yield by_range[offsets], _say(lake, plan.seal, by_range[offsets], rows, now_ms)
+
+
+def _say(lake: Lake, seal: Seal, manifest: Manifest, rows: Table, now_ms: int) -> str | None:
     """Says that a retired original is given up, once the sealed file is seen to have its rows; returns why not."""
-    own, sealed = retired_path(manifest), sealed_path(seal)
+    own = retired_path(manifest)
     if not lake.store.exists(own):
         return "its file is not there"
-    with lake.local_copy(own) as file, lake.local_copy(sealed) as merged:
+    with lake.local_copy(own) as file:
         if reason := why_differs(parquet.digest(file), manifest.digest, "retired file"):
             return reason
-        if difference := parquet.differing_from_range(file, merged, manifest.offsets):
+        if difference := parquet.differing_from(file, rows):
             return f"the sealed file has other rows: {difference}"
     word = Sweep(
         manifest.topic,
         manifest.offsets.key,
         manifest.revision,
         manifest.digest,
-        sealed,
+        sealed_path(seal),
         seal.file.sha256,
         code_version(),
         now_ms,

@@ -107,14 +107,28 @@ def write_empty(like: Path, path: Path) -> None:
     pq.write_table(pq.read_schema(like).empty_table(), path, compression="zstd")
 
 
-def read_range(path: Path, offsets: OffsetRange) -> pa.Table:
-    """Reads the rows of a file whose offsets lie in a range; row groups that have none are passed over."""
-    return pq.read_table(path, filters=[("offset", ">=", offsets.start), ("offset", "<", offsets.end)])
+def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:
+    """Yields the rows of each of some ascending ranges out of a file in offset order, which is read through once."""
+    waiting = list(reversed(ranges))
+    with pq.ParquetFile(path) as file:
+        parts: list[pa.RecordBatch] = []
+        for batch in file.iter_batches():
+            offsets = batch.column("offset").to_numpy()
+            while waiting:
+                start, end = np.searchsorted(offsets, (waiting[-1].start, waiting[-1].end)).tolist()
+                parts.append(batch.slice(start, end - start))
+                if end == len(offsets):  # the next batch may have more of it
+                    break
+                yield waiting.pop(), pa.Table.from_batches(parts, file.schema_arrow)
+                parts = []
+        while waiting:
+            yield waiting.pop(), pa.Table.from_batches(parts, file.schema_arrow)
+            parts = []
 
 
-def cut(path: Path, offsets: OffsetRange, target: Path) -> None:
-    """Writes the rows of a file whose offsets lie in a range to a file of their own: equal rows, other bytes than Spark's."""
-    pq.write_table(read_range(path, offsets), target, compression="zstd")
+def write(rows: pa.Table, path: Path) -> None:
+    """Writes rows to a file: for who asks for rows, not for bytes."""
+    pq.write_table(rows, path, compression="zstd")
 
 
 def differing_rows(landed: Path, read_again: Path) -> str | None:
@@ -122,9 +136,9 @@ def differing_rows(landed: Path, read_again: Path) -> str | None:
     return _differing(pq.read_table(landed), pq.read_table(read_again))
 
 
-def differing_from_range(landed: Path, sealed: Path, offsets: OffsetRange) -> str | None:
-    """Compares a file with the rows of a range in another one; none where they are equal, else what differs first."""
-    return _differing(pq.read_table(landed), read_range(sealed, offsets))
+def differing_from(landed: Path, rows: pa.Table) -> str | None:
+    """Compares a file with rows; none where they are equal, else what differs first."""
+    return _differing(pq.read_table(landed), rows)
 
 
 def _differing(before: pa.Table, after: pa.Table) -> str | None:

@@ -1,15 +1,20 @@
-"""What a merged file is held against: each original's rows, in their place, column by column."""
+"""Merged files: each original's rows are in their place, column by column, and are found there again."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pipeline_defs.edges.parquet import differing_from_all
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.edges.parquet import differing_from_all, read_ranges
 
 FIRST: dict[str, list[Any]] = {"offset": [0, 1, 2], "value": [b"a", None, b"c"]}
 SECOND: dict[str, list[Any]] = {"offset": [5, 7], "value": [b"d", b""]}
@@ -44,3 +49,25 @@ def test_a_merged_file_has_the_rows_of_its_originals(
     originals = [write(tmp_path / "first", FIRST), write(tmp_path / "second", SECOND)]
     found = differing_from_all(originals, write(tmp_path / "merged", merged))
     assert found is None if said is None else found is not None and found.startswith(said), found
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_rows_of_ranges_are_read_through_once_wherever_batches_end(data: st.DataObject, tmp_path_factory: Any) -> None:
+    """Batches of 65,536 rows: ranges end within, at and beyond their ends, or have no row at all."""
+    path = tmp_path_factory.mktemp("sealed") / "sealed.parquet"
+    steps = data.draw(st.lists(st.tuples(st.integers(1, 70_000), st.integers(0, 5)), min_size=1, max_size=5))
+    pieces, at = [], data.draw(st.integers(0, 10))
+    for count, gap in steps:
+        pieces.append(np.arange(at, at + count))
+        at += count + gap
+    offsets = np.concatenate(pieces)
+    pq.write_table(pa.table({"offset": offsets, "value": offsets * 2}), path, row_group_size=50_000)
+    cuts = sorted(data.draw(st.sets(st.integers(0, at + 5), min_size=2, max_size=8)))
+    ranges = [OffsetRange(0, 0, start, end) for start, end in pairwise(cuts)]
+    ranges = [each for each in ranges if data.draw(st.booleans())]
+    found = dict(read_ranges(path, ranges))
+    assert list(found) == ranges
+    for each, rows in found.items():
+        expected = offsets[(offsets >= each.start) & (offsets < each.end)]
+        assert np.array_equal(rows["offset"], expected) and np.array_equal(rows["value"], expected * 2)
