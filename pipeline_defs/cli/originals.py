@@ -13,6 +13,7 @@ from ..core.originals import Move, MoveVerdict, SealedOriginals
 from ..originals import plan_restoration, plan_retirement
 from ..originals import restore_originals as restore
 from ..originals import retire_originals as retire
+from ..resources import Edges
 from ..sweeping import SWEEP_AFTER_SECONDS
 from ..swept import find_originals, plan_sweep
 from ..swept import sweep_originals as sweep
@@ -20,18 +21,19 @@ from .progress import progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
 
 _yes = click.option("--yes", is_flag=True, help="Do it; without it only what would be done is shown.")
-
-
-@click.command(name="retire-originals")
-@click.argument("topic")
-@click.option(
+_older_than = click.option(
     "--older-than",
     type=click.FloatRange(min=0),
     default=SWEEP_AFTER_SECONDS / 3600,
     show_default=True,
     metavar="HOURS",
-    help="Leave what was sealed later: somebody may be reading the landed files.",
+    help="Leave what was sealed later: somebody may be reading the originals where they are now.",
 )
+
+
+@click.command(name="retire-originals")
+@click.argument("topic")
+@_older_than
 @_yes
 @json_option
 def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) -> None:
@@ -48,19 +50,14 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
     edges, name = open_edges(), find_topic(topic).name
     plans = plan_retirement(name, edges.lake, edges.now_ms(), older_than * 3600)
     total = sum(len(plan.manifests) for plan in plans)
-    verdicts: list[MoveVerdict] = []
-    if yes:
-        edges.check_lake()
-        with progress(f"retiring originals of {topic}", total) as shown:
-            for verdict in retire(edges.lake, plans, edges.watch_step):
-                verdicts.append(verdict)
-                shown.advance()
+    verdicts = _move("retiring", topic, total, edges, retire(edges.lake, plans, edges.watch_step)) if yes else []
     if as_json:
-        print_json({"topic": topic, "done": yes, "sealed_files": _facts(plans), "originals": _rows(verdicts)})
+        _print_json(topic, plans, verdicts, done=yes)
     else:
-        retired = sum(verdict.move is Move.RETIRED for verdict in verdicts)
-        _print_plans(f"{'retired' if yes else 'would retire'} {retired if yes else total} originals of {topic}", plans)
-        if total:
+        _print_plans(
+            f"{'retired' if yes else 'would retire'} {_count(verdicts) if yes else total} originals of {topic}", plans
+        )
+        if plans:
             glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
             OUT.print(f"a plain glob over {glob} {'shows' if yes else 'would show'} these rows no more", soft_wrap=True)
             OUT.print(
@@ -73,14 +70,7 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
 
 @click.command(name="sweep-originals")
 @click.argument("topic")
-@click.option(
-    "--older-than",
-    type=click.FloatRange(min=0),
-    default=SWEEP_AFTER_SECONDS / 3600,
-    show_default=True,
-    metavar="HOURS",
-    help="Leave what was sealed later: somebody may be reading the retired files.",
-)
+@_older_than
 @_yes
 @json_option
 def sweep_originals(topic: str, older_than: float, yes: bool, as_json: bool) -> None:
@@ -96,21 +86,13 @@ def sweep_originals(topic: str, older_than: float, yes: bool, as_json: bool) -> 
     """
     edges, name = open_edges(), find_topic(topic).name
     plans = plan_sweep(name, edges.lake, edges.now_ms(), older_than * 3600)
-    total = sum(len(plan.manifests) for plan in plans)
-    verdicts: list[MoveVerdict] = []
-    if yes:
-        edges.check_lake()
-        with progress(f"sweeping originals of {topic}", total) as shown:
-            for verdict in sweep(edges.lake, plans, edges.now_ms(), edges.watch_step):
-                verdicts.append(verdict)
-                shown.advance()
+    total, now_ms = sum(len(plan.manifests) for plan in plans), edges.now_ms()
+    verdicts = _move("sweeping", topic, total, edges, sweep(edges.lake, plans, now_ms, edges.watch_step)) if yes else []
     if as_json:
-        print_json({"topic": topic, "done": yes, "sealed_files": _facts(plans), "originals": _rows(verdicts)})
+        _print_json(topic, plans, verdicts, done=yes)
     else:
-        swept = sum(verdict.move is Move.SWEPT for verdict in verdicts)
-        _print_plans(
-            f"{'swept' if yes else 'would sweep'} {swept if yes else total} retired originals of {topic}", plans
-        )
+        count = _count(verdicts) if yes else total
+        _print_plans(f"{'swept' if yes else 'would sweep'} {count} retired originals of {topic}", plans)
         if plans and not yes:
             OUT.print("nothing was deleted; give --yes to sweep them: their rows are then in the sealed files alone")
     _check(topic, verdicts)
@@ -132,31 +114,40 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
     """
     edges, name = open_edges(), find_topic(topic).name
     plan = plan_restoration(name, edges.lake, keys)
-    verdicts: list[MoveVerdict] = []
-    if yes:
-        edges.check_lake()
-        with progress(f"restoring originals of {topic}", len(plan)) as shown:
-            files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
-            for verdict in restore(edges.lake, find_originals(edges.lake, plan, files), edges.watch_step):
-                verdicts.append(verdict)
-                shown.advance()
+    files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
+    moves = restore(edges.lake, find_originals(edges.lake, plan, files), edges.watch_step)
+    verdicts = _move("restoring", topic, len(plan), edges, moves) if yes else []
     if as_json:
         print_json({"topic": topic, "done": yes, "keys": [m.offsets.key for m in plan], "originals": _rows(verdicts)})
     else:
-        restored = sum(verdict.move is Move.RESTORED for verdict in verdicts)
         rows = [
             (manifest.offsets.key, manifest.rows, size_text(manifest.file.bytes if manifest.file else None))
             for manifest in plan
         ]
-        verb = "restored" if yes else "would restore"
-        print_table(f"{verb} {restored if yes else len(plan)} originals of {topic}", ["range", "rows", "bytes"], rows)
+        did = f"restored {_count(verdicts)}" if yes else f"would restore {len(plan)}"
+        print_table(f"{did} originals of {topic}", ["range", "rows", "bytes"], rows)
         if plan and not yes:
             OUT.print("nothing was moved; give --yes to restore them")
     _check(topic, verdicts)
 
 
-def _facts(plans: Sequence[SealedOriginals]) -> list[dict[str, Any]]:
-    return [{"key": plan.seal.offsets.key, "originals": len(plan.manifests), "bytes": plan.bytes} for plan in plans]
+def _move(doing: str, topic: str, total: int, edges: Edges, moves: Iterable[MoveVerdict]) -> list[MoveVerdict]:
+    edges.check_lake()
+    verdicts = []
+    with progress(f"{doing} originals of {topic}", total) as shown:
+        for verdict in moves:
+            verdicts.append(verdict)
+            shown.advance()
+    return verdicts
+
+
+def _count(verdicts: Iterable[MoveVerdict]) -> int:
+    return sum(verdict.move is not Move.KEPT for verdict in verdicts)
+
+
+def _print_json(topic: str, plans: Sequence[SealedOriginals], verdicts: Iterable[MoveVerdict], *, done: bool) -> None:
+    files = [{"key": plan.seal.offsets.key, "originals": len(plan.manifests), "bytes": plan.bytes} for plan in plans]
+    print_json({"topic": topic, "done": done, "sealed_files": files, "originals": _rows(verdicts)})
 
 
 def _print_plans(what: str, plans: Sequence[SealedOriginals]) -> None:
