@@ -6,7 +6,7 @@ Descriptions, owners, tags, where the files lie, and which document to read on i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from textwrap import dedent
 from typing import Any
 
@@ -165,12 +165,36 @@ def latest_description(topic: Topic, config: Latest) -> str:
 def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
     """Are the facts of the raw asset that hold for every range: columns, where the files lie, where to read on."""
     columns = [dg.TableColumn(name, type=_COLUMN_TYPES[name], description=text) for name, text in RAW_COLUMNS.items()]
-    folder = Store(lake).url(f"data/{topic.name}") if lake else None
     return {
         "dagster/column_schema": dg.TableSchema(columns=columns),
-        **({"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/**/*.parquet")} if folder else {}),
+        **_files(topic, "data", "**/*.parquet", lake),
         **_read_on(),
     }
+
+
+def derived_asset(
+    topic: Topic, tree: str, glob: str, lake: str | None, **own: Any
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Is `dg.asset` with what assets made of landed ranges have in common; their files lie in a tree of the lake."""
+    decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
+        key=dg.AssetKey([tree, topic.name]),
+        pool=f"{topic.name}__{tree}",
+        group_name=tree,
+        kinds={"spark", "parquet"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        metadata=_files(topic, tree, glob, lake),
+        **own,
+    )
+    return decorator
+
+
+def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, Any]:
+    """Says where the files of an asset lie, and by which glob they are read; nothing where no lake is said."""
+    if lake is None:
+        return {}
+    folder = Store(lake).url(f"{tree}/{topic.name}")
+    return {"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/{glob}")}
 
 
 def asset_tags(topic: Topic) -> Mapping[str, str]:

@@ -22,14 +22,10 @@ from .core.offsets import check_topic
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
 from .days_config import DaysConfig
-from .days_defs import build_days
 from .decode_config import DecodeConfig
-from .decoded_asset import build_decoded_asset
-from .decoded_checks import build_decoded_checks
-from .deriving import build_derive_sensor
+from .derived_defs import build_days, build_decoding, build_latest
 from .housekeeping import build_retirement
 from .latest_config import LatestConfig
-from .latest_defs import build_latest
 from .raw_asset import build_raw_asset
 from .seal_job import build_sealing
 from .sensors import build_sensor
@@ -207,24 +203,5 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
         ],
     )
     jobs = [build(topic) for build in (build_retirement, build_sealing, build_backfill)]
-    return dg.Definitions.merge(
-        own, *jobs, build_decoding(topic, lake), build_days(topic, lake), build_latest(topic, lake)
-    )
-
-
-def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds what decodes a topic's landed ranges: asset, checks, job, sensor; nothing where defs.yaml does not say how."""
-    if topic.decode is None:
-        return dg.Definitions()
-    job = dg.define_asset_job(
-        topic.decode_job,
-        selection=dg.AssetSelection.assets(topic.decoded_key),
-        description=f"Decodes landed ranges of `{topic.name}`, then proves that every record is decoded or set aside.",
-        tags=topic.decoding.tags,
-    )
-    return dg.Definitions(
-        assets=[build_decoded_asset(topic, topic.decode, lake)],
-        asset_checks=build_decoded_checks(topic),
-        jobs=[job],
-        sensors=[build_derive_sensor(topic)],
-    )
+    derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
+    return dg.Definitions.merge(own, *jobs, *derived)

@@ -9,13 +9,12 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from .catalog import asset_tags, days_description
+from .catalog import days_description, derived_asset
 from .core.day_verdicts import DayDecided, DayFacts, DayVerdict
 from .core.days import Days
 from .core.errors import EmptySelection, RangesFailed
 from .days import update_days
 from .edges.days import day_path
-from .edges.store import Store
 from .moments import Pace
 from .projection import worker_tag
 from .resources import Edges
@@ -28,22 +27,18 @@ WRITTEN = {DayDecided.CREATED, DayDecided.UPDATED, DayDecided.UNCHANGED}
 
 def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.AssetsDefinition:
     """Builds the asset that holds the decoded rows of a topic by the day of their event; `lake` is only shown."""
-    folder = Store(lake).url(f"days/{topic.name}") if lake else None
 
-    @dg.asset(
-        key=topic.days_key,
+    @derived_asset(
+        topic,
+        "days",
+        "*.parquet",
+        lake,
         deps=[dg.AssetDep(topic.decoded_key, partition_mapping=dg.AllPartitionMapping())],
         partitions_def=dg.DailyPartitionsDefinition(start_date=days.start, end_offset=1),
         # not its parent's, or Dagster skips it in a backfill of both
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_BACKFILL_RUN),
-        pool=f"{topic.name}__days",
         output_required=False,
-        group_name="days",
-        kinds={"spark", "parquet"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
         description=days_description(topic, days),
-        metadata={"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/*.parquet")} if folder else {},
     )
     def daily(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource

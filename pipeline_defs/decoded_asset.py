@@ -10,14 +10,13 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from .catalog import asset_tags, decoded_description
+from .catalog import decoded_description, derived_asset
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
 from .core.errors import RangesFailed
 from .decoded_checks import decoded_results
 from .decoding import decode
 from .edges.decodings import dead_letters_path, decoded_path
-from .edges.store import Store
 from .moments import Pace
 from .projection import as_evaluation, worker_tag
 from .resources import Edges
@@ -28,21 +27,17 @@ from .topics import WORKER_TAG, Topic
 def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
     """Builds the asset that decodes what is landed of a topic; `lake` is only shown."""
     duty = topic.decoding
-    folder = Store(lake).url(f"decoded/{topic.name}") if lake else None
 
-    @dg.asset(
-        key=topic.decoded_key,
+    @derived_asset(
+        topic,
+        "decoded",
+        "**/*.parquet",
+        lake,
         deps=[topic.asset_key],
         partitions_def=topic.partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),  # not its parent's, or Dagster skips it in a backfill of both
-        pool=f"{topic.name}__decoded",
         output_required=False,
-        group_name="decoded",
-        kinds={"spark", "parquet"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
         description=decoded_description(topic, config),
-        metadata={"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/**/*.parquet")} if folder else {},
     )
     def decoded(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource

@@ -112,16 +112,17 @@ def _stage(work: Work, manifests: Sequence[Manifest], folder: Path) -> Batch:
     with landed_files(with_rows, tools.lake) as landed:
         files = {offsets: file.path for offsets, file in sorted(landed.items())}
         decoder = tools.decoder()
-        schemas = decoder.stage_decoded([*files.values()], folder / "decoded")
+        decided = decoder.decide([*files.values()])
+        decoder.stage_decoded([*files.values()], decided, folder / "decoded")
         decoded = _parts(topic, [*files], folder / "decoded")
         lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
         dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
         if lacking:
-            decoder.stage_dead_letters([files[offsets] for offsets in lacking], folder / "dead_letters")
+            decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, folder / "dead_letters")
             dead = _parts(topic, lacking, folder / "dead_letters")
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
-    return Batch(decoded, dead, schemas, seconds / sum(each.rows for each in with_rows))
+    return Batch(decoded, dead, decided.schemas, seconds / sum(each.rows for each in with_rows))
 
 
 def _parts(topic: str, ranges: Sequence[OffsetRange], folder: Path) -> Mapping[OffsetRange, parquet.PartFile | None]:

@@ -6,9 +6,8 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from .catalog import asset_tags, latest_description
+from .catalog import derived_asset, latest_description
 from .core.latest import BucketFacts, Latest
-from .edges.store import Store
 from .latest import Updated, read_state, update
 from .projection import worker_tag
 from .resources import Edges
@@ -24,18 +23,14 @@ class UpdateConfig(dg.Config):
 
 def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) -> dg.AssetsDefinition:
     """Builds the asset that keeps the latest record of each key; `lake` is only shown."""
-    folder = Store(lake).url(f"latest/{topic.name}") if lake else None
 
-    @dg.asset(
-        key=topic.latest_key,
+    @derived_asset(
+        topic,
+        "latest",
+        "*.parquet",
+        lake,
         deps=[topic.decoded_key],
-        pool=f"{topic.name}__latest",
-        group_name="latest",
-        kinds={"spark", "parquet"},
-        owners=topic.owners,
-        tags=asset_tags(topic),
         description=latest_description(topic, config),
-        metadata={"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/*.parquet")} if folder else {},
     )
     def latest(
         context: dg.AssetExecutionContext,

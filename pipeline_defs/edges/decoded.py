@@ -15,7 +15,8 @@ class Decoded:
     """Is a key or value as it decodes: struct<value, error_class: string, error: string, schema_id: int>.
 
     `value` is null for a null and for what cannot be decoded, which `error_class` then says. `schemas` are what decided the
-    outcome beside the configuration: a reader's schema, writers' by their ids.
+    outcome beside the configuration: a reader's schema, writers' by their ids. The column is of no one data frame: it can be
+    asked of any rows with columns of those names.
     """
 
     column: Column

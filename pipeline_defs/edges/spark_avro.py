@@ -43,14 +43,14 @@ def decode_avro(rows: DataFrame, column: str, side: Side) -> Decoded:
     )
     nothing = f.lit(None).cast("int")
     return Decoded(
-        _outcome(rows[column], _read(rows[column], reader, reader), f.lit("avro_malformed"), broken, nothing)
+        _outcome(f.col(column), _read(f.col(column), reader, reader), f.lit("avro_malformed"), broken, nothing)
     )
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
-    session, raw = rows.sparkSession, rows[column]
+    session, raw = rows.sparkSession, f.col(column)
     writers = {each: _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
     if side.schema:
         reader = check_schema(session, side.schema, f"the reader's schema of {wire.topic}'s {column}")

@@ -42,14 +42,16 @@ Decoder = Callable[["DataFrame", str, Side], Decoded]
 
 def decode_none(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
     """Leaves bytes as they are."""
-    return Decoded(_outcome(rows[column]))
+    from pyspark.sql import functions as f
+
+    return Decoded(_outcome(f.col(column)))
 
 
 def decode_string(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
     """Reads UTF-8; other bytes are an error, never replacement characters."""
     from pyspark.sql import functions as f
 
-    text = rows[column].cast("string")
+    text = f.col(column).cast("string")
     is_text = text.isNull() | f.is_valid_utf8(text)
     error = f.when(~is_text, f.lit("not_utf8"))
     return Decoded(_outcome(f.when(is_text, text), error, f.when(~is_text, f.lit("the bytes are not UTF-8"))))
@@ -67,8 +69,10 @@ def _outcome(value: Column, error_class: Column | None = None, error: Column | N
     )
 
 
-def _decode_json(rows: DataFrame, column: str, side: Side) -> Decoded:
-    return Decoded(decode_json(rows[column], side.schema or ""))
+def _decode_json(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
+    from pyspark.sql import functions as f
+
+    return Decoded(decode_json(f.col(column), side.schema or ""))
 
 
 DECODERS: Mapping[Format, Decoder] = {
@@ -95,11 +99,30 @@ class SparkDecoder:
         """Names what writes: equal bytes can be expected only from the same writer."""
         return f"spark {self._session.version}"
 
-    def stage_decoded(self, files: Sequence[Path], folder: Path) -> Mapping[str, str]:
-        """Writes the rows of landed files that can be decoded below `folder`; returns the schemas that decided which."""
+    def decide(self, files: Sequence[Path]) -> Decoded:
+        """Decides how rows of landed files decode, all that a registry is asked included: struct<key, value>, each as it does.
+
+        Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
+        """
         from pyspark.sql import functions as f
 
-        outcome, schemas = self._outcomes(files)
+        rows = self._read(files)
+        schemas: dict[str, str] = {}
+        sides = {}
+        for name, side in (("key", self._decode.key), ("value", self._decode.value)):
+            decoded = DECODERS[side.format](rows, name, side)
+            schemas |= {f"{name}:{what}": schema for what, schema in decoded.schemas.items()}
+            sides[name] = decoded.column.alias(name)
+        # Spark moves filters below what they filter by, and would decode each record once for the filter and once more for
+        # the rows. It does not move them below what is not the same each time, as this number is
+        once = f.monotonically_increasing_id().alias("once")
+        return Decoded(f.struct(sides["key"], sides["value"], once), schemas)
+
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+        """Writes the rows of landed files that can be decoded below `folder`."""
+        from pyspark.sql import functions as f
+
+        outcome = self._read(files).withColumn(OUTCOME, decided.column)
         good = outcome.where(f.col("_.key.error_class").isNull() & f.col("_.value.error_class").isNull())
         columns = [
             *map(f.col, (*IDENTITY, "headers")),
@@ -111,13 +134,12 @@ class SparkDecoder:
         if self._decode.event_time is not None:
             check_event_time(rows.schema, self._decode.event_time)
         self._write(rows, folder, len(files))
-        return schemas
 
-    def stage_dead_letters(self, files: Sequence[Path], folder: Path) -> None:
+    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
         """Writes the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
         from pyspark.sql import functions as f
 
-        outcome, _ = self._outcomes(files)
+        outcome = self._read(files).withColumn(OUTCOME, decided.column)
         is_key = f.col("_.key.error_class").isNotNull()
         bad = outcome.where(is_key | f.col("_.value.error_class").isNotNull())
         columns = [
@@ -129,20 +151,8 @@ class SparkDecoder:
         ]
         self._write(bad.select(*columns), folder, len(files))
 
-    def _outcomes(self, files: Sequence[Path]) -> tuple[DataFrame, Mapping[str, str]]:
-        from pyspark.sql import functions as f
-
-        rows = self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
-        schemas: dict[str, str] = {}
-        sides = {}
-        for name, side in (("key", self._decode.key), ("value", self._decode.value)):
-            decoded = DECODERS[side.format](rows, name, side)
-            schemas |= {f"{name}:{what}": schema for what, schema in decoded.schemas.items()}
-            sides[name] = decoded.column.alias(name)
-        # Spark moves filters below what they filter by, and would decode each record once for the filter and once more for
-        # the rows. It does not move them below what is not the same each time, as this number is
-        once = f.monotonically_increasing_id().alias("once")
-        return rows.withColumn(OUTCOME, f.struct(sides["key"], sides["value"], once)), schemas
+    def _read(self, files: Sequence[Path]) -> DataFrame:
+        return self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
 
     def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
         from py4j.protocol import Py4JError

@@ -31,7 +31,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side) -> Decoded:
 
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
-    raw = rows[column]
+    raw = f.col(column)
     reader = _check(side.schema or "", {}, f"the JSON schema of the {column}")
     violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})
     return Decoded(_outcome(raw, decode_json(raw, _columns(reader)), violation, None, f.lit(None).cast("int")))
@@ -40,7 +40,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side) -> Decoded:
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
-    raw = rows[column]
+    raw = f.col(column)
     if side.schema:
         reader = _check(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
     else:

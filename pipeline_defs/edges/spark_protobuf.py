@@ -33,7 +33,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side) -> Decoded:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
     what = f"the protobuf schema of the {column}"
     file = compile_proto(side.schema or "", {}, what)
-    raw, nothing = rows[column], f.lit(None).cast("string")
+    raw, nothing = f.col(column), f.lit(None).cast("string")
     read = _read(rows, raw, file, find_message(file, side.message, what))
     return Decoded(_outcome(raw, raw, read, (nothing, nothing), f.lit(None).cast("int")))
 
@@ -41,7 +41,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side) -> Decoded:
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
-    raw = rows[column]
+    raw = f.col(column)
     if side.schema:
         what = f"the reader's schema of {wire.topic}'s {column}"
         text, file = side.schema, compile_proto(side.schema, {}, what)

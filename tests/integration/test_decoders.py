@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pyarrow.parquet
 import pytest
+from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget, Decided
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
+from pipeline_defs.decoding import decode as decode_ranges
+from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
 from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, RAW_SCHEMA, SparkDecoder
 from pipeline_defs.edges.spark_wire import head_of
 from tests.conftest import JARS
 from tests.support.registry import RunningRegistry, running_registry
+from tests.support.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,8 +223,9 @@ def test_interleaved_writers_are_read_as_one(
     spark.createDataFrame(rows, RAW_SCHEMA).coalesce(1).write.parquet(str(tmp_path / "landed"))
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(spark, Decode(value=Side(Format.AVRO, registry=registry.url)))
-    schemas = decoder.stage_decoded(landed, tmp_path / "decoded")
-    decoder.stage_dead_letters(landed, tmp_path / "dead")
+    decided = decoder.decide(landed)
+    decoder.stage_decoded(landed, decided, tmp_path / "decoded")
+    decoder.stage_dead_letters(landed, decided, tmp_path / "dead")
     assert (
         len(landed)
         == len([*(tmp_path / "decoded").glob("*.parquet")])
@@ -232,11 +239,55 @@ def test_interleaved_writers_are_read_as_one(
     assert [(row["offset"], row["error_class"], row["value"]) for row in dead] == [
         (at, "not_wire_format", b"poison") for at in (2, 5, 8)
     ]
-    assert {name: json.loads(text) for name, text in schemas.items()} == {
+    assert {name: json.loads(text) for name, text in decided.schemas.items()} == {
         "value:reader": new,
         f"value:{first}": old,
         f"value:{second}": new,
     }
+
+
+class MovingRegistry(SparkDecoder):
+    """Decodes as ever; after the good rows are staged, and before the dead letters are, a subject gets another version."""
+
+    def __init__(self, session: SparkSession, decode: Decode, register: Callable[[], object]) -> None:
+        super().__init__(session, decode)
+        self._register = register
+
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+        super().stage_decoded(files, decided, folder)
+        self._register()
+
+
+def test_a_version_that_is_registered_between_good_rows_and_dead_letters_is_that_of_the_next_job(
+    world: World, registry: RunningRegistry
+) -> None:
+    """One job decodes by one version: what the new one could read is a dead letter of this job, and decoded by the next."""
+    subject, writers = f"{world.name}-value", f"{world.name}-writers"
+    old = record("Order", field("n", "int"))
+    new = record("Order", field("n", ["int", "string"]))
+    text = record("Order", field("n", "string"))
+    number, other = (registry.register(name, json.dumps(of)) for name, of in ((subject, old), (writers, text)))
+    side = Side(Format.AVRO, registry=registry.url)
+    world.topic = replace(world.topic, decode=Decode(value=side, budget=Budget(1, 0.5)))
+    world.create_topic(1)
+    values = [avro(old, {"n": 1}, number), avro(text, {"n": "x"}, other), avro(old, {"n": 3}, number)]
+    world.send({"partition": 0, "value": value} for value in values)
+    world.plan_and_land()
+    assert world.topic.decode is not None
+    spark = LazyPySparkResource(spark_config=world.edges.spark_conf())
+    tools = world.edges.decode_tools(world.topic.decode, spark)
+    decoder = MovingRegistry(
+        spark.spark_session, world.topic.decode, lambda: registry.register(subject, json.dumps(new))
+    )
+    (key,) = (offsets.key for offsets in world.coverage.log.ranges)
+    moving = replace(tools, decoder=lambda: decoder)
+    (verdict,) = decode_ranges(world.name, [key], Attempt("moving", "no-run", "test"), moving)
+    assert verdict.outcome is Decided.DECODED, verdict.violations
+    assert world.query("decoded", '"offset", value.n') == [(0, 1), (2, 3)]
+    assert world.query("dead_letters", '"offset", error_class') == [(1, "incompatible_schema")]
+    (again,) = world.decode([key], redo=True)
+    assert again.outcome is Decided.REPLACED, "the control: the new version is there, and reads all"
+    assert again.decoding is not None and (again.decoding.rows, again.decoding.dead) == (3, 0)
 
 
 # a rule of docs/decoding.md: the writer's field, what it wrote, the reader's field, what is read

@@ -1,0 +1,73 @@
+"""What Dagster shows and runs of what is derived from a topic's landed ranges: decoded ranges, event days, latest records.
+
+Of each an asset, its checks, a job and a sensor; nothing of what defs.yaml does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from .day_due import build_days_sensor
+from .days_asset import build_days_asset
+from .days_checks import build_days_checks
+from .decoded_asset import build_decoded_asset
+from .decoded_checks import build_decoded_checks
+from .deriving import build_derive_sensor
+from .latest_asset import build_latest_asset
+from .latest_check import build_latest_check
+from .latest_due import build_latest_sensor
+from .topics import Duty, Topic
+
+
+def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
+    """Builds what decodes a topic's landed ranges; `lake` is where the files are said to lie."""
+    if topic.decode is None:
+        return dg.Definitions()
+    return _define(
+        topic.decoding,
+        f"Decodes landed ranges of `{topic.name}`, then proves that every record is decoded or set aside.",
+        build_decoded_asset(topic, topic.decode, lake),
+        build_decoded_checks(topic),
+        build_derive_sensor(topic),
+    )
+
+
+def build_days(topic: Topic, lake: str | None = None) -> dg.Definitions:
+    """Builds what keeps a topic's event days; `lake` is where their files are said to lie."""
+    if topic.days is None:
+        return dg.Definitions()
+    return _define(
+        topic.daily,
+        f"Brings event days of `{topic.name}` up to date, then proves that each has all its rows.",
+        build_days_asset(topic, topic.days, lake),
+        build_days_checks(topic, topic.days),
+        build_days_sensor(topic, topic.days),
+    )
+
+
+def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:
+    """Builds what keeps the latest record of each key; `lake` is where the files are said to lie."""
+    if topic.latest is None:
+        return dg.Definitions()
+    return _define(
+        topic.upserting,
+        f"Updates the latest record of each key of `{topic.name}`, then compares one bucket with a recomputation.",
+        build_latest_asset(topic, topic.latest, lake),
+        [build_latest_check(topic, topic.latest)],
+        build_latest_sensor(topic, topic.latest),
+    )
+
+
+def _define(
+    duty: Duty,
+    description: str,
+    asset: dg.AssetsDefinition,
+    checks: Sequence[dg.AssetChecksDefinition],
+    sensor: dg.SensorDefinition,
+) -> dg.Definitions:
+    """Is an asset with its checks, its sensor, and the job by which its duty is done."""
+    selection = dg.AssetSelection.assets(duty.asset_key)
+    job = dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
+    return dg.Definitions(assets=[asset], asset_checks=checks, jobs=[job], sensors=[sensor])
