@@ -9,10 +9,9 @@ import dagster as dg
 
 from .core.day_dispatch import plan_day_requests
 from .definitions import build_defs
-from .launching import QUIET, reason_of, was_interrupted
+from .launching import execute, reason_of
 from .projection import fail_dead_runs
 from .resources import Edges
-from .runs import range_tags, single_key
 from .topics import REDO_TAG, Topic
 
 
@@ -44,13 +43,5 @@ def update_through_dagster(
     job = build_defs(edges, topics=topics).resolve_job_def(topic.days_job)
     for request in plan_day_requests(days, frozenset(), {}, edges.now_ms(), **gap):
         tags = {**topic.daily.tags, REDO_TAG: "yes" if redo else "no"}
-        result = job.execute_in_process(
-            instance=instance,
-            raise_on_error=False,
-            partition_key=single_key(request.days),
-            tags=tags | range_tags(request.days),
-            run_config=QUIET,
-        )
-        if was_interrupted(instance, result.run_id):
-            raise KeyboardInterrupt
+        result = execute(job, instance, tags, request.days)
         yield LaunchedDays(result.run_id, request.days, result.success, reason_of(result))

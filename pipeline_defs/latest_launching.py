@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from .definitions import build_defs
-from .launching import QUIET, reason_of, was_interrupted
+from .launching import execute, reason_of
 from .projection import fail_dead_runs
 from .resources import Edges
 from .topics import Topic
@@ -31,12 +31,6 @@ def update_latest_through_dagster(
     """
     fail_dead_runs(instance, topic.upserting)
     job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
-    result = job.execute_in_process(
-        instance=instance,
-        raise_on_error=False,
-        tags=topic.upserting.tags,
-        run_config={**QUIET, "ops": {topic.latest_key.to_python_identifier(): {"config": {"full": full}}}},
-    )
-    if was_interrupted(instance, result.run_id):
-        raise KeyboardInterrupt
+    config = {"ops": {topic.latest_key.to_python_identifier(): {"config": {"full": full}}}}
+    result = execute(job, instance, topic.upserting.tags, run_config=config)
     return LaunchedUpdate(result.run_id, result.success, reason_of(result))

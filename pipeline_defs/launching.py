@@ -101,19 +101,34 @@ def _run_ranges(
     job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
     for request in requests:
         tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
-        result = job.execute_in_process(
-            instance=instance,
-            raise_on_error=False,
-            partition_key=single_key(request.keys),
-            tags=tags | range_tags(request.keys),
-            run_config={**QUIET, **run_config},
-        )
-        if was_interrupted(instance, result.run_id):
-            raise KeyboardInterrupt
+        result = execute(job, instance, tags, request.keys, run_config)
         yield Launched(result.run_id, request.ranges, result.success, reason_of(result))
 
 
-def was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+def execute(
+    job: dg.JobDefinition,
+    instance: dg.DagsterInstance,
+    tags: Mapping[str, str],
+    keys: Sequence[str] = (),
+    run_config: Mapping[str, Any] | None = None,
+) -> dg.ExecuteInProcessResult:
+    """Runs a job in this process, over neighbouring keys where it has any.
+
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run.
+    """
+    result = job.execute_in_process(
+        instance=instance,
+        raise_on_error=False,
+        partition_key=single_key(keys),
+        tags={**tags, **range_tags(keys)},
+        run_config={**QUIET, **(run_config or {})},
+    )
+    if _was_interrupted(instance, result.run_id):
+        raise KeyboardInterrupt
+    return result
+
+
+def _was_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
     """Says whether Ctrl-C or SIGTERM ended a run in this process: Dagster takes the signal for itself while it runs."""
     run = instance.get_run_by_id(run_id)
     return run is not None and run.tags.get(RUN_FAILURE_REASON_TAG) == RunFailureReason.UNEXPECTED_TERMINATION.value

@@ -27,7 +27,7 @@ def single_key(keys: Sequence[str]) -> str | None:
 
 def range_tags(keys: Sequence[str]) -> dict[str, str]:
     """Are the tags by which Dagster lets a run have all keys between two; none for a single one."""
-    return {} if len(keys) == 1 else {RANGE_START: keys[0], RANGE_END: keys[-1]}
+    return {RANGE_START: keys[0], RANGE_END: keys[-1]} if len(keys) > 1 else {}
 
 
 def selected_keys(context: dg.AssetExecutionContext) -> list[str]:

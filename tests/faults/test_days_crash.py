@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import duckdb
@@ -19,6 +17,7 @@ from pipeline_defs.drills.systems import attach, gateway_environment, start_sess
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.support.daily import configure, event, expected, shown, update
+from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 DAYS = [f"2013-01-0{n}" for n in range(1, 6)]
@@ -44,50 +43,27 @@ class Update:
         assert [*update_days(self.topic, None, attempt, tools)]
 
 
-class Reader:
-    """Reads the glob again and again in a thread, and keeps of each read the rows of each day, and how many are distinct.
-
-    DuckDB opens a file twice in a query: where it is exchanged in between, the query ends with an error. It counts as one only
-    where no file was exchanged meanwhile.
-    """
+class Reader(LoopingReader):
+    """Reads the glob, and keeps of each read the rows of each day, and how many are distinct."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._folder = world.lake_folder / "days" / world.name
-        self._stop = threading.Event()
+        self._connection = duckdb.connect()
         self.seen: list[dict[str, tuple[int, int]]] = []
-        self.errors: list[str] = []
-        self._thread = threading.Thread(target=self._read)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Reads as long as the context lasts."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
 
     def wait_for(self, rows: list[tuple[object, ...]]) -> None:
         """Waits until it has seen the days as they are now."""
         World.wait_until(lambda: any(sum(count for count, _ in each.values()) == len(rows) for each in self.seen))
 
-    def _read(self) -> None:
-        connection = duckdb.connect()
+    def read(self) -> None:
         sql = (
             'SELECT strftime(event_time, \'%Y-%m-%d\'), count(*), count(DISTINCT ("partition", "offset")) '
             f"FROM read_parquet('{self._folder}/*.parquet') GROUP BY ALL"
         )
-        while not self._stop.is_set():
-            before = self._versions()
-            try:
-                self.seen.append({day: (rows, distinct) for day, rows, distinct in connection.execute(sql).fetchall()})
-            except duckdb.Error as error:
-                if self._versions() == before:
-                    self.errors.append(str(error))
-
-    def _versions(self) -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in self._folder.glob("*.parquet")}
+        found = self.ask(self._folder, lambda: self._connection.execute(sql).fetchall())
+        if found is not None:
+            self.seen.append({day: (rows, distinct) for day, rows, distinct in found})
 
 
 def test_a_kill_between_days_shows_no_half_day_and_the_next_update_finishes(world: World) -> None:

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import duckdb
 
 from tests.support.killing import stopped_at
+from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 
-class Reader:
-    """Reads the glob again and again in a thread, and keeps what it saw: rows per file range, and distinct rows."""
+class Reader(LoopingReader):
+    """Reads the glob, and keeps what it saw: rows per file range, and distinct rows."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._glob = world.glob
         self._lake = world.lake_folder
-        self._stop = threading.Event()
+        self._connection = duckdb.connect()
         self.seen: list[tuple[int, int, Counter[int]]] = []
-        self.errors: list[str] = []
-        self._thread = threading.Thread(target=self._read)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-
-    def _read(self) -> None:
-        connection = duckdb.connect()
+    def read(self) -> None:
         sql = f'SELECT "offset" // 100, count(*), count(DISTINCT "offset") FROM read_parquet(\'{self._glob}\') GROUP BY ALL'
-        while not self._stop.is_set():
-            if not any((self._lake / "data").rglob("*.parquet")):
-                continue
-            try:
-                found = connection.execute(sql).fetchall()
-            except duckdb.Error as error:
-                self.errors.append(str(error))
-                continue
-            counts = Counter({block: rows for block, rows, _ in found})
-            self.seen.append((sum(counts.values()), sum(distinct for *_, distinct in found), counts))
+        if not any((self._lake / "data").rglob("*.parquet")):
+            return
+        try:
+            found = self._connection.execute(sql).fetchall()
+        except duckdb.Error as error:
+            self.errors.append(str(error))
+            return
+        counts = Counter({block: rows for block, rows, _ in found})
+        self.seen.append((sum(counts.values()), sum(distinct for *_, distinct in found), counts))
 
 
 def test_a_glob_is_right_at_every_moment(world: World) -> None:

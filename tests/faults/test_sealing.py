@@ -9,9 +9,7 @@ import importlib
 import json
 import random
 import statistics
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -33,6 +31,7 @@ from pipeline_defs.reports import trace_row
 from pipeline_defs.sealing import check_sealed, seal
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support.killing import stopped_at
+from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 PER_RANGE = 50
@@ -198,41 +197,30 @@ def with_an_aborted_record(world: World) -> None:
     world.with_policy(isolation_level="read_committed")
 
 
-class Reader:
-    """Opens the views again and again in a thread, and keeps what each showed: rows, distinct offsets, the aborted one."""
+class Reader(LoopingReader):
+    """Opens the views, and keeps what each showed: rows, distinct offsets, the aborted one."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._world = world
-        self._stop = threading.Event()
         self.seen: list[tuple[int, int, int]] = []
         self.sources: set[int] = set()
-        self.errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._read)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
 
     def wait_for_another(self) -> None:
         count = len(self.seen)
         self._world.wait_until(lambda: len(self.seen) > count + 1 or bool(self.errors))
 
-    def _read(self) -> None:
+    def read(self) -> None:
         sql = f"""SELECT count(*), count(DISTINCT "offset"), count(*) FILTER ("value" = 'aborted'),
             (SELECT count(DISTINCT sealed_file) FROM ranges) FROM "{self._world.name}" """
-        while not self._stop.is_set():
-            try:
-                ((rows, distinct, aborted, sources),) = duck(self._world).query(sql)[1]
-            except (duckdb.Error, OffsetlakeError) as error:
-                self.errors.append(error)
-                return
-            self.seen.append((rows, distinct, aborted))
-            self.sources.add(sources)
+        try:
+            ((rows, distinct, aborted, sources),) = duck(self._world).query(sql)[1]
+        except (duckdb.Error, OffsetlakeError) as error:
+            self.errors.append(str(error))
+            self._stop.set()
+            return
+        self.seen.append((rows, distinct, aborted))
+        self.sources.add(sources)
 
 
 def test_a_view_is_right_at_every_moment(world: World) -> None:

@@ -37,6 +37,7 @@ from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through
 from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.decoded import DecodedTopic, Rows, UpdateTask
+from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -181,6 +182,25 @@ def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
     assert state.topic.shown() == before
 
 
+class Reader(LoopingReader):
+    """Reads the glob; each key has to be there once, with its old or its new record."""
+
+    def __init__(self, topic: DecodedTopic, old: dict[str, int], new: dict[str, int]) -> None:
+        super().__init__()
+        self._topic, self._old, self._new = topic, old, new
+        self._folder = Path(topic.lake.store.url(f"latest/{topic.name}"))
+        self.reads = 0
+
+    def read(self) -> None:
+        rows = self.ask(self._folder, self._topic.shown)
+        if rows is None:
+            return
+        found = {row[4]: row[5]["n"] for row in rows}
+        if len(rows) != len(self._old) or any(found[key] not in {n, self._new[key]} for key, n in self._old.items()):
+            self.errors.append(str(rows))
+        self.reads += 1
+
+
 @pytest.mark.parametrize(
     "step",
     ["exchange_latest", *(pytest.param(step, marks=pytest.mark.long) for step in ("read_decoded", "stage_latest"))],
@@ -195,22 +215,8 @@ def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(
     assert launch(world).succeeded
     topic.put(LATER, {at: (f"k{at - 20}", {"n": at}) for at in range(20, 40)})
     new = {f"k{n}": n + 20 for n in range(20)}
-    wrong: list[object] = []
-    reads = 0
-    ended = threading.Event()
-
-    def read() -> None:
-        nonlocal reads
-        while not ended.wait(0.02):
-            rows = topic.shown()
-            found = {row[4]: row[5]["n"] for row in rows}
-            if len(rows) != 20 or any(found[key] not in {old[key], new[key]} for key in old):
-                wrong.append(rows)
-            reads += 1
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
+    reader = Reader(topic, old, new)
+    with reader.reading():
         environment = {**os.environ, **gateway_environment(start_session(world.settings))}
         task, log = UpdateTask(world.settings, world.topic), world.folder / "children.log"
         with stopped_at(task, step, log=log, environment=environment):
@@ -220,11 +226,8 @@ def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(
         tick = run_latest_tick(world.topic, Latest(BUCKETS), world.instance, later)
         assert tick.run_key is not None, "the dead run does not keep the next one from being asked for"
         assert launch(world).succeeded
-    finally:
-        ended.set()
-        reader.join(60)
-    assert not wrong
-    assert reads > 1
+    assert not reader.errors
+    assert reader.reads > 1
     assert topic.shown() == topic.recomputed()
     assert {row[4]: row[5]["n"] for row in topic.shown()} == new
 
