@@ -19,6 +19,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..core.coverage import Coverage
@@ -179,9 +180,7 @@ class Lake:
             if manifest.file is not None and manifest.revision:
                 self._exchange(manifest, manifest.file)
             elif manifest.file is not None:
-                with self.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
-                    if self.store.local_root is None or not (self.is_retired(manifest) or self.is_replaced(manifest)):
-                        self._publish_new(manifest.file.path, published_path(manifest))
+                self._publish_new(manifest, manifest.file)
         except FileNotFoundError:
             return None
         return self.read_manifests(manifest.topic)[manifest.offsets] if self.is_replaced(manifest) else manifest
@@ -190,8 +189,15 @@ class Lake:
         """Says whether there is a later revision of the manifest."""
         return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
 
-    def _publish_new(self, staged: str, path: str) -> None:
-        if self.store.publish(staged, path) is Answer.CONFLICT and not self.store.exists(path):
+    def _is_due(self, manifest: Manifest) -> bool:
+        return not (self.is_replaced(manifest) or self.is_retired(manifest))
+
+    def _publish_new(self, manifest: Manifest, file: StagedFile) -> None:
+        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
+        if self.store.exists(path):
+            return
+        answer = self.store.publish(file.path, path, guard=guard, is_due=partial(self._is_due, manifest))
+        if answer is Answer.CONFLICT and self._is_due(manifest) and not self.store.exists(path):
             raise LakeUnavailable(
                 f"cannot publish {self.store.url(path)}: what stands there is no file; nothing is lost; move it away, and the "
                 "next run publishes the range",
@@ -199,15 +205,11 @@ class Lake:
             )
 
     def _exchange(self, manifest: Manifest, file: StagedFile) -> None:
-        path = published_path(manifest)
-        guard = manifest_path(manifest.topic, manifest.offsets, 0)
-        is_due = lambda: not (self.is_replaced(manifest) or self.is_retired(manifest))  # noqa: E731
+        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
         try:
-            self.store.exchange(file.path, path, guard=guard, is_due=is_due)
+            self.store.exchange(file.path, path, guard=guard, is_due=partial(self._is_due, manifest))
         except FileNotFoundError:
-            if self.store.size(path) != file.bytes and not self.is_retired(
-                manifest
-            ):  # else another attempt finished it
+            if self.store.size(path) != file.bytes and not self.is_retired(manifest):  # else another finished it
                 raise
 
     @contextmanager

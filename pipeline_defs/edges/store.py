@@ -6,10 +6,9 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +21,7 @@ from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown
+from .locks import hold
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -142,13 +142,18 @@ class Store:
             except BaseError as error:
                 return self._settle(path, data, error)
 
-    def publish(self, staged: str, final: str) -> Answer:
-        """Gives a staged object its final name if that is free; the staged one stays until it is swept."""
+    def publish(
+        self, staged: str, final: str, *, guard: str | None = None, is_due: Callable[[], bool] = lambda: True
+    ) -> Answer:
+        """Gives a staged object its final name if that is free, and it is due, asked as by `exchange`; the staged one stays."""
         with self.explained("publish", final):
             try:
                 if self.local_root is None:
                     obstore.put(self.objects, final, obstore.get(self.objects, staged).bytes(), mode="create")
-                else:
+                    return Answer.COMMITTED
+                with self.locked(guard):
+                    if not is_due():
+                        return Answer.CONFLICT
                     self._link(staged, final)
             except AlreadyExistsError:
                 return Answer.CONFLICT
@@ -190,16 +195,9 @@ class Store:
         except NotFoundError as error:
             raise FileNotFoundError(staged) from error
 
-    @contextmanager
-    def locked(self, guard: str) -> Iterator[None]:
+    def locked(self, guard: str | None) -> AbstractContextManager[None]:
         """Holds the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
-        path = self.local_root / guard if self.local_root is not None else None
-        if path is None or not path.exists():
-            yield
-            return
-        with path.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return hold(self.local_root / guard) if self.local_root is not None and guard else nullcontext()
 
     def upload(self, local: Path, path: str) -> None:
         """Brings a file of this machine to a name of the attempt's own in the lake."""

@@ -6,7 +6,6 @@ reader sees the old object or the new one, whole. The lock ends with the process
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
+from .locks import hold
 from .store import Store
 
 if TYPE_CHECKING:
@@ -79,22 +79,12 @@ def _swap(store: Store, staged: str, final: str, seen: Seen | None) -> bool:
     store.make_durable(staged)
     target = store.local_root / final
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent):
+    with hold(target.parent):
         if _stat(target) != seen:
             return False
         (store.local_root / staged).replace(target)
     store.make_durable(final)
     return True
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # and with it the lock
 
 
 def _stat(path: Path) -> Seen | None:

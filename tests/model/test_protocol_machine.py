@@ -133,9 +133,9 @@ class WatchedStore(Store):
         self._on_step("store.put_new")
         return super().put_new(path, data, scratch)
 
-    def publish(self, staged: str, final: str) -> Answer:
+    def publish(self, staged: str, final: str, **guarded: Any) -> Answer:
         self._on_step("store.publish")
-        return super().publish(staged, final)
+        return super().publish(staged, final, **guarded)
 
     def exchange(self, staged: str, final: str, **guarded: Any) -> None:
         self._on_step("store.exchange")

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.core.coverage import State
+from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.edges import locks
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import data_path
+from pipeline_defs.edges.layout import data_path, manifest_path
 from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance, staged_file
 
 FIRST, SECOND = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
@@ -90,3 +92,23 @@ def test_a_replaced_file_and_an_accepted_loss_are_seen(lake: Lake) -> None:
     assert state(lake) is State.LANDED and lake.coverage(TOPIC).manifests[FIRST].revision == 1
     lake.commit_acceptance(Acceptance(TOPIC, SECOND, (10, 20), "ann", EPOCH_MS))
     assert SECOND in lake.coverage(TOPIC).accepted
+
+
+def test_a_process_that_stands_still_with_the_lock_holds_nobody_up_for_ever(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-60] What is published is published without it; else whoever waits is told, and publishes when it is gone."""
+    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.05)
+    first, second = stage(lake, FIRST), stage(lake, SECOND)
+    for manifest in (first, second):
+        lake.commit_manifest(manifest)
+    lake.publish(first)
+    with (
+        locks.hold(tmp_path / manifest_path(TOPIC, FIRST, 0)),
+        locks.hold(tmp_path / manifest_path(TOPIC, SECOND, 0)),
+    ):
+        assert lake.publish(first) == first
+        with pytest.raises(LakeUnavailable, match=r"another process holds the lock of .* nothing is lost"):
+            lake.publish(second)
+        assert state(lake, SECOND) is State.PENDING
+    assert lake.publish(second) == second and state(lake, SECOND) is State.LANDED
