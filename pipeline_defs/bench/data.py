@@ -65,7 +65,7 @@ def produce(
 def produce_values(
     bootstrap_servers: str,
     topic: str,
-    records: Iterable[bytes],
+    records: Iterable[bytes | None],
     load: Load,
     progress: Callable[[int], None] = lambda count: None,
     *,

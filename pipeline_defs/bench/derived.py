@@ -6,72 +6,30 @@ is an error, not a time.
 
 from __future__ import annotations
 
-import io
-import json
-import random
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
-from string import ascii_lowercase
 from typing import Any
 
 from ..attempt import Attempt
-from ..core.decoders import Decode, Format, Side
-from ..core.decoding import Budget
+from ..core.decoders import Decode
 from ..core.errors import RangesFailed
 from ..decoding import decode
 from ..resources import Edges
 from ..sealing import seal
-from .data import SEED, produce_values
+from .data import produce_values
 from .measurement import Bench, Tell, WrongCount
+from .orders import DECODES, VALUES
 from .rounds import Load
 from .systems import Place, offsetlake
 
 LOAD = Load(1_000, 240_000, 15_000)
-SCHEMA = (
-    "order_id BIGINT NOT NULL, customer STRING, state STRING, sum INT, price DOUBLE, trace STRING, at TIMESTAMP, paid BOOLEAN, "
-    "items ARRAY<STRUCT<sku: STRING, count: INT, price: DOUBLE>>, address STRUCT<street: STRING, city: STRING, zip: STRING>, "
-    "note STRING"
-)
-AVRO_SCHEMA = """{"type": "record", "name": "Order", "fields": [
- {"name": "order_id", "type": "long"}, {"name": "customer", "type": "string"}, {"name": "state", "type": "string"},
- {"name": "sum", "type": "int"}, {"name": "price", "type": "double"}, {"name": "trace", "type": "string"},
- {"name": "at", "type": "string"}, {"name": "paid", "type": "boolean"},
- {"name": "items", "type": {"type": "array", "items": {"type": "record", "name": "Item", "fields": [
-   {"name": "sku", "type": "string"}, {"name": "count", "type": "int"}, {"name": "price", "type": "double"}]}}},
- {"name": "address", "type": {"type": "record", "name": "Address", "fields": [
-   {"name": "street", "type": "string"}, {"name": "city", "type": "string"}, {"name": "zip", "type": "string"}]}},
- {"name": "note", "type": "string"}]}"""
-NO_BUDGET = Budget(0, 0.0)
-DECODES: Mapping[str, Decode] = {
-    "json": Decode(Side(Format.STRING), Side(Format.JSON, SCHEMA), NO_BUDGET),
-    "avro": Decode(Side(Format.STRING), Side(Format.AVRO, AVRO_SCHEMA), NO_BUDGET),
-}
-ORDERS = 5_000  # that repeat, but for their numbers
+SEALING = ("seal_json", "landing_json")
+DECODED_TREES = ("decoded", "decodings", "dead_letters")
 TARGETS: Mapping[str, float] = {"decode_json_to_landing_json": 1.5}  # times as long, at most
-
-
-def json_values(load: Load) -> Iterator[bytes]:
-    """Yields orders as JSON, each close to the load's size, the same ones each time."""
-    orders = [json.dumps(order, separators=(",", ":"))[1:] for order in _orders(load)]
-    for number in range(load.records):
-        yield f'{{"order_id":{number},{orders[number % ORDERS]}'.encode()
-
-
-def avro_values(load: Load) -> Iterator[bytes]:
-    """Yields the same orders as Avro, without a registry."""
-    import fastavro
-
-    schema, orders = fastavro.parse_schema(json.loads(AVRO_SCHEMA)), _orders(load)
-    for number in range(load.records):
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, schema, {"order_id": number, **orders[number % ORDERS]})
-        yield out.getvalue()
-
-
-VALUES: Mapping[str, Callable[[Load], Iterator[bytes]]] = {"json": json_values, "avro": avro_values}
 
 
 def measure_derived(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
@@ -90,11 +48,19 @@ def measure_derived(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
                 if number:
                     seconds.setdefault(name, []).append(round(value, 3))
     medians = {name: round(median(values), 3) for name, values in seconds.items()}
-    pairs = [("decode_json", "landing_json"), ("decode_avro", "landing_avro"), ("seal_json", "landing_json")]
-    ratios = {f"{name}_to_{base}": round(medians[name] / medians[base], 3) for name, base in pairs}
+    pairs = [(f"decode_{name}", f"landing_{kind}") for kind, decodes in DECODES.items() for name in decodes]
+    ratios = {f"{name}_to_{base}": round(medians[name] / medians[base], 3) for name, base in [*pairs, SEALING]}
     missed = [f"{name}: {ratios[name]}, to be at most {most}" for name, most in TARGETS.items() if ratios[name] > most]
-    facts = {"records": LOAD.records, "value_bytes": LOAD.value_bytes, "ranges": LOAD.records // LOAD.records_per_range}
-    return {**facts, "seconds": seconds, "median_seconds": medians, "ratios": ratios, "missed_targets": missed}
+    return {
+        "records": LOAD.records,
+        "value_bytes": LOAD.value_bytes,
+        "ranges": LOAD.records // LOAD.records_per_range,
+        "seconds": seconds,
+        "median_seconds": medians,
+        "records_per_second": {name: round(LOAD.records / value) for name, value in medians.items()},
+        "ratios": ratios,
+        "missed_targets": missed,
+    }
 
 
 def _topic(kind: str) -> str:
@@ -108,7 +74,11 @@ def _take_round(bench: Bench, kind: str) -> dict[str, float]:
         place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=_topic(kind))
         seconds = {f"landing_{kind}": timed(offsetlake(place))}
         edges = place.fresh_edges()
-        seconds[f"decode_{kind}"] = timed(lambda: decode_ranges(bench, place, DECODES[kind], edges))
+        for name, config in DECODES[kind].items():
+            edges = place.fresh_edges()
+            seconds[f"decode_{name}"] = timed(partial(decode_ranges, bench, place, config, edges))
+            for tree in DECODED_TREES:
+                shutil.rmtree(out / tree, ignore_errors=True)  # for the next one
         seconds[f"seal_{kind}"] = timed(lambda: _seal(bench, place, edges))
         return seconds
     finally:
@@ -150,29 +120,3 @@ def attempt() -> Attempt:
 def _check(violations: Sequence[str]) -> None:
     if violations:
         raise RangesFailed("the benchmark's own deriving failed", violations)
-
-
-def _orders(load: Load) -> list[dict[str, object]]:
-    chance = random.Random(SEED)  # noqa: S311 (no secret)
-    return [_order(chance, load.value_bytes) for _ in range(ORDERS)]
-
-
-def _order(chance: random.Random, size: int) -> dict[str, object]:
-    """Is an order as shops write them, of about `size` bytes with its number."""
-    words = ["".join(chance.choices(ascii_lowercase, k=chance.randint(2, 9))) for _ in range(40)]
-    order: dict[str, object] = {
-        "customer": f"customer-{chance.randint(0, 10**6)}",
-        "state": chance.choice(("created", "paid", "packed", "shipped", "delivered")),
-        "sum": chance.randint(1, 99_999),
-        "price": round(chance.random() * 1000, 2),
-        "trace": chance.randbytes(16).hex(),
-        "at": f"2026-11-{chance.randint(1, 28):02d}T{chance.randint(0, 23):02d}:00:00Z",
-        "paid": chance.random() < 0.5,
-        "items": [
-            {"sku": chance.randbytes(6).hex(), "count": chance.randint(1, 9), "price": round(chance.random() * 100, 2)}
-            for _ in range(5)
-        ],
-        "address": {"street": " ".join(words[:3]), "city": words[3], "zip": str(chance.randint(10_000, 99_999))},
-    }
-    left = size - len(json.dumps(order, separators=(",", ":"))) - 30
-    return order | {"note": " ".join(chance.choices(words, k=150))[: max(0, left)]}

@@ -57,8 +57,9 @@ def run_bench(
     with_derived: bool,
 ) -> dict[str, Any]:
     """Measures everything in one world and returns the document; what was started is stopped and deleted."""
-    if importlib.util.find_spec("confluent_kafka") is None:
-        raise BadSetting("confluent-kafka is not installed; nothing was started; `make setup`, or pip install .[dev]")
+    for package in ("confluent_kafka", *(("deltalake", "fastavro") if with_derived else ())):
+        if importlib.util.find_spec(package) is None:
+            raise BadSetting(f"{package} is not installed; nothing was started; `make setup`, or pip install .[dev]")
     turns: dict[Load, list[Turn]] = {}
     with open_bench(settings, tell) as bench:
         for load in loads:

@@ -1,41 +1,64 @@
 """The latest state by key of a million records in a hundred ranges: kept up as ranges come, against made anew.
 
 One pass, since it takes minutes: what is timed is each update after five more ranges, and at the end one full recomputation.
+Beside each, in turn, a table format does the same work with its merge; both must come to the same records.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from ..core.decoders import Decode, Format, Side
 from ..core.latest import Latest
+from ..edges.decodings import decoded_path
 from ..latest import LatestTools, update
 from ..resources import Edges
 from .data import produce_values
-from .derived import NO_BUDGET, attempt, decode_ranges, timed
+from .delta import DeltaState
+from .derived import attempt, decode_ranges, timed
 from .measurement import Bench, Tell, WrongCount
+from .orders import NO_BUDGET
 from .rounds import Load
 from .systems import Place, offsetlake
 
 LOAD = Load(60, 1_000_000, 10_000)
 TOPIC = "bench-upsert"
 RANGES_PER_UPDATE = 5
-CUSTOMERS = 200_003
+CUSTOMERS = 200_000  # a multiple of the Kafka partitions: a key is in one of them always, as producers have it
+TOMBSTONES = 20  # one of so many records, of other keys each time
 CONFIG = Latest(16)
 DECODE = Decode(value=Side(Format.JSON, "n BIGINT, state STRING"), budget=NO_BUDGET)
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Is how long each turn took, in seconds, by what was done."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds.setdefault(name, []).append(round(seconds, 3))
+
+    @property
+    def medians(self) -> dict[str, float]:
+        return {name: round(median(values), 3) for name, values in self.seconds.items()}
+
+
 def measure_upsert(bench: Bench, tell: Tell) -> dict[str, Any]:
-    """Measures updates of a latest state, and its recomputation; both must come to the same number of keys."""
+    """Measures updates of a latest state, its recomputation, and the merges of a Delta table of the same ranges."""
     out = bench.folder / "upsert"
     out.mkdir()
     try:
         bench.edges.kafka().create_topic(TOPIC, LOAD.kafka_partitions)
         tell(f"{TOPIC}: producing and landing {LOAD.records:,} records")
-        produce_values(bench.edges.bootstrap_servers(), TOPIC, _values(), LOAD, customers=CUSTOMERS)
+        produce_values(bench.edges.bootstrap_servers(), TOPIC, upsert_values(LOAD.records), LOAD, customers=CUSTOMERS)
         place = Place(LOAD, bench.edges, bench.pyspark, out, topic_name=TOPIC)
         offsetlake(place)()
         return _measure(bench, place, tell)
@@ -46,37 +69,73 @@ def measure_upsert(bench: Bench, tell: Tell) -> dict[str, Any]:
 def _measure(bench: Bench, place: Place, tell: Tell) -> dict[str, Any]:
     edges = place.fresh_edges()
     tools = edges.latest_tools(bench.pyspark)
-    keys = [offsets.key for offsets in edges.lake.coverage(TOPIC).log.ranges]
-    seconds = []
-    for at in range(0, len(keys), RANGES_PER_UPDATE):
-        tell(f"{TOPIC}: update after {at + RANGES_PER_UPDATE} of {len(keys)} ranges")
-        decode_ranges(bench, place, DECODE, edges, keys[at : at + RANGES_PER_UPDATE])
-        seconds.append(round(timed(lambda: _update(tools, full=False)), 3))
-    counts = [_count(edges)]
+    theirs = DeltaState(place.out / "delta")
+    ranges = sorted(edges.lake.coverage(TOPIC).log.ranges, key=lambda offsets: (offsets.start, offsets.partition))
+    files = [place.out / decoded_path(TOPIC, offsets) for offsets in ranges]
+    taken = _Taken()
+    for at in range(0, len(ranges), RANGES_PER_UPDATE):
+        these = slice(at, at + RANGES_PER_UPDATE)
+        tell(f"{TOPIC}: update after {at + RANGES_PER_UPDATE} of {len(ranges)} ranges")
+        decode_ranges(bench, place, DECODE, edges, [offsets.key for offsets in ranges[these]])
+        _take_turns(taken, tools, theirs, files[these], number=at // RANGES_PER_UPDATE)
+    left = {"offsetlake": _left_behind(place.out / "latest" / TOPIC), "delta": _left_behind(theirs.folder)}
+    keys = _compare(edges, place, theirs, "updates")
     tell(f"{TOPIC}: full recomputation")
-    recomputed = round(timed(lambda: _update(tools, full=True)), 3)
-    counts.append(_count(edges))
-    if counts[0] != counts[1]:
-        raise WrongCount(f"updates came to {counts[0]:,} keys of {TOPIC}, a recomputation to {counts[1]:,}")
+    taken.add("recompute", timed(lambda: _update(tools, full=True)))
+    taken.add("delta_recompute", timed(lambda: theirs.recompute(files)))
+    if _compare(edges, place, theirs, "a recomputation") != keys:
+        raise WrongCount(f"updates came to {keys:,} keys of {TOPIC}, a recomputation to another number")
+    medians = taken.medians
     return {
         "records": LOAD.records,
-        "ranges": len(keys),
-        "keys": counts[0],
-        "update_seconds": seconds,
-        "median_update_seconds": median(seconds),
-        "recompute_seconds": recomputed,
-        "update_to_recompute": round(median(seconds) / recomputed, 3),
+        "ranges": len(ranges),
+        "keys": keys,
+        "seconds": taken.seconds,
+        "median_seconds": medians,
+        "ratios": {
+            "update_to_recompute": round(medians["update"] / medians["recompute"], 3),
+            "update_to_delta_merge": round(medians["update"] / medians["delta_merge"], 3),
+        },
+        "left_behind": {name: {"keys": keys, **facts} for name, facts in left.items()},
     }
+
+
+def _take_turns(taken: _Taken, tools: LatestTools, theirs: DeltaState, files: Sequence[Path], *, number: int) -> None:
+    turns = {"update": lambda: _update(tools, full=False), "delta_merge": lambda: theirs.update(files)}
+    for name in sorted(turns, reverse=bool(number % 2)):
+        taken.add(name, timed(turns[name]))
 
 
 def _update(tools: LatestTools, *, full: bool) -> None:
     update(TOPIC, CONFIG, attempt(), tools, full=full)
 
 
-def _count(edges: Edges) -> int:
-    return sum(facts.keys for facts in edges.latest_files.read_facts(TOPIC).values())
+def _compare(edges: Edges, place: Place, theirs: DeltaState, what: str) -> int:
+    """Counts the keys of both, which must stand for the same records."""
+    files = sorted((place.out / "latest" / TOPIC).glob("*.parquet"))
+    tables = [pq.ParquetFile(file).read(columns=["partition", "offset"]) for file in files]
+    rows = [row for table in tables for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    counted = sum(facts.keys for facts in edges.latest_files.read_facts(TOPIC).values())
+    found = theirs.places()
+    if len(rows) != counted or set(rows) != found:
+        raise WrongCount(f"{what} of {TOPIC} came to {len(rows):,} rows of {counted:,} keys, Delta's to {len(found):,}")
+    return counted
 
 
-def _values() -> Iterator[bytes]:
-    for number in range(LOAD.records):
-        yield b'{"n": %d, "state": "%s"}' % (number, (b"created", b"paid", b"shipped")[number % 3])
+def _left_behind(folder: Path) -> Mapping[str, int]:
+    """Is what a state lies in, and how many rows a plain glob shows who does not ask its log."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    shown = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    return {
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path in files),
+        "rows_of_a_plain_glob": shown,
+    }
+
+
+def upsert_values(records: int) -> Iterator[bytes | None]:
+    """Yields small documents, and tombstones among them, of other keys in each round through all of them."""
+    for number in range(records):
+        is_tombstone = (number + number // CUSTOMERS) % TOMBSTONES == 0
+        state = (b"created", b"paid", b"shipped")[number % 3]
+        yield None if is_tombstone else b'{"n": %d, "state": "%s"}' % (number, state)

@@ -6,6 +6,8 @@ import logging
 import signal
 import sys
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import click
 from rich.markup import escape
@@ -79,15 +81,25 @@ def bench(
     if report["time_to_visible"]:
         OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")
     if report["derived"]:
-        ratios = report["derived"]["ratios"]
-        OUT.print(
-            f"times as long as landing, at 1 KB: {', '.join(f'{name} {value}' for name, value in ratios.items())}"
-        )
+        show_derived(report["derived"])
     if report["upsert"]:
-        found = report["upsert"]
-        OUT.print(
-            f"latest by key, {found['ranges']} ranges: an update takes {found['median_update_seconds']} s, a recomputation "
-            f"{found['recompute_seconds']} s"
-        )
+        show_upsert(report["upsert"])
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
+
+
+def show_derived(found: Mapping[str, Any]) -> None:
+    """Shows seconds and rates of landing and of what is derived, and the ratios between them."""
+    rows = [(name, value, found["records_per_second"][name]) for name, value in found["median_seconds"].items()]
+    title = f"{found['records']:,} records of {found['value_bytes']:,} B, landed, decoded and sealed"
+    print_table(title, ["what", "seconds", "records/s"], rows)
+    OUT.print(f"times as long as landing: {', '.join(f'{name} {value}' for name, value in found['ratios'].items())}")
+
+
+def show_upsert(found: Mapping[str, Any]) -> None:
+    """Shows what an update of a latest state takes, beside a recomputation and a table format's merge."""
+    rows = list(found["median_seconds"].items())
+    title = f"latest by key: {found['records']:,} records in {found['ranges']} ranges, {found['keys']:,} keys"
+    print_table(title, ["what", "seconds"], rows)
+    rows = [(name, *facts.values()) for name, facts in found["left_behind"].items()]
+    print_table("what each leaves behind", ["what", "keys", "files", "bytes", "rows of a plain *.parquet glob"], rows)

@@ -1,7 +1,8 @@
 """Latest by key in Spark: present rows and tombstones, and the rows of fresh ranges in; per bucket the winners out.
 
-One bucket of keys is one task and one file, sorted by key, and one of tombstones. Nothing here is visible or decides
-anything, but which record of a key is its latest: that with the greatest (generation, partition, offset).
+One bucket of keys is one file, sorted by key, and one of tombstones; a task has one bucket, or several of a small state.
+Nothing here is visible or decides anything, but which record of a key is its latest: that with the greatest (generation,
+partition, offset).
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import ceil
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ScanFailed
-from ..core.latest import stretches_of
+from ..core.latest import MOST_BUCKETS, stretches_of
 from ..core.offsets import OffsetRange
 from .latest_files import StagedBucket
 from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
 
 PLACE = ("generation", "partition", "offset")
 OPTIONS: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.column.statistics.enabled#key": "true"}  # sorted by key
+# a small state has fewer tasks than buckets; what a task sorts, and the files that it has open side by side, stay few
+TASK_BYTES = 32 * 1024 * 1024
+TASK_BUCKETS = 16
+CONF: Mapping[str, str] = {
+    **SCAN_CONF,
+    # the driver lists the files itself: beyond 32 Spark starts a job for it
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    # row_number() = 1 needs no pass of its own that drops rows before the sort: they are sorted once, behind the shuffle
+    "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
+    # a task writes its buckets' files side by side, as many as it has, so that the sort by key is the only one
+    "spark.sql.maxConcurrentOutputFileWriters": str(2 * MOST_BUCKETS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class SparkLatest:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session.newSession()
-        for name, value in SCAN_CONF.items():
+        for name, value in CONF.items():
             self._session.conf.set(name, value)
 
     def stage(
@@ -57,10 +71,7 @@ class SparkLatest:
 
         try:
             winners = self._winners(inputs, schema, buckets, due)
-            sorted_rows = winners.sortWithinPartitions("bucket", "dead", "key")
-            sorted_rows.write.mode("errorifexists").options(**OPTIONS).partitionBy("bucket", "dead").parquet(
-                str(folder)
-            )
+            winners.write.mode("errorifexists").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
         except (PySparkException, Py4JError) as error:
             raise ScanFailed(
                 f"Spark could not find the latest records of {topic}: {first_cause(error)}; nothing became visible; what "
@@ -75,21 +86,35 @@ class SparkLatest:
 
         bucket = f.pmod(f.hash("key"), f.lit(buckets))
         is_due = f.lit(True) if len(due) == buckets else bucket.isin(*due)  # noqa: FBT003
-        fresh = self._read(inputs.fresh, schema).where(f.col("key").isNotNull() & is_due)
-        present = self._read(inputs.present, schema).unionByName(self._read(inputs.tombstones, schema))
+        counts = f.col("key").isNotNull() & is_due
+        standing = [*inputs.present, *inputs.tombstones]
         if inputs.changed and inputs.present:
-            is_changed = _lies_in(inputs.changed)
-            again = fresh.where(is_changed).select("key", *PLACE)
-            lost = present.where(is_changed).join(again, ["key", *PLACE], "left_anti").select("key")
-            present = present.where(~is_changed)
-            if not lost.isEmpty():
-                history = self._read(inputs.everything, schema).where(f.col("key").isNotNull() & is_due)
-                fresh = fresh.unionByName(history.join(lost, "key", "left_semi"))
-        # the partitioning of repartition is that of `bucket`: pmod of the hash, so one bucket is one task
-        rows = present.unionByName(fresh).repartition(buckets, "key")
+            rows = self._without_changed(inputs, self._read(standing, schema), schema, counts)
+        else:
+            rows = self._read([*standing, *inputs.fresh], schema).where(counts)
+        # its partitioning is pmod of the same hash: where tasks divide buckets, a bucket is in one task
+        rows = rows.repartition(self._tasks(buckets, [*standing, *inputs.fresh]), "key")
         newest = Window.partitionBy("key").orderBy(*(f.col(name).desc() for name in PLACE))
         best = rows.withColumn("nth", f.row_number().over(newest)).where("nth = 1").drop("nth")
         return best.withColumns({"bucket": bucket, "dead": f.col("value").isNull()})
+
+    def _without_changed(self, inputs: Inputs, present: DataFrame, schema: Any, counts: Column) -> DataFrame:
+        """Reads what stands but for what lies in ranges that changed, what is fresh, and all of keys that lost their winner."""
+        is_changed = _lies_in(inputs.changed)
+        fresh = self._read(inputs.fresh, schema).where(counts)
+        again = fresh.where(is_changed).select("key", *PLACE)
+        lost = present.where(is_changed).join(again, ["key", *PLACE], "left_anti").select("key")
+        if not lost.isEmpty():
+            history = self._read(inputs.everything, schema).where(counts)
+            fresh = fresh.unionByName(history.join(lost, "key", "left_semi"))
+        return present.where(~is_changed).unionByName(fresh)
+
+    def _tasks(self, buckets: int, files: Sequence[Path]) -> int:
+        """Is how many tasks find the winners: as few as keep the cores busy and are not too large, and divide the buckets."""
+        size = sum(file.stat().st_size for file in files)
+        cores = self._session.sparkContext.defaultParallelism
+        wanted = max(cores, ceil(size / TASK_BYTES), ceil(buckets / TASK_BUCKETS))
+        return next((number for number in range(1, buckets) if number >= wanted and buckets % number == 0), buckets)
 
     def _read(self, files: Sequence[Path], schema: Any) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 
 from pipeline_defs.bench.data import values
+from pipeline_defs.bench.delta import DeltaState
+from pipeline_defs.bench.orders import PROTO, VALUES
 from pipeline_defs.bench.report import choose_loads, choose_systems
 from pipeline_defs.bench.rounds import Load, Turn, median_seconds, missed_targets, order_of, ratios, summary
+from pipeline_defs.bench.upsert import CUSTOMERS, upsert_values
+from pipeline_defs.bench.upsert import LOAD as UPSERTS
 from pipeline_defs.bench.usage import read_cpu_seconds, read_peak_bytes
 from pipeline_defs.bench.visible import split_seconds
 from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
 
 LOAD = Load(1_000, 16_000, 1_000)
 
@@ -105,3 +115,54 @@ def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
 def test_this_process_has_memory_and_has_used_time() -> None:
     assert read_peak_bytes(os.getpid()) > 1_000_000
     assert read_cpu_seconds(os.getpid()) > 0
+
+
+def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a_plain_glob(tmp_path: Path) -> None:
+    """What the benchmark says of a table format is measured here as there: merged, deleted, and what a glob makes of it."""
+    state = DeltaState(tmp_path / "delta")
+    first = decoded(tmp_path / "0.parquet", 0, [("a", 1), ("b", 2), ("c", 3), ("b", 4)])
+    second = decoded(tmp_path / "1.parquet", 4, [("a", None), ("d", 5), ("c", 6), ("e", None)])
+    state.update([first])
+    assert state.places() == {(0, 0), (0, 2), (0, 3)}
+    state.update([second])
+    assert state.places() == {(0, 3), (0, 5), (0, 6)}, "b stays, d is new, c is another, a and e are deleted"
+    merged = [pq.read_metadata(path).num_rows for path in state.folder.glob("*.parquet")]
+    assert sum(merged) > 3, "what was there before lies there still"
+    state.recompute([first, second])
+    assert state.places() == {(0, 3), (0, 5), (0, 6)}
+
+
+def decoded(path: Path, start: int, rows: list[tuple[str, int | None]]) -> Path:
+    count = len(rows)
+    columns = {
+        "generation": [0] * count,
+        "partition": [0] * count,
+        "offset": [*range(start, start + count)],
+        "timestamp": [None] * count,
+        "key": [key for key, _ in rows],
+        "value": [None if n is None else {"n": n} for _, n in rows],
+    }
+    kinds = {"timestamp": pa.timestamp("us", "UTC"), "value": pa.struct([("n", pa.int64())])}
+    pq.write_table(pa.table({name: pa.array(column, kinds.get(name)) for name, column in columns.items()}), path)
+    return path
+
+
+def test_each_key_of_the_upserts_is_in_one_kafka_partition_and_a_twentieth_are_tombstones() -> None:
+    """Else the order of a key's records would be that of arrival, which Delta's merge goes by."""
+    assert CUSTOMERS % UPSERTS.kafka_partitions == 0
+    found = list(upsert_values(40_000))
+    assert found.count(None) == 2_000
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
+    load = Load(1_000, 60, 10)
+    produced = list(VALUES[kind](load))
+    assert (len(produced), len(set(produced))) == (60, 60)
+    assert produced == list(VALUES[kind](load))
+    assert 500 < sum(map(len, produced)) / 60 <= 1_010
+    if kind == "protobuf":
+        message = find_message(compile_proto(PROTO, {}, "schema"), "Order", "schema")
+        order = GetMessageClass(message).FromString(produced[43])
+        written = json.loads(list(VALUES["json"](load))[43])
+        assert (order.order_id, order.note, len(order.items)) == (43, written["note"], 5)
