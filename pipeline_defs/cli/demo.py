@@ -23,12 +23,11 @@ from ..core.manifest import Manifest
 from ..days import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
-from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, read_flights
+from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, produce_flights
 from ..deriving import read_due
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
-from ..edges.producer import produce
 from ..latest import find_waiting
 from ..launching import open_instance
 from ..resources import Edges
@@ -123,12 +122,7 @@ def _load_flights(edges: Edges, topic: Topic) -> None:
         return
     with _bar("producing flights", RECORDS) as (bar, task):
         before = sum(there.values())
-        produce(
-            edges.bootstrap_servers(topic),
-            TOPIC,
-            read_flights(there),
-            lambda done: bar.update(task, completed=before + done),
-        )
+        produce_flights(edges.bootstrap_servers(topic), there, lambda done: bar.update(task, completed=before + done))
 
 
 def _watch_landing(edges: Edges, topic: Topic) -> None:
