@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from .core.coverage import Coverage
 from .core.offsets import OffsetRange
 from .deriving import find_unseen_decoded, report_decoded
 from .landing import mirror_frontier
@@ -46,7 +45,8 @@ def rebuild_topic(
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
     held = read_held(instance, topic.landing, read_order(instance, topic)).keys()
     unseen = find_unseen(instance, topic, coverage, held)
-    owed = [*unseen, *_outdated(topic, coverage, instance, {*unseen, *held})]
+    versions = {o: manifest.digest for o, manifest in coverage.manifests.items() if coverage.is_landed(o)}
+    owed = [*unseen, *_outdated(topic.asset_key, versions, instance, {*unseen, *held})]
     for done, offsets in enumerate(owed, 1):
         instance.report_runless_asset_event(landed_event(topic, offsets, coverage, edges))
         edges.watch_step("restored", key=offsets.key)
@@ -57,27 +57,28 @@ def rebuild_topic(
 
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
-    """Tells Dagster of the decoded ranges that it has no materialisation of; returns how many."""
+    """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
     decoded = edges.decodings.read_ranges(topic.name)
-    unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.published, instance)
-    for offsets in unseen:
+    order = read_order(instance, topic)
+    held = read_held(instance, topic.decoding, order).keys()
+    unseen = find_unseen_decoded(topic, order, decoded.published - held, instance)
+    versions = {offsets: decoding.digest for offsets, decoding in decoded.visible.items()}
+    owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
+    for offsets in owed:
         report_decoded(topic, decoded.known[offsets], edges, instance)
-    return len(unseen)
+    return len(owed)
 
 
 def _outdated(
-    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, known: set[OffsetRange]
+    key: dg.AssetKey, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance, known: set[OffsetRange]
 ) -> list[OffsetRange]:
     """Finds the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(
-        topic.asset_key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
     )
-    shown = {key: found.get(DATA_VERSION_TAG) for key, found in tags.items()}
+    shown = {partition: found.get(DATA_VERSION_TAG) for partition, found in tags.items()}
     return [
         offsets
-        for offsets, manifest in sorted(coverage.manifests.items())
-        if offsets not in known
-        and offsets.key in shown
-        and coverage.is_landed(offsets)
-        and shown[offsets.key] != manifest.digest
+        for offsets, version in sorted(versions.items())
+        if offsets not in known and shown.get(offsets.key, version) != version
     ]

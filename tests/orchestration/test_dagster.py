@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from typing import Any
 
 import dagster as dg
@@ -180,9 +179,7 @@ def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
     world.launch()
     before = {key: event.metadata["digest"].value for key, event in materializations(world).items()}
     assert len(before) == 3
-    world.instance.dispose()
-    world._instance = None
-    shutil.rmtree(world.settings.dagster_home)
+    world.lose_dagster()
     assert world.materialized() == set()  # the control: it is really gone
 
     rebuilt = rebuild_topic(world.topic, world.edges, world.instance)

@@ -19,6 +19,7 @@ from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.deriving import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.launching import Launched, decode_through_dagster
+from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 
@@ -95,6 +96,39 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
     assert told(decoded) == set()
     assert tick(decoded) == DeriveTick((), 0, 4)
     assert len(told(decoded)) == 4
+
+
+def events(world: World, key: dg.AssetKey) -> dict[str, dict[str, Any]]:
+    """Are version and metadata of each range's one materialisation, as Dagster has them; not how a run found it."""
+    records = world.instance.fetch_materializations(key, limit=100).records
+    found = {}
+    for record in records:
+        event = record.asset_materialization
+        assert event is not None and event.partition is not None and event.partition not in found, "each once"
+        facts = {name: value.value for name, value in event.metadata.items() if name != "outcome"}
+        found[event.partition] = {**facts, "version": (event.tags or {})["dagster/data_version"]}
+    return found
+
+
+def test_a_rebuild_gives_back_raw_and_decoded_events(decoded: World) -> None:
+    """[R-70] AC29: versions, dead letters and all else that was said of each range, from the lake alone; once is enough."""
+    (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
+    assert launched.succeeded
+    keys = decoded.topic.asset_key, decoded.topic.decoded_key
+    raw, before = (events(decoded, key) for key in keys)
+    decoded.lose_dagster()
+    assert [events(decoded, key) for key in keys] == [{}, {}], "the fault: nothing is left"
+    rebuilt = rebuild_topic(decoded.topic, decoded.edges, decoded.instance)
+    assert (rebuilt.keys, rebuilt.events) == (4, 8)
+    assert events(decoded, keys[0]) == raw
+    after = events(decoded, keys[1])
+    assert after == before
+    assert sorted(each["dead_letters"] for each in after.values()) == [0, 0, 0, 1]
+    assert [each["error_classes"] for each in after.values() if each["dead_letters"]] == [{"json_malformed": 1}]
+    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 0
+    old = dg.AssetMaterialization(keys[1], partition=min(after), tags={"dagster/data_version": "old"})
+    decoded.instance.report_runless_asset_event(old)
+    assert rebuild_topic(decoded.topic, decoded.edges, decoded.instance).events == 1, "decoded again, and died untold"
 
 
 def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(decoded: World) -> None:

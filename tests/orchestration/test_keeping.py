@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -172,9 +171,7 @@ def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
     """Nothing remembers them: the lake alone says which they are."""
     keys = fill(world, 6, max_keys=2)
     world.land()
-    world.instance.dispose()
-    world._instance = None
-    shutil.rmtree(world.settings.dagster_home)
+    world.lose_dagster()
     rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
     assert (rebuilt.keys, rebuilt.events) == (2, 2)
     assert keys_of(world) == keys[4:]
@@ -187,9 +184,7 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
     keys = fill(world, 4, max_keys=100)
     world.launch()
     versions = {key: manifest.digest for key, manifest in zip(keys, world.coverage.manifests.values(), strict=True)}
-    world.instance.dispose()
-    world._instance = None
-    shutil.rmtree(world.settings.dagster_home)
+    world.lose_dagster()
     world.operations.delete_group(group_of(world.name))
     kafka = world.edges.kafka(world.topic)
     assert kafka.read_group(world.name, group_of(world.name)) == {}, "the control: it is really gone"

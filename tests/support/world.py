@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -71,6 +72,12 @@ class World:
         if self._instance is None:
             self._instance = open_instance(self.settings.dagster_home)
         return self._instance
+
+    def lose_dagster(self) -> None:
+        """Loses Dagster's database, and whatever else was in its home."""
+        self.instance.dispose()
+        self._instance = None
+        shutil.rmtree(self.settings.dagster_home)
 
     def with_policy(self, **changes: Any) -> None:
         self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
