@@ -113,6 +113,8 @@ def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[Off
     with pq.ParquetFile(path) as file:
         parts: list[pa.RecordBatch] = []
         for batch in file.iter_batches():
+            if not waiting:
+                return
             offsets = batch.column("offset").to_numpy()
             while waiting:
                 start, end = np.searchsorted(offsets, (waiting[-1].start, waiting[-1].end)).tolist()
