@@ -23,6 +23,7 @@ from pipeline_defs.alerts import build_failure_sensor, build_watch
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.backfilling import launch_backfill
 from pipeline_defs.checks import QUICK, check_key
+from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing import group_of
@@ -165,6 +166,19 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
     assert {offsets.key for each in both for offsets in each.result()} == set(keys[2:6])
     assert [(tick.result().registered, tick.result().requests) for tick in ticks] == [(0, ())] * 2
     assert keys_of(world) == keys[6:]
+
+
+def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
+    """What is due to be decoded is asked for by its key."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode())
+    keys = fill(world, 3, max_keys=1)
+    world.land()
+    hourly = f"{world.topic.retire_job}_hourly"
+    assert evaluate_schedule(world, hourly).run_requests == [], "all of them are due"
+    assert run_job(world, world.topic.retire_job).success and keys_of(world) == keys
+    world.decode([keys[0]])
+    assert len(evaluate_schedule(world, hourly).run_requests or []) == 1
+    assert run_job(world, world.topic.retire_job).success and keys_of(world) == keys[1:]
 
 
 def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
