@@ -561,10 +561,12 @@ def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) 
     }
     full = {"id": 1, "name": None, "tags": ["a"], "by": {"k": 1.5}, "free": {"a": [1]}, "inner": {"x": True}}
     bad = [b'{"id": -1}', b"{}", b"{", b"\xff", b'{"id": 1} 2', b'{"id": 1000000000000000000000}', b"null"]
+    bad += [b'{"id": NaN, "name": 5}', '{"id": "x"}'.encode("utf-16")]  # what Python would take for JSON, and check
     records = [json.dumps(full).encode(), None, *bad, b'{"id": 2, "more": 3}']
     outcomes = decode(spark, records, Side(Format.JSON_SCHEMA, schema=json.dumps(schema)))
     violated, malformed = "schema_violated", "json_malformed"
     wrong = [violated, violated, malformed, "not_utf8", malformed, "json_mismatch", violated]
+    wrong += [malformed, "not_utf8"]
     assert outcomes.classes == [None, None, *wrong, None]
     nothing = dict.fromkeys(["name", "tags", "by", "free", "inner"])
     assert outcomes.values == [full | {"free": '{"a":[1]}'}, None, *[None] * len(bad), {"id": 2} | nothing]

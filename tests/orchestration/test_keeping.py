@@ -28,7 +28,7 @@ from pipeline_defs.core.retiring import retired
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing import group_of
 from pipeline_defs.launching import choose_ranges
-from pipeline_defs.ledger import accept_loss
+from pipeline_defs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
@@ -333,9 +333,13 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     assert "[100, 150)" in told[1]["message"]
     for key in ("0-0-100", "0-100-200"):
         accept_loss(world.topic, key, world.edges, "test")
+    accepted = watch(world, more.cursor)
+    assert accepted.skip_message == "1 troubles, 0 of them new; over: nothing_lost", "accepted, and not landed yet"
+    (loss, *_) = read_ledger(world.topic, world.edges)
+    assert loss_text(world.topic, loss).endswith("accepted by test")
     world.land()
-    over = watch(world, more.cursor)
-    assert over.skip_message == "0 troubles, 0 of them new; over: nothing_lost, time_to_loss", "accepted, and landed"
+    over = watch(world, accepted.cursor)
+    assert over.skip_message == "0 troubles, 0 of them new; over: time_to_loss", "and landed"
 
 
 def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
