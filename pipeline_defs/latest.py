@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from .attempt import Attempt
+from .core.applied import Applied
 from .core.errors import LakeUnavailable
 from .core.latest import BucketFacts, Latest, Update, check_layout, plan_update
 from .core.offsets import OffsetRange
@@ -74,7 +75,11 @@ def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: Decod
     if not facts and not decoded.has_rows:
         return Update({}, (), ())
     present = {bucket: facts[bucket].applied if bucket in facts else None for bucket in range(config.buckets)}
-    return plan_update(present, decoded.revisions, decoded.held)
+    return _plan(present, decoded)
+
+
+def _plan(present: Mapping[int, Applied | None], decoded: DecodedRanges) -> Update:
+    return plan_update(present, decoded.revisions, {offsets: decoded.known[offsets].revision for offsets in decoded.held})
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -126,11 +131,12 @@ def _update_once(work: Work) -> Updated | None:
     tools, topic = work.tools, work.topic
     decoded = tools.decodings.read_ranges(topic)
     applied = {bucket: each.facts.applied if each.facts else None for bucket, each in work.standing.items()}
-    plan = plan_update(applied, decoded.revisions, decoded.held)
+    plan = _plan(applied, decoded)
     if not plan.targets or not (decoded.has_rows or any(each.rows for each in work.standing.values())):
         return None
-    history = _history(work, decoded) if plan.changed else set()
-    sources = sorted({*history, *(offsets for offsets in plan.fresh if decoded.known[offsets].rows)})
+    readable = _readable(work, plan, decoded)
+    history = readable if plan.changed else set[OffsetRange]()  # for keys that have lost their winner, where there are any
+    sources = sorted(history | (readable & set(plan.fresh)))
     with ExitStack() as copies:
         paths = {each: copies.enter_context(tools.lake.local_copy(decoded_path(topic, each))) for each in sources}
         tools.on_step("read_decoded", topic=topic, ranges=len(plan.fresh), buckets=len(plan.targets))
@@ -142,11 +148,14 @@ def _update_once(work: Work) -> Updated | None:
     return Updated(len(plan.fresh), _exchange(work, plan, schema, staged))
 
 
-def _history(work: Work, decoded: DecodedRanges) -> set[OffsetRange]:
-    """Returns every range that can be read, for keys that have lost their winner; read only where there are any."""
-    size = work.tools.lake.store.size
+def _readable(work: Work, plan: Update, decoded: DecodedRanges) -> set[OffsetRange]:
+    """Returns every range whose file may have rows that went in; of those that are not seen yet, as they are now."""
+    targets, size = set(plan.targets.values()), work.tools.lake.store.size
     return {offsets for offsets in decoded.published if decoded.known[offsets].rows} | {
-        offsets for offsets in decoded.held if size(decoded_path(work.topic, offsets)) is not None
+        offsets
+        for offsets in decoded.held
+        if all(target.revision_of(offsets) is not None for target in targets)
+        and size(decoded_path(work.topic, offsets)) is not None
     }
 
 
@@ -160,7 +169,11 @@ def _stage(
     """Has Spark find the winners of the due buckets; nothing of it is visible."""
     due = [work.standing[bucket] for bucket in plan.targets]
     present = [each.rows for each in due if each.rows is not None]
-    of_each_schema = {str(sorted(decoded.known[offsets].schema.items())): path for offsets, path in paths.items()}
+    of_each_schema = {
+        # what a document says of a range that is not seen yet, its file does not hold yet
+        str(sorted(decoded.known[offsets].schema.items()) if offsets in decoded.published else offsets): path
+        for offsets, path in paths.items()
+    }
     schema = common_schema(work.topic, [*present, *of_each_schema.values()])
     inputs = Inputs(
         fresh=[paths[offsets] for offsets in plan.fresh if offsets in paths],

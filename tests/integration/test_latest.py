@@ -165,6 +165,35 @@ def test_a_range_whose_file_is_exchanged_while_it_is_read_is_read_again(tmp_path
     assert [row[4] for row in state.topic.shown()] == ["b"]
 
 
+def test_a_range_that_is_decoded_again_and_not_seen_yet_counts_as_what_can_be_read_of_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """A decoding died between two steps: nothing goes, no row of before stays, and no new field is lost when it is seen."""
+    state = State(str(tmp_path / "lake"), spark)
+    state.topic.put(RANGE, {0: ("a", {"n": 0}), 1: ("b", {"n": 1})})
+    state.topic.put(LATER, {20: ("c", {"n": 20})})
+    state.update()
+    other = OffsetRange(0, 1, 0, 20)
+    state.topic.put(other, {0: ("a", {"n": 100}), 1: ("d", {"n": 101})})
+    state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
+    state.topic.put(RANGE, {1: ("b", {"n": 1, "more": "x"})}, 1)  # `a` has lost its winner
+    held = [
+        state.topic.put(LATER, {20: ("c", {"n": 20, "more": "y"})}, 1, publish=False),
+        state.topic.put(other, {1: ("d", {"n": 201, "more": "z"})}, 1, publish=False),
+    ]
+    state.update()
+    state.assert_right()
+    assert [row[4] for row in state.topic.shown()] == ["b", "c", "a", "d"], "the fault: it is not seen yet"
+    assert state.update() == Updated(), "there is nothing more to do"
+    state.update(full=True)
+    state.assert_right()
+    for decoding in held:
+        assert Decodings(state.topic.lake).publish(decoding)
+    state.update()
+    state.assert_right()
+    assert [row[5]["more"] for row in state.topic.shown()] == ["x", "y", "z"], "`a` is gone"
+
+
 def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -12,7 +12,15 @@ import pytest
 from pipeline_defs.core.applied import Applied
 from pipeline_defs.core.errors import LatestOutdated
 from pipeline_defs.core.latest import BucketFacts
-from pipeline_defs.edges.latest_files import COLUMNS, StagedBucket, assemble, common_schema, read_facts
+from pipeline_defs.edges.latest_files import (
+    COLUMNS,
+    Present,
+    StagedBucket,
+    assemble,
+    common_schema,
+    differences,
+    read_facts,
+)
 
 FACTS = BucketFacts("orders", 3, 16, "string", Applied())
 
@@ -46,6 +54,18 @@ def test_a_bucket_without_rows_says_what_went_in(tmp_path: Path) -> None:
     assemble(StagedBucket(), FACTS, schema, tmp_path / "b.parquet")
     assert read_facts(tmp_path / "b.parquet", "b").keys == 0
     assert pq.read_table(tmp_path / "b.parquet").schema.names == [*COLUMNS]
+
+
+def test_records_are_compared_with_their_values_nan_among_them(tmp_path: Path) -> None:
+    def fraction(name: str, x: float) -> Path:
+        columns = dict.fromkeys(COLUMNS, pa.array([1])) | {"value": pa.array([{"x": x}])}
+        pq.write_table(pa.table(columns), tmp_path / name)
+        return tmp_path / name
+
+    standing = Present(None, FACTS, fraction("standing", float("nan")))
+    assert differences(standing, StagedBucket(fraction("same", float("nan")))) == []
+    (said,) = differences(standing, StagedBucket(fraction("other", 1.0)))
+    assert said == "keys or values are not those of the records that they stand for"
 
 
 def struct(**fields: pa.DataType) -> pa.DataType:
