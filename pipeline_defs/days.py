@@ -7,21 +7,20 @@ begins again. Invariant: a file that takes a day's place has as many rows as the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from .attempt import Attempt
-from .core.day_verdicts import DayDecided, DayFacts, DayVerdict, day_failed
-from .core.days import Days, DayState, DayUpdate, find_updates, split_jobs
-from .core.decoding import Decoding
+from .core.day_verdicts import DayDecided, DayVerdict, day_failed
+from .core.days import Days, DayUpdate, find_updates, split_jobs
 from .core.errors import OffsetlakeError, ScanFailed
-from .core.offsets import OffsetRange
+from .day_situation import Situation, facts_of, read_days, read_facts
 from .edges import event_time as times
 from .edges import parquet
 from .edges.days import DayFiles, day_path
-from .edges.decodings import DecodedRanges, Decodings, decoded_path
+from .edges.decodings import Decodings, decoded_path
 from .edges.footer import add_note, canonicalize
 from .edges.lake import Lake
 from .edges.spark_days import DAY, SparkDays
@@ -30,7 +29,6 @@ from .staging import open_staging
 from .steps import StepWatcher, no_step
 
 DAYS_PER_JOB = 64
-NEWEST = 5  # ranges that a day's facts name
 ROUNDS = 3  # of an update that others overtake
 
 
@@ -44,56 +42,6 @@ class DayTools:
     spark: Callable[[], SparkDays]
     now_ms: Callable[[], int]
     on_step: StepWatcher = no_step
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
-
-    `moving` are ranges that are decoded anew and not published yet; `uncounted` those that nobody has counted by day.
-    """
-
-    decoded: DecodedRanges
-    counts: Mapping[OffsetRange, Mapping[str, int]]
-    states: Mapping[str, DayState]
-    moving: frozenset[OffsetRange]
-    uncounted: int
-
-    @property
-    def decodings(self) -> Mapping[OffsetRange, Decoding]:
-        """Are the documents of the ranges that can be read."""
-        return self.decoded.visible
-
-    @property
-    def days(self) -> set[str]:
-        """Are all days that a decoded row is of, or that have a file."""
-        return {day for days in self.counts.values() for day in days} | self.states.keys()
-
-    def updates(self, days: Days, now_ms: int) -> list[DayUpdate]:
-        """Are the days that are due."""
-        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving)
-
-
-def read_days(
-    topic: str, days: Days, files: DayFiles, decodings: Decodings, count_at_most: int | None = None
-) -> Situation:
-    """Reads where a topic's days stand; counts what was never counted, or so many of it. Raises `BadSetting`.
-
-    The files are read before the documents: then a document is at least as new as what a file was made from.
-    """
-    states = files.read_states(topic)
-    decoded = decodings.read_ranges(topic)
-    visible = decoded.visible
-    counts = files.read_counts(topic, visible, days.event_time)
-    lacking = sorted(visible.keys() - counts.keys())
-    if lacking:
-        newest = max(visible.values(), key=lambda each: (each.rows > 0, each.provenance.landed_at_ms))
-        files.refuse_wrong_column(newest, days.event_time)
-    for offsets in lacking[:count_at_most]:
-        counts[offsets] = files.count(visible[offsets], days.event_time)
-    uncounted = lacking[len(lacking[:count_at_most]) :]
-    moving = frozenset(decoded.held | set(uncounted))
-    return Situation(decoded, counts, states, moving, len(uncounted))
 
 
 def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools) -> Iterator[DayVerdict]:
@@ -147,25 +95,6 @@ def _left(topic: str, day: str, situation: Situation, files: DayFiles) -> DayVer
     if day not in situation.states:
         return DayVerdict(day, DayDecided.EMPTY)
     return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, files))
-
-
-def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> DayFacts:
-    """Reads the facts of a day's file as it stands, of which the documents say what went in."""
-    ranges = [offsets for offsets, days in sorted(situation.counts.items()) if day in days]
-    with files.lake.local_copy(day_path(topic, day)) as file:
-        return _facts(file, day, ranges, situation.decoded.known)
-
-
-def _facts(file: Path, day: str, ranges: Sequence[OffsetRange], decodings: Mapping[OffsetRange, Decoding]) -> DayFacts:
-    newest = sorted(ranges, key=lambda offsets: decodings[offsets].provenance.landed_at_ms)[-NEWEST:]
-    return DayFacts(
-        parquet.digest(file),
-        times.read_note(file)[1],
-        times.count_late(file, day),
-        file.stat().st_size,
-        len(ranges),
-        tuple(offsets.key for offsets in newest),
-    )
 
 
 def _run_job(
@@ -256,7 +185,7 @@ def _decide(
             f"day {day} of {topic} was written with {rows} rows, expected {update.rows}, as its ranges' documents count",
         )
     tools.on_step("verify_day", day=day, rows=rows)
-    facts = _facts(file, day, sorted(update.ranges), update.ranges)
+    facts = facts_of(file, day, sorted(update.ranges), update.ranges)
     standing_state = before.states.get(day)
     if standing_state is not None and _digest(topic, day, lake) == facts.digest:
         return DayVerdict(day, DayDecided.UNCHANGED, facts, seconds=seconds)

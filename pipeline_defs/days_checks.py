@@ -5,7 +5,7 @@ import dagster as dg
 from .auditing import Finding
 from .checks import as_result
 from .core.days import Days, touching
-from .days import Situation, read_days
+from .day_situation import Situation, read_days
 from .resources import Edges
 from .topics import Topic
 

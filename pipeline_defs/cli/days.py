@@ -10,7 +10,7 @@ from ..core.calendar import parse_day
 from ..core.day_verdicts import DayDecided
 from ..core.days import Days
 from ..core.errors import BadKey, BadSetting, RangesFailed
-from ..days import read_days
+from ..day_situation import read_days
 from ..days_launching import update_through_dagster
 from ..launching import open_instance
 from ..steps import StepWatcher
