@@ -6,12 +6,12 @@ new as what a file was made from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .core.day_verdicts import DayFacts
-from .core.days import Days, DayState, DayUpdate, find_updates
+from .core.days import Days, DayState, DayUpdate, find_held_up, find_updates
 from .core.decoding import Decoding
 from .core.offsets import OffsetRange
 from .edges import event_time as times
@@ -47,7 +47,25 @@ class Situation:
 
     def updates(self, days: Days, now_ms: int) -> list[DayUpdate]:
         """Are the days that are due."""
-        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving)
+        return self.find(days, now_ms)
+
+    def find(self, days: Days, now_ms: int, anew: Collection[str] = ()) -> list[DayUpdate]:
+        """Are the days that are due, and those that are to be made anew, but for those that wait."""
+        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving, anew=anew)
+
+    @property
+    def held_up(self) -> Mapping[str, Sequence[OffsetRange]]:
+        """Are the days with a file that wait, each with the ranges that it waits for."""
+        return find_held_up(self.states, self.moving)
+
+    def waits_for(self, day: str, days: Days) -> list[OffsetRange]:
+        """Are the ranges whose rows of a day cannot be read yet: those in its file, and those that have or may have some."""
+        coming = {
+            offsets
+            for offsets in self.moving
+            if not days.event_time.counted(self.decoded.known[offsets]) or day in self.decoded.known[offsets].event_days
+        }
+        return sorted(coming.union(self.held_up.get(day, ())))
 
 
 def read_days(

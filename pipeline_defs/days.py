@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .attempt import Attempt
-from .core.day_verdicts import DayDecided, DayVerdict, day_failed
-from .core.days import Days, DayUpdate, find_updates, split_jobs
+from .core.day_verdicts import DayDecided, DayVerdict, day_failed, day_waits
+from .core.days import Days, DayUpdate, split_jobs
 from .core.errors import OffsetlakeError, ScanFailed
 from .day_situation import Situation, facts_of, read_days, read_facts
 from .edges import event_time as times
@@ -47,18 +47,21 @@ class DayTools:
 def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools) -> Iterator[DayVerdict]:
     """Brings days up to date, those chosen or all that are due; yields a verdict for each chosen one, or each that was due.
 
-    With `attempt.redo` chosen days are made anew from all their ranges; the same rows are the same file. One day failing
-    leaves the others updated. Raises `BadSetting` before anything is written.
+    With `attempt.redo` chosen days are made anew from all their ranges, also where others come between; the same rows are the
+    same file. One day failing leaves the others updated, and one whose ranges cannot be read yet waits. Raises `BadSetting`
+    before anything is written.
     """
     folder, is_local = open_staging(attempt, tools.files.lake)
     waiting = set(chosen) if chosen is not None else None
     try:
         for number in range(ROUNDS):
             situation = read_days(topic, tools.days, tools.files, tools.decodings)
-            due = {each.day: each for each in _updates(situation, waiting, attempt, tools, is_first=not number)}
+            anew = waiting if attempt.redo and chosen is not None else None
+            found = situation.find(tools.days, tools.now_ms(), anew or ())
+            due = {each.day: each for each in found if waiting is None or each.day in waiting}
             tools.on_step("find_days", topic=topic, due=len(due), chosen="all" if chosen is None else len(chosen))
             if waiting is not None:
-                yield from (_left(topic, day, situation, tools.files) for day in sorted(waiting - due.keys()))
+                yield from (_left(topic, day, situation, tools) for day in sorted(waiting - due.keys()))
             overtaken: set[str] = set()
             for at, job in enumerate(split_jobs([*due.values()], DAYS_PER_JOB)):
                 for verdict in _run_job(topic, job, situation, tools, attempt, folder / f"days_{number}_{at}"):
@@ -75,26 +78,13 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
         tools.files.lake.store.delete_folder(f"staging/{attempt.id}")
 
 
-def _updates(
-    situation: Situation, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools, *, is_first: bool
-) -> list[DayUpdate]:
-    """Are the updates that are to be made; those of a redo are of every chosen day, from all its ranges."""
-    now_ms = tools.now_ms()
-    if attempt.redo and chosen is not None and is_first:
-        states = {day: state for day, state in situation.states.items() if day not in chosen}
-        updates = find_updates(
-            tools.days, situation.decodings, situation.counts, states, now_ms, moving=situation.moving
-        )
-    else:
-        updates = situation.updates(tools.days, now_ms)
-    return [update for update in updates if chosen is None or update.day in chosen]
-
-
-def _left(topic: str, day: str, situation: Situation, files: DayFiles) -> DayVerdict:
-    """Is the verdict of a chosen day that needs nothing."""
+def _left(topic: str, day: str, situation: Situation, tools: DayTools) -> DayVerdict:
+    """Is the verdict of a chosen day that nothing is done for."""
+    if ranges := situation.waits_for(day, tools.days):
+        return day_waits(topic, day, ranges)
     if day not in situation.states:
         return DayVerdict(day, DayDecided.EMPTY)
-    return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, files))
+    return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, tools.files))
 
 
 def _run_job(

@@ -53,11 +53,15 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
         tools = edges.day_tools(days, pyspark, step_logger(context))
         failures: list[DayVerdict] = []
         pace = Pace(len(chosen), edges.now_ms)
-        for verdict in update_days(topic.name, chosen, new_attempt(context), tools):
+        attempt = new_attempt(context)
+        for verdict in update_days(topic.name, chosen, attempt, tools):
             if progress := pace.after_one():
                 context.log.info("step=progress %s", progress)
-            if verdict.outcome in {DayDecided.FAILED, DayDecided.OVERTAKEN}:
+            is_waiting = verdict.outcome is DayDecided.WAITING
+            if verdict.outcome in {DayDecided.FAILED, DayDecided.OVERTAKEN} or (is_waiting and attempt.redo):
                 failures.append(verdict)
+            elif is_waiting:  # nobody asked for it anew: it is found due once its ranges are seen
+                context.log.warning(verdict.violations[0])
             elif verdict.facts is not None and context.has_partition_key:
                 metadata = day_metadata(topic, verdict, verdict.facts, edges)
                 yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.facts.digest))
