@@ -28,7 +28,7 @@ from .edges.swapping import Seen
 from .staging import open_staging
 from .steps import StepWatcher, no_step
 
-DAYS_PER_JOB = 64
+DAYS_PER_JOB = 128  # a job reads the files of its ranges anew, and holds all its days in staging
 ROUNDS = 3  # of an update that others overtake
 
 

@@ -14,9 +14,10 @@ from .core.day_verdicts import DayDecided, DayFacts, DayVerdict
 from .core.days import Days
 from .core.errors import EmptySelection, RangesFailed
 from .days import update_days
+from .days_checks import days_results
 from .edges.days import day_path
 from .moments import Pace
-from .projection import worker_tag
+from .projection import as_evaluation, worker_tag
 from .resources import Edges
 from .runs import new_attempt, selected_keys, step_logger
 from .topics import WORKER_TAG, Topic
@@ -68,6 +69,8 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
             elif verdict.facts is not None and verdict.outcome in WRITTEN:
                 context.log_event(day_event(topic, verdict, verdict.facts, edges))
             edges.watch_step("reported_day", day=verdict.day, outcome=verdict.outcome.value)
+        if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
+            _tell_checks(context, topic, days, edges)
         if failures:
             raise RangesFailed(
                 f"{len(failures)} of {len(chosen)} days of topic {topic.name} are not up to date; what stood stands, the rows "
@@ -76,6 +79,11 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
             )
 
     return daily
+
+
+def _tell_checks(context: dg.AssetExecutionContext, topic: Topic, days: Days, edges: Edges) -> None:
+    for name, result in days_results(topic, days, edges).items():
+        context.log_event(as_evaluation(dg.AssetCheckKey(topic.days_key, name), result))
 
 
 def day_event(topic: Topic, verdict: DayVerdict, facts: DayFacts, edges: Edges) -> dg.AssetMaterialization:

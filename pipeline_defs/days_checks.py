@@ -26,7 +26,7 @@ def build_days_checks(topic: Topic, days: Days) -> list[dg.AssetChecksDefinition
         description="Each day holds as many rows as the documents of its decoded ranges count, day by day.",
     )
     def days_complete(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return as_result(check_days(topic, days, edges))
+        return days_results(topic, days, edges)[COMPLETE]
 
     @dg.asset_check(
         asset=topic.days_key,
@@ -34,9 +34,17 @@ def build_days_checks(topic: Topic, days: Days) -> list[dg.AssetChecksDefinition
         description="Every decoded row is in a day; names the ranges of those that are not, and why.",
     )
     def rows_outside(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return as_result(check_outside(topic, days, edges), dg.AssetCheckSeverity.WARN)
+        return days_results(topic, days, edges)[OUTSIDE]
 
     return [days_complete, rows_outside]
+
+
+def days_results(topic: Topic, days: Days, edges: Edges) -> dict[str, dg.AssetCheckResult]:
+    """Are the results of all checks of a topic's days, as of now."""
+    return {
+        COMPLETE: as_result(check_days(topic, days, edges)),
+        OUTSIDE: as_result(check_outside(topic, days, edges), dg.AssetCheckSeverity.WARN),
+    }
 
 
 def check_days(topic: Topic, days: Days, edges: Edges) -> Finding:

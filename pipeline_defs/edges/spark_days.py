@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EVENT_TIME = "event_time"
 DAY = "_day"
 ORDER = ("generation", "partition", "offset")
+TASKS_PER_CORE = 4  # a task writes its days one after another; more tasks share days out better, and cost more
 
 
 def check_event_time(schema: StructType, event_time: EventTime) -> None:
@@ -74,7 +75,8 @@ class SparkDays:
             rows = rows.withColumn(DAY, f.to_date(EVENT_TIME)).where(
                 f.col(DAY).isin([f.lit(day).cast("date") for day in days])
             )
-            rows = rows.repartition(len(days), DAY).sortWithinPartitions(DAY, *ORDER)
+            tasks = min(len(days), TASKS_PER_CORE * self._session.sparkContext.defaultParallelism)
+            rows = rows.repartition(tasks, DAY).sortWithinPartitions(DAY, *ORDER)
             rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
         except (PySparkException, Py4JError) as error:
             raise ScanFailed(
