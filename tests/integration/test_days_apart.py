@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.core.calendar import FIRST, LAST
 from pipeline_defs.core.day_verdicts import DayDecided
+from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.days_checks import check_days
+from pipeline_defs.days_checks import check_days, check_outside
 from tests.support.daily import DecodedDays
 
 if TYPE_CHECKING:
@@ -72,3 +79,63 @@ def test_a_day_made_anew_is_made_anew_although_others_come_between(tmp_path: Pat
 
     assert outcomes(state.update(ONE, redo=True, on_step=meanwhile)) == {ONE: DayDecided.UNCHANGED}
     assert whole == [0, 2], "from both ranges, and from nothing that stood"
+
+
+NOON = datetime(2020, 1, 1, 12, tzinfo=UTC)
+STRING, NUMBER, REAL = pa.string(), pa.int64(), pa.float64()
+
+
+def pair(*names: str) -> pa.DataType:
+    """Is a map whose values have these fields, in this order."""
+    return pa.map_(STRING, pa.struct([(name, NUMBER) for name in names]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "other", "added"),
+    [
+        (STRING, "007", NUMBER, 8),
+        pytest.param(NUMBER, 2**53 + 1, REAL, 0.5, marks=pytest.mark.long),
+        pytest.param(NUMBER, 7, STRING, "8", marks=pytest.mark.long),
+    ],
+)
+def test_rows_of_another_type_change_nothing_that_stands(
+    kind: pa.DataType, value: object, other: pa.DataType, added: object, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The day fails by name and stays as it was, where its rows are added to as where it is made anew."""
+    state = DecodedDays(tmp_path, spark, ("id", kind))
+    state.put(A, [ONE], id=value)
+    state.update()
+    state.change_fields(("id", other))
+    state.put(B, [ONE, TWO], id=added)
+    verdicts = state.update()
+    assert outcomes(verdicts) == {ONE: DayDecided.FAILED, TWO: DayDecided.CREATED}
+    assert "columns do not fit together, decode the older ones again" in verdicts[ONE].violations[0]
+    (file,) = tmp_path.glob(f"days/*/{ONE}.parquet")
+    assert pq.read_table(file).column("value").to_pylist() == [{"at": NOON, "id": value}], "the number 007 is no 7"
+
+
+def test_fields_that_are_added_or_stand_in_another_order_go_where_they_belong(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Also those within a map; a union of what is read apart would match them by their position."""
+    state = DecodedDays(tmp_path, spark, ("m", pair("a", "b")))
+    state.put(A, [ONE], m={"x": {"a": 1, "b": 2}})
+    state.update()
+    state.change_fields(("m", pair("b", "a", "c")), ("new", STRING))
+    state.put(B, [ONE], m={"x": {"a": 1, "b": 2, "c": 3}}, new="n")
+    columns = "value.m['x'].a, value.m['x'].b, value.m['x'].c, value.new"
+    for redo in (False, True):
+        state.update(ONE, redo=redo)
+        assert state.query(columns) == [(1, 2, None, None), (1, 2, 3, "n")]
+
+
+def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: Path, spark: SparkSession) -> None:
+    """A DATE has 32 bits: what is beyond a timestamp would fail the cast of its whole job. A name may have a backtick."""
+    state = DecodedDays(tmp_path, spark, ("d`y", pa.date32()))
+    state.days = Days("0001-01-01", EventTime("value.d`y"))
+    numbers = [18_262, 2**31 - 1, -(2**31), FIRST, FIRST - 1, LAST + 1, 110_000_000]
+    state.topic.put(OffsetRange(0, 0, 0, 10), {at: ("k", {"d`y": number}) for at, number in enumerate(numbers)})
+    assert outcomes(state.update()) == {"0001-01-01": DayDecided.CREATED, ONE: DayDecided.CREATED}
+    assert state.offsets() == {"0001-01-01": [3], ONE: [0]}
+    outside = check_outside(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
+    assert outside.facts["none"] == len(numbers) - 2
