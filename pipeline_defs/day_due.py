@@ -15,7 +15,7 @@ from .core.calendar import days_between, parse_day
 from .core.day_dispatch import DayRequest, plan_day_requests
 from .core.day_verdicts import DayDecided, DayVerdict
 from .core.days import Days
-from .days import read_days, read_facts
+from .day_situation import read_days, read_facts
 from .days_asset import day_event
 from .deriving import is_backlog
 from .projection import (

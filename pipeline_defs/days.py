@@ -7,21 +7,20 @@ begins again. Invariant: a file that takes a day's place has as many rows as the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from .attempt import Attempt
-from .core.day_verdicts import DayDecided, DayFacts, DayVerdict, day_failed
-from .core.days import Days, DayState, DayUpdate, find_updates, split_jobs
-from .core.decoding import Decoding
+from .core.day_verdicts import DayDecided, DayVerdict, day_failed, day_waits
+from .core.days import Days, DayUpdate, split_jobs
 from .core.errors import OffsetlakeError, ScanFailed
-from .core.offsets import OffsetRange
+from .day_situation import Situation, facts_of, read_days, read_facts
 from .edges import event_time as times
 from .edges import parquet
 from .edges.days import DayFiles, day_path
-from .edges.decodings import DecodedRanges, Decodings, decoded_path
+from .edges.decodings import Decodings, decoded_path
 from .edges.footer import add_note, canonicalize
 from .edges.lake import Lake
 from .edges.spark_days import DAY, SparkDays
@@ -30,7 +29,6 @@ from .staging import open_staging
 from .steps import StepWatcher, no_step
 
 DAYS_PER_JOB = 128  # a job reads the files of its ranges anew, and holds all its days in staging
-NEWEST = 5  # ranges that a day's facts name
 ROUNDS = 3  # of an update that others overtake
 
 
@@ -46,71 +44,24 @@ class DayTools:
     on_step: StepWatcher = no_step
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
-
-    `moving` are ranges that are decoded anew and not published yet; `uncounted` those that nobody has counted by day.
-    """
-
-    decoded: DecodedRanges
-    counts: Mapping[OffsetRange, Mapping[str, int]]
-    states: Mapping[str, DayState]
-    moving: frozenset[OffsetRange]
-    uncounted: int
-
-    @property
-    def decodings(self) -> Mapping[OffsetRange, Decoding]:
-        """Are the documents of the ranges that can be read."""
-        return self.decoded.visible
-
-    @property
-    def days(self) -> set[str]:
-        """Are all days that a decoded row is of, or that have a file."""
-        return {day for days in self.counts.values() for day in days} | self.states.keys()
-
-    def updates(self, days: Days, now_ms: int) -> list[DayUpdate]:
-        """Are the days that are due."""
-        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving)
-
-
-def read_days(
-    topic: str, days: Days, files: DayFiles, decodings: Decodings, count_at_most: int | None = None
-) -> Situation:
-    """Reads where a topic's days stand; counts what was never counted, or so many of it. Raises `BadSetting`.
-
-    The files are read before the documents: then a document is at least as new as what a file was made from.
-    """
-    states = files.read_states(topic)
-    decoded = decodings.read_ranges(topic)
-    visible = decoded.visible
-    counts = files.read_counts(topic, visible, days.event_time)
-    lacking = sorted(visible.keys() - counts.keys())
-    if lacking:
-        newest = max(visible.values(), key=lambda each: (each.rows > 0, each.provenance.landed_at_ms))
-        files.refuse_wrong_column(newest, days.event_time)
-    for offsets in lacking[:count_at_most]:
-        counts[offsets] = files.count(visible[offsets], days.event_time)
-    uncounted = lacking[len(lacking[:count_at_most]) :]
-    moving = frozenset(decoded.held | set(uncounted))
-    return Situation(decoded, counts, states, moving, len(uncounted))
-
-
 def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools) -> Iterator[DayVerdict]:
     """Brings days up to date, those chosen or all that are due; yields a verdict for each chosen one, or each that was due.
 
-    With `attempt.redo` chosen days are made anew from all their ranges; the same rows are the same file. One day failing
-    leaves the others updated. Raises `BadSetting` before anything is written.
+    With `attempt.redo` chosen days are made anew from all their ranges, also where others come between; the same rows are the
+    same file. One day failing leaves the others updated, and one whose ranges cannot be read yet waits. Raises `BadSetting`
+    before anything is written.
     """
     folder, is_local = open_staging(attempt, tools.files.lake)
     waiting = set(chosen) if chosen is not None else None
     try:
         for number in range(ROUNDS):
             situation = read_days(topic, tools.days, tools.files, tools.decodings)
-            due = {each.day: each for each in _updates(situation, waiting, attempt, tools, is_first=not number)}
+            anew = waiting if attempt.redo and chosen is not None else None
+            found = situation.find(tools.days, tools.now_ms(), anew or ())
+            due = {each.day: each for each in found if waiting is None or each.day in waiting}
             tools.on_step("find_days", topic=topic, due=len(due), chosen="all" if chosen is None else len(chosen))
             if waiting is not None:
-                yield from (_left(topic, day, situation, tools.files) for day in sorted(waiting - due.keys()))
+                yield from (_left(topic, day, situation, tools) for day in sorted(waiting - due.keys()))
             overtaken: set[str] = set()
             for at, job in enumerate(split_jobs([*due.values()], DAYS_PER_JOB)):
                 for verdict in _run_job(topic, job, situation, tools, attempt, folder / f"days_{number}_{at}"):
@@ -127,45 +78,13 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
         tools.files.lake.store.delete_folder(f"staging/{attempt.id}")
 
 
-def _updates(
-    situation: Situation, chosen: Collection[str] | None, attempt: Attempt, tools: DayTools, *, is_first: bool
-) -> list[DayUpdate]:
-    """Are the updates that are to be made; those of a redo are of every chosen day, from all its ranges."""
-    now_ms = tools.now_ms()
-    if attempt.redo and chosen is not None and is_first:
-        states = {day: state for day, state in situation.states.items() if day not in chosen}
-        updates = find_updates(
-            tools.days, situation.decodings, situation.counts, states, now_ms, moving=situation.moving
-        )
-    else:
-        updates = situation.updates(tools.days, now_ms)
-    return [update for update in updates if chosen is None or update.day in chosen]
-
-
-def _left(topic: str, day: str, situation: Situation, files: DayFiles) -> DayVerdict:
-    """Is the verdict of a chosen day that needs nothing."""
+def _left(topic: str, day: str, situation: Situation, tools: DayTools) -> DayVerdict:
+    """Is the verdict of a chosen day that nothing is done for."""
+    if ranges := situation.waits_for(day, tools.days):
+        return day_waits(topic, day, ranges)
     if day not in situation.states:
         return DayVerdict(day, DayDecided.EMPTY)
-    return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, files))
-
-
-def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> DayFacts:
-    """Reads the facts of a day's file as it stands, of which the documents say what went in."""
-    ranges = [offsets for offsets, days in sorted(situation.counts.items()) if day in days]
-    with files.lake.local_copy(day_path(topic, day)) as file:
-        return _facts(file, day, ranges, situation.decoded.known)
-
-
-def _facts(file: Path, day: str, ranges: Sequence[OffsetRange], decodings: Mapping[OffsetRange, Decoding]) -> DayFacts:
-    newest = sorted(ranges, key=lambda offsets: decodings[offsets].provenance.landed_at_ms)[-NEWEST:]
-    return DayFacts(
-        parquet.digest(file),
-        times.read_note(file)[1],
-        times.count_late(file, day),
-        file.stat().st_size,
-        len(ranges),
-        tuple(offsets.key for offsets in newest),
-    )
+    return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, tools.files))
 
 
 def _run_job(
@@ -256,7 +175,7 @@ def _decide(
             f"day {day} of {topic} was written with {rows} rows, expected {update.rows}, as its ranges' documents count",
         )
     tools.on_step("verify_day", day=day, rows=rows)
-    facts = _facts(file, day, sorted(update.ranges), update.ranges)
+    facts = facts_of(file, day, sorted(update.ranges), update.ranges)
     standing_state = before.states.get(day)
     if standing_state is not None and _digest(topic, day, lake) == facts.digest:
         return DayVerdict(day, DayDecided.UNCHANGED, facts, seconds=seconds)

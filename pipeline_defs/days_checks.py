@@ -5,7 +5,7 @@ import dagster as dg
 from .auditing import Finding
 from .checks import as_result
 from .core.days import Days, touching
-from .days import Situation, read_days
+from .day_situation import Situation, read_days
 from .resources import Edges
 from .topics import Topic
 
@@ -48,10 +48,10 @@ def days_results(topic: Topic, days: Days, edges: Edges) -> dict[str, dg.AssetCh
 
 
 def check_days(topic: Topic, days: Days, edges: Edges) -> Finding:
-    """Holds the rows of every day's file against the documents; a day that is due waits, and is counted as waiting."""
+    """Holds the rows of every day's file against the documents; one that is due, or held up, is counted as waiting."""
     situation = _read(topic, days, edges)
     now_ms = edges.now_ms()
-    waiting = {update.day for update in situation.updates(days, now_ms)}
+    waiting = {update.day for update in situation.updates(days, now_ms)} | situation.held_up.keys()
     violations = [
         f"{path} is no day of {topic.name}: its rows are doubled for who reads days/{topic.name}/*.parquet; move it away"
         for path in edges.day_files.read_strays(topic.name)

@@ -10,7 +10,7 @@ from ..core.calendar import parse_day
 from ..core.day_verdicts import DayDecided
 from ..core.days import Days
 from ..core.errors import BadKey, BadSetting, RangesFailed
-from ..days import read_days
+from ..day_situation import read_days
 from ..days_launching import update_through_dagster
 from ..launching import open_instance
 from ..steps import StepWatcher
@@ -43,7 +43,9 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
         wanted = [_checked(day, settings, now_ms) for day in chosen]
     wanted = wanted or [update.day for update in situation.updates(settings, now_ms)]
     if not wanted:
-        OUT.print(f"no day of {topic} is due; {len(situation.states)} are up to date")
+        held_up = len(situation.held_up)
+        waiting = f", {held_up} wait for ranges that are decoded and not seen yet" if held_up else ""
+        OUT.print(f"no day of {topic} is due; {len(situation.states) - held_up} are up to date{waiting}")
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []

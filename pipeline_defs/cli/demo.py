@@ -20,7 +20,7 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
 from ..core.manifest import Manifest
-from ..days import read_days
+from ..day_situation import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
 from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, produce_flights

@@ -42,6 +42,10 @@ class EventTime:
         if self.unit is not None and self.unit not in UNITS:
             raise ValueError(f"expected unit s, ms or us, found {self.unit!r}")
 
+    def counted(self, decoding: Decoding) -> bool:
+        """Says whether a range's document has counted its rows by this event time."""
+        return not decoding.rows or decoding.event_time == self.text
+
     @property
     def parts(self) -> tuple[str, ...]:
         """Are the names on the path, the column first."""
@@ -175,6 +179,7 @@ def find_updates(
     now_ms: int,
     *,
     moving: AbstractSet[OffsetRange] = frozenset(),
+    anew: Collection[str] = (),
 ) -> list[DayUpdate]:
     """Finds the days whose files do not hold what the documents say, in order.
 
@@ -185,21 +190,35 @@ def find_updates(
     | is not there, or of another event time | made anew |
     | lacks ranges | theirs are added |
     | holds a range otherwise than it is decoded now, or one that does not touch it any more | made anew |
+    | whatever it holds, where the day is among `anew` | made anew |
     """
     by_day = touching(counts)
-    moved = dict.fromkeys(moving, 0)
+    held_up = find_held_up(states, moving)
     updates = []
     for day in sorted(by_day.keys() | states.keys()):
         if days.place(day, now_ms) != "held":
             continue
         ranges = {offsets: decodings[offsets] for offsets in by_day.get(day, ()) if offsets in decodings}
         state = states.get(day)
-        if not moving.isdisjoint(ranges) or (state and len(state.applied.compare(moved).new) < len(moved)):
+        if not moving.isdisjoint(ranges) or day in held_up:
             continue
-        update = _update(days, day, ranges, counts, state)
+        update = _update(days, day, ranges, counts, state, is_anew=day in anew)
         if update is not None:
             updates.append(update)
     return updates
+
+
+def find_held_up(
+    states: Mapping[str, DayState], moving: AbstractSet[OffsetRange]
+) -> dict[str, tuple[OffsetRange, ...]]:
+    """Finds the days whose files hold rows of ranges that are just being decoded again, each with those ranges."""
+    moved = dict.fromkeys(moving, 0)
+    found = {}
+    for day, state in states.items() if moving else ():
+        untouched = set(state.applied.compare(moved).new)
+        if held := tuple(sorted(moving - untouched)):
+            found[day] = held
+    return found
 
 
 def _update(
@@ -208,10 +227,12 @@ def _update(
     ranges: Mapping[OffsetRange, Decoding],
     counts: Mapping[OffsetRange, Counts],
     state: DayState | None,
+    *,
+    is_anew: bool = False,
 ) -> DayUpdate | None:
     rows = sum(counts[offsets][day] for offsets in ranges)
     whole = DayUpdate(day, ranges, tuple(ranges), is_whole=True, rows=rows)
-    if state is None or state.event_time != days.event_time.text:
+    if state is None or is_anew or state.event_time != days.event_time.text:
         return whole if ranges or state else None
     change = state.applied.compare({offsets: each.revision for offsets, each in ranges.items()})
     kept = [each for offsets, each in ranges.items() if offsets not in set(change.new)]

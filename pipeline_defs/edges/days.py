@@ -96,7 +96,7 @@ class DayFiles:
         self, topic: str, decodings: Mapping[OffsetRange, Decoding], event_time: EventTime
     ) -> dict[OffsetRange, Counts]:
         """Reads which days decoded ranges touch; a range that was never counted by this event time is left out."""
-        lacking = {offsets: each for offsets, each in decodings.items() if not _says(each, event_time)}
+        lacking = {offsets: each for offsets, each in decodings.items() if not event_time.counted(each)}
         counts = {offsets: each.event_days for offsets, each in decodings.items() if offsets not in lacking}
         written = self.lake.store.list(f"{COUNTS}/{topic}") if lacking else {}
         for offsets, decoding in lacking.items():
@@ -154,10 +154,6 @@ def _day_of(path: str) -> str | None:
         return parse_day(name.removesuffix(".parquet")) if name.endswith(".parquet") else None
     except ValueError:
         return None
-
-
-def _says(decoding: Decoding, event_time: EventTime) -> bool:
-    return not decoding.rows or decoding.event_time == event_time.text
 
 
 def _counts_path(decoding: Decoding, event_time: EventTime) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.calendar import FIRST, LAST, SECONDS_A_DAY
+from ..core.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
 from ..core.errors import ScanFailed
 from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
@@ -69,8 +69,9 @@ class SparkDays:
         from pyspark.sql import functions as f
 
         try:
-            parts = [self._events(ranges, event_time)] if ranges else []
-            parts += [self._read(standing)] if standing else []
+            schema = self._merge([*ranges, *standing])
+            parts = [self._events(ranges, schema, event_time)] if ranges else []
+            parts += [self._read(standing, schema)] if standing else []
             rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
             rows = rows.withColumn(DAY, f.to_date(EVENT_TIME)).where(
                 f.col(DAY).isin([f.lit(day).cast("date") for day in days])
@@ -85,17 +86,29 @@ class SparkDays:
                 "columns do not fit together, decode the older ones again"
             ) from error
 
-    def _read(self, files: Sequence[Path]) -> DataFrame:
+    def _merge(self, files: Sequence[Path]) -> StructType:
+        """Is the schema of all files; Spark refuses by name a field that has not the same type in all of them.
+
+        A union of what is read apart would make values fit instead, the number 7 of the text 007, and match by position what
+        lies within maps.
+        """
         reader = self._session.read.option("mergeSchema", "true").option("recursiveFileLookup", "true")
+        return reader.parquet(*(str(file) for file in files)).schema
+
+    def _read(self, files: Sequence[Path], schema: StructType) -> DataFrame:
+        reader = self._session.read.schema(schema).option("recursiveFileLookup", "true")
         return reader.parquet(*(str(file) for file in files))
 
-    def _events(self, files: Sequence[Path], event_time: EventTime) -> DataFrame:
+    def _events(self, files: Sequence[Path], schema: StructType, event_time: EventTime) -> DataFrame:
         from pyspark.sql import functions as f
 
-        rows = self._read(files)
+        rows = self._read(files, schema)
         kind, _ = _find(rows.schema, event_time)
-        column = f.col(".".join(f"`{name}`" for name in event_time.parts))
-        time = _from_integer(column, UNITS[event_time.unit]) if kind == "integer" and event_time.unit else column
+        column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
+        if kind == "integer" and event_time.unit:
+            time = _from_integer(column, UNITS[event_time.unit])
+        elif kind == "date":  # far beyond the calendar a cast would fail the whole job
+            time = f.when(column.between(*(f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))), column)
         return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
 

@@ -6,19 +6,31 @@ import dataclasses
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow as pa
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.day_verdicts import DayDecided, DayVerdict
 from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.decoding import Budget, Decoding
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.days import DayTools, update_days
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.spark_days import SparkDays
 from pipeline_defs.resources import Edges
+from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher, no_step
+from tests.support.decoded import DecodedTopic
 from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = "at TIMESTAMP, n BIGINT"
 AT = EventTime("value.at")
@@ -29,6 +41,77 @@ def configure(world: World, event_time: EventTime = AT, schema: str = SCHEMA) ->
     """Has a topic decoded and put into days."""
     decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(1_000, 1.0), event_time)
     world.topic = dataclasses.replace(world.topic, decode=decode, days=Days(START, event_time))
+
+
+class DecodedDays:
+    """Is a topic of which nothing exists but what is decoded of it, and its days: no Kafka, no Dagster."""
+
+    def __init__(self, folder: Path, spark: SparkSession, *fields: tuple[str, pa.DataType]) -> None:
+        self.folder, self.spark, self.days = folder, SparkDays(spark), Days(START, AT)
+        self.topic = DecodedTopic(Lake(str(folder)), f"t{uuid.uuid4().hex[:8]}", pa.string(), row_type(*fields))
+        self.name = self.topic.name
+
+    def put(
+        self, offsets: OffsetRange, days: Iterable[str], revision: int = 0, *, publish: bool = True, **values: object
+    ) -> Decoding:
+        """Decodes a range to one row per day, whose other fields have these values."""
+        at = [datetime.fromisoformat(f"{day}T12:00:00Z") for day in days]
+        rows = {offsets.start + n: ("k", {"at": each, **values}) for n, each in enumerate(at)}
+        return self.topic.put(offsets, rows, revision, publish=publish)
+
+    def change_fields(self, *fields: tuple[str, pa.DataType]) -> None:
+        """Has what is decoded from now on hold these fields beside `at`."""
+        self.topic.value_type = row_type(*fields)
+
+    def edges(self) -> Edges:
+        """Are the edges of a process that has just begun."""
+        home = self.folder / "home"
+        return Edges(
+            Settings(
+                home=home,
+                lake=str(self.folder),
+                bootstrap_servers="127.0.0.1:1",
+                spark_master="local[1]",
+                spark_driver_memory="1g",
+                dagster_home=home / "dagster",
+            )
+        )
+
+    def tools(self, on_step: StepWatcher = no_step, spark: Callable[[], SparkDays] | None = None) -> DayTools:
+        """Are the tools of one update, of a process that has just begun."""
+        edges = self.edges()
+        return DayTools(
+            edges.day_files, edges.decodings, self.days, spark or (lambda: self.spark), edges.now_ms, on_step
+        )
+
+    def update(
+        self,
+        *chosen: str,
+        redo: bool = False,
+        on_step: StepWatcher = no_step,
+        spark: Callable[[], SparkDays] | None = None,
+    ) -> dict[str, DayVerdict]:
+        """Brings days up to date, those chosen or all that are due."""
+        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+        verdicts = list(update_days(self.name, chosen or None, attempt, self.tools(on_step, spark)))
+        assert len({verdict.day for verdict in verdicts}) == len(verdicts)
+        return {verdict.day: verdict for verdict in verdicts}
+
+    def offsets(self) -> dict[str, list[int]]:
+        """Is what a plain glob over the days shows: the offsets of each day's file; a doubled row stands twice."""
+        shown = self.query('parse_filename(filename, true), "offset"')
+        return {day: [offset for each, offset in shown if each == day] for day, _ in shown}
+
+    def query(self, columns: str) -> list[tuple[Any, ...]]:
+        """Asks a plain glob over the days, in order."""
+        glob = f"{self.folder}/days/{self.name}/*.parquet"
+        files = f"read_parquet('{glob}', filename = true, union_by_name = true)"
+        return duckdb.sql(f'SELECT {columns} FROM {files} ORDER BY filename, "offset"').fetchall()
+
+
+def row_type(*fields: tuple[str, pa.DataType]) -> pa.DataType:
+    """Is the type of a value that says when."""
+    return pa.struct([("at", pa.timestamp("us", "UTC")), *fields])
 
 
 def event(day: str | None, number: int, partition: int = 0) -> dict[str, object]:

@@ -1,0 +1,112 @@
+"""Where a topic's event days stand: what is decoded, which days that touches, and what the days' files say they hold.
+
+Read anew each time, never remembered. Invariant: the files are read before the documents, so that a document is at least as
+new as what a file was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .core.day_verdicts import DayFacts
+from .core.days import Days, DayState, DayUpdate, find_held_up, find_updates
+from .core.decoding import Decoding
+from .core.offsets import OffsetRange
+from .edges import event_time as times
+from .edges import parquet
+from .edges.days import DayFiles, day_path
+from .edges.decodings import DecodedRanges, Decodings
+
+NEWEST = 5  # ranges that a day's facts name
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
+
+    `moving` are ranges that are decoded anew and not published yet; `uncounted` those that nobody has counted by day.
+    """
+
+    decoded: DecodedRanges
+    counts: Mapping[OffsetRange, Mapping[str, int]]
+    states: Mapping[str, DayState]
+    moving: frozenset[OffsetRange]
+    uncounted: int
+
+    @property
+    def decodings(self) -> Mapping[OffsetRange, Decoding]:
+        """Are the documents of the ranges that can be read."""
+        return self.decoded.visible
+
+    @property
+    def days(self) -> set[str]:
+        """Are all days that a decoded row is of, or that have a file."""
+        return {day for days in self.counts.values() for day in days} | self.states.keys()
+
+    def updates(self, days: Days, now_ms: int) -> list[DayUpdate]:
+        """Are the days that are due."""
+        return self.find(days, now_ms)
+
+    def find(self, days: Days, now_ms: int, anew: Collection[str] = ()) -> list[DayUpdate]:
+        """Are the days that are due, and those that are to be made anew, but for those that wait."""
+        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving, anew=anew)
+
+    @property
+    def held_up(self) -> Mapping[str, Sequence[OffsetRange]]:
+        """Are the days with a file that wait, each with the ranges that it waits for."""
+        return find_held_up(self.states, self.moving)
+
+    def waits_for(self, day: str, days: Days) -> list[OffsetRange]:
+        """Are the ranges whose rows of a day cannot be read yet: those in its file, and those that have or may have some."""
+        coming = {
+            offsets
+            for offsets in self.moving
+            if not days.event_time.counted(self.decoded.known[offsets]) or day in self.decoded.known[offsets].event_days
+        }
+        return sorted(coming.union(self.held_up.get(day, ())))
+
+
+def read_days(
+    topic: str, days: Days, files: DayFiles, decodings: Decodings, count_at_most: int | None = None
+) -> Situation:
+    """Reads where a topic's days stand; counts what was never counted, or so many of it. Raises `BadSetting`.
+
+    The files are read before the documents: then a document is at least as new as what a file was made from.
+    """
+    states = files.read_states(topic)
+    decoded = decodings.read_ranges(topic)
+    visible = decoded.visible
+    counts = files.read_counts(topic, visible, days.event_time)
+    lacking = sorted(visible.keys() - counts.keys())
+    if lacking:
+        newest = max(visible.values(), key=lambda each: (each.rows > 0, each.provenance.landed_at_ms))
+        files.refuse_wrong_column(newest, days.event_time)
+    for offsets in lacking[:count_at_most]:
+        counts[offsets] = files.count(visible[offsets], days.event_time)
+    uncounted = lacking[len(lacking[:count_at_most]) :]
+    moving = frozenset(decoded.held | set(uncounted))
+    return Situation(decoded, counts, states, moving, len(uncounted))
+
+
+def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> DayFacts:
+    """Reads the facts of a day's file as it stands, of which the documents say what went in."""
+    ranges = [offsets for offsets, days in sorted(situation.counts.items()) if day in days]
+    with files.lake.local_copy(day_path(topic, day)) as file:
+        return facts_of(file, day, ranges, situation.decoded.known)
+
+
+def facts_of(
+    file: Path, day: str, ranges: Sequence[OffsetRange], decodings: Mapping[OffsetRange, Decoding]
+) -> DayFacts:
+    """Are the facts of a day's file, whose rows are of these ranges."""
+    newest = sorted(ranges, key=lambda offsets: decodings[offsets].provenance.landed_at_ms)[-NEWEST:]
+    return DayFacts(
+        parquet.digest(file),
+        times.read_note(file)[1],
+        times.count_late(file, day),
+        file.stat().st_size,
+        len(ranges),
+        tuple(offsets.key for offsets in newest),
+    )

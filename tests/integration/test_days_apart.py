@@ -1,0 +1,141 @@
+"""Event days of decoded ranges alone, on real Spark: what others do meanwhile, columns that differ, files that are damaged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.core.calendar import FIRST, LAST
+from pipeline_defs.core.day_verdicts import DayDecided
+from pipeline_defs.core.days import Days, EventTime
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.days_checks import check_days, check_outside
+from tests.support.daily import DecodedDays
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ONE, TWO, THREE = "2020-01-01", "2020-01-02", "2020-01-03"
+A, B, C = (OffsetRange(0, 0, start, start + 4) for start in (0, 4, 8))
+
+
+def outcomes(verdicts: dict[str, Any]) -> dict[str, DayDecided]:
+    return {day: verdict.outcome for day, verdict in verdicts.items()}
+
+
+def test_a_day_made_anew_keeps_the_rows_of_a_range_that_is_being_decoded_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """It waits, by name, as a day that is due does: without the range, its rows would be gone from the day until it is seen."""
+    state = DecodedDays(tmp_path, spark)
+    state.put(A, [ONE])
+    state.put(B, [ONE, ONE])
+    state.update()
+    again = state.put(B, [ONE, ONE, ONE], 1, publish=False)
+    new = state.put(C, [TWO], publish=False)
+    found = check_days(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
+    assert found.passed, found.violations
+    assert found.facts["waiting_days"] == 1
+    for redo in (True, False):
+        waiting = state.update(ONE, redo=redo)
+        assert outcomes(waiting) == {ONE: DayDecided.WAITING}
+        assert (
+            f"waits for 2 ranges that are decoded and not seen yet: {B.text(state.name)}" in waiting[ONE].violations[0]
+        )
+        assert state.offsets() == {ONE: [0, 4, 5]}, "what stood stands"
+    assert state.update() == {}
+    assert outcomes(state.update(TWO)) == {TWO: DayDecided.WAITING}, "nobody knows yet which days it is of"
+
+    for decoding in (again, new):
+        assert state.edges().decodings.publish(decoding)
+    assert outcomes(state.update(ONE, TWO, THREE, redo=True)) == {
+        ONE: DayDecided.UPDATED,
+        TWO: DayDecided.CREATED,
+        THREE: DayDecided.EMPTY,
+    }
+    assert state.offsets() == {ONE: [0, 4, 5, 6], TWO: [8]}
+
+
+def test_a_day_made_anew_is_made_anew_although_others_come_between(tmp_path: Path, spark: SparkSession) -> None:
+    """Who is overtaken begins again with the same task: rows to add are not all that the day was asked for."""
+    state = DecodedDays(tmp_path, spark)
+    state.put(A, [ONE])
+    state.update()
+    whole: list[int] = []
+
+    def meanwhile(step: str, **fields: Any) -> None:
+        if step == "find_days" and not whole:
+            whole.append(0)
+            state.put(B, [ONE])
+            assert outcomes(state.update()) == {ONE: DayDecided.UPDATED}
+        elif step == "read_decoded":
+            whole.append(fields["ranges"] - fields["standing"])
+
+    assert outcomes(state.update(ONE, redo=True, on_step=meanwhile)) == {ONE: DayDecided.UNCHANGED}
+    assert whole == [0, 2], "from both ranges, and from nothing that stood"
+
+
+NOON = datetime(2020, 1, 1, 12, tzinfo=UTC)
+STRING, NUMBER, REAL = pa.string(), pa.int64(), pa.float64()
+
+
+def pair(*names: str) -> pa.DataType:
+    """Is a map whose values have these fields, in this order."""
+    return pa.map_(STRING, pa.struct([(name, NUMBER) for name in names]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "other", "added"),
+    [
+        (STRING, "007", NUMBER, 8),
+        pytest.param(NUMBER, 2**53 + 1, REAL, 0.5, marks=pytest.mark.long),
+        pytest.param(NUMBER, 7, STRING, "8", marks=pytest.mark.long),
+    ],
+)
+def test_rows_of_another_type_change_nothing_that_stands(
+    kind: pa.DataType, value: object, other: pa.DataType, added: object, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The day fails by name and stays as it was, where its rows are added to as where it is made anew."""
+    state = DecodedDays(tmp_path, spark, ("id", kind))
+    state.put(A, [ONE], id=value)
+    state.update()
+    state.change_fields(("id", other))
+    state.put(B, [ONE, TWO], id=added)
+    verdicts = state.update()
+    assert outcomes(verdicts) == {ONE: DayDecided.FAILED, TWO: DayDecided.CREATED}
+    assert "columns do not fit together, decode the older ones again" in verdicts[ONE].violations[0]
+    (file,) = tmp_path.glob(f"days/*/{ONE}.parquet")
+    assert pq.read_table(file).column("value").to_pylist() == [{"at": NOON, "id": value}], "the number 007 is no 7"
+
+
+def test_fields_that_are_added_or_stand_in_another_order_go_where_they_belong(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Also those within a map; a union of what is read apart would match them by their position."""
+    state = DecodedDays(tmp_path, spark, ("m", pair("a", "b")))
+    state.put(A, [ONE], m={"x": {"a": 1, "b": 2}})
+    state.update()
+    state.change_fields(("m", pair("b", "a", "c")), ("new", STRING))
+    state.put(B, [ONE], m={"x": {"a": 1, "b": 2, "c": 3}}, new="n")
+    columns = "value.m['x'].a, value.m['x'].b, value.m['x'].c, value.new"
+    for redo in (False, True):
+        state.update(ONE, redo=redo)
+        assert state.query(columns) == [(1, 2, None, None), (1, 2, 3, "n")]
+
+
+def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: Path, spark: SparkSession) -> None:
+    """A DATE has 32 bits: what is beyond a timestamp would fail the cast of its whole job. A name may have a backtick."""
+    state = DecodedDays(tmp_path, spark, ("d`y", pa.date32()))
+    state.days = Days("0001-01-01", EventTime("value.d`y"))
+    numbers = [18_262, 2**31 - 1, -(2**31), FIRST, FIRST - 1, LAST + 1, 110_000_000]
+    state.topic.put(OffsetRange(0, 0, 0, 10), {at: ("k", {"d`y": number}) for at, number in enumerate(numbers)})
+    assert outcomes(state.update()) == {"0001-01-01": DayDecided.CREATED, ONE: DayDecided.CREATED}
+    assert state.offsets() == {"0001-01-01": [3], ONE: [0]}
+    outside = check_outside(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
+    assert outside.facts["none"] == len(numbers) - 2
