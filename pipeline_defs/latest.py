@@ -79,7 +79,9 @@ def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: Decod
 
 
 def _plan(present: Mapping[int, Applied | None], decoded: DecodedRanges) -> Update:
-    return plan_update(present, decoded.revisions, {offsets: decoded.known[offsets].revision for offsets in decoded.held})
+    return plan_update(
+        present, decoded.revisions, {offsets: decoded.known[offsets].revision for offsets in decoded.held}
+    )
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -135,7 +137,9 @@ def _update_once(work: Work) -> Updated | None:
     if not plan.targets or not (decoded.has_rows or any(each.rows for each in work.standing.values())):
         return None
     readable = _readable(work, plan, decoded)
-    history = readable if plan.changed else set[OffsetRange]()  # for keys that have lost their winner, where there are any
+    history = (
+        readable if plan.changed else set[OffsetRange]()
+    )  # for keys that have lost their winner, where there are any
     sources = sorted(history | (readable & set(plan.fresh)))
     with ExitStack() as copies:
         paths = {each: copies.enter_context(tools.lake.local_copy(decoded_path(topic, each))) for each in sources}
