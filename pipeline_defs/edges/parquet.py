@@ -209,7 +209,7 @@ def _is_equal_column(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 
 def _is_equal_array(one: pa.Array, other: pa.Array) -> bool:
     if one.equals(other) or one.type != other.type:
-        return one.type == other.type
+        return bool(one.type == other.type)
     bits = _bits(one.type)
     return bits != one.type and bool(one.view(bits).equals(other.view(bits)))
 
