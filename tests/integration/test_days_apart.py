@@ -12,18 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.calendar import FIRST, LAST
 from pipeline_defs.core.day_verdicts import DayDecided
 from pipeline_defs.core.days import Days, EventTime
-from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planning import Policy
 from pipeline_defs.day_situation import read_days
 from pipeline_defs.days_checks import check_days, check_outside
-from pipeline_defs.days_launching import update_through_dagster
-from pipeline_defs.launching import open_instance
-from pipeline_defs.topics import Topic
 from tests.support.daily import AT, DecodedDays
 
 if TYPE_CHECKING:
@@ -214,19 +208,3 @@ def test_a_range_that_is_decoded_anew_while_it_is_counted_is_counted_later(tmp_p
     (kept,) = tmp_path.rglob("event_days/**/*.json")
     kept.unlink()
     assert edges.day_files.read_counts(state.name, {A: again}, AT) == {}, "what a person has deleted is counted again"
-
-
-def test_a_run_is_red_for_a_day_that_waits_where_a_person_asked_for_it(tmp_path: Path) -> None:
-    """A sensor's run that covers it is green: it is found due once its ranges are seen."""
-    state = DecodedDays(tmp_path)
-    state.put(A, [ONE], publish=False)
-    side = Side(Format.STRING)
-    topic = Topic(state.name, Policy(), decode=Decode(side, side), days=state.days)
-    edges = state.edges()
-    with open_instance(tmp_path / "dagster") as instance:
-        for redo in (True, False):
-            (launched,) = update_through_dagster(
-                topic, [ONE], edges, instance, redo=redo, topics=build_topic_defs(topic)
-            )
-            assert launched.succeeded is not redo
-            assert not redo or f"day {ONE} of {state.name} waits for 1 ranges" in launched.reason

@@ -315,3 +315,10 @@ def test_runs_cover_what_is_due_and_nothing_that_is_held(
         assert len([*days_between(request.days[0], request.days[-1])]) <= most
         assert len({day in failed for day in request.days}) == 1
         assert request.attempt == (2 if request.days[0] in failed else 1)
+
+
+def test_a_run_spans_no_day_that_is_due_and_in_back_off() -> None:
+    """It would fail with that day, and count as a failure of its others; what is not due between two days it may span."""
+    tried = {TWO: Tried(1, NOW_MS, NOW_MS, "run")}
+    for due, runs in (([ONE, TWO, THREE], [(ONE,), (THREE,)]), ([ONE, THREE], [(ONE, THREE)])):
+        assert [request.days for request in plan_day_requests(due, frozenset(), tried, NOW_MS)] == runs
