@@ -25,6 +25,8 @@ from tests.support.daily import AT, SCHEMA, START, configure, digests, event, ex
 from tests.support.decoded import DecodedTopic
 from tests.support.world import World
 
+WAITED = "that are decoded and not seen yet:"
+
 
 def tick(world: World) -> DaysTick:
     assert world.topic.days is not None
