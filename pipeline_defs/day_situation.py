@@ -26,7 +26,7 @@ NEWEST = 5  # ranges that a day's facts name
 class Situation:
     """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
 
-    `moving` are ranges that are decoded anew and not published yet; `uncounted` those that nobody has counted by day.
+    `moving` are ranges that are decoded anew and not published yet; `uncounted` of them those that nobody has counted by day.
     """
 
     decoded: DecodedRanges
@@ -84,9 +84,11 @@ def read_days(
         newest = max(visible.values(), key=lambda each: (each.rows > 0, each.provenance.landed_at_ms))
         files.refuse_wrong_column(newest, days.event_time)
     for offsets in lacking[:count_at_most]:
-        counts[offsets] = files.count(visible[offsets], days.event_time)
-    uncounted = lacking[len(lacking[:count_at_most]) :]
-    moving = frozenset(decoded.held | set(uncounted))
+        counted = files.count(visible[offsets], days.event_time)
+        if counted is not None:
+            counts[offsets] = counted
+    uncounted = visible.keys() - counts.keys()
+    moving = frozenset(decoded.held | uncounted)
     return Situation(decoded, counts, states, moving, len(uncounted))
 
 

@@ -101,6 +101,9 @@ def _run_job(
         try:
             _stage(topic, current, tools, stack, folder)
         except ScanFailed as error:
+            if _have_moved(topic, current, tools) or _are_overtaken(topic, current, before, tools):
+                yield from (DayVerdict(each.day, DayDecided.OVERTAKEN) for each in current)
+                return
             if len(current) == 1:
                 yield day_failed(current[0].day, str(error))
                 return
@@ -114,10 +117,12 @@ def _run_job(
             yield from (DayVerdict(each.day, DayDecided.OVERTAKEN) for each in current)
             return
         for update in current:
-            try:
-                yield _decide(topic, update, seen[update.day], before, tools, attempt, folder, seconds / len(current))
-            except OffsetlakeError as error:
-                yield day_failed(update.day, str(error))
+            yield _decide(topic, update, seen[update.day], before, tools, attempt, folder, seconds / len(current))
+
+
+def _are_overtaken(topic: str, job: Sequence[DayUpdate], before: Situation, tools: DayTools) -> bool:
+    """Says whether somebody has exchanged or taken away a day's file: what was read of it may not be what was found."""
+    return not all(_is_as_found(topic, each, before, tools) for each in job)
 
 
 def _is_as_found(topic: str, update: DayUpdate, before: Situation, tools: DayTools) -> bool:
@@ -154,12 +159,38 @@ def _decide(
     folder: Path,
     seconds: float,
 ) -> DayVerdict:
+    """Is what becomes of one staged day; overtaken rather than failed, where what was read is not what was found."""
+    try:
+        verdict = _exchange(topic, update, seen, before, tools, attempt, folder, seconds)
+        if verdict.outcome is DayDecided.FAILED and _are_overtaken(topic, [update], before, tools):
+            return DayVerdict(update.day, DayDecided.OVERTAKEN)
+    except FileNotFoundError:
+        if _is_as_found(topic, update, before, tools):
+            raise
+        return DayVerdict(update.day, DayDecided.OVERTAKEN)
+    except OffsetlakeError as error:
+        return day_failed(update.day, str(error))
+    return verdict
+
+
+def _exchange(
+    topic: str,
+    update: DayUpdate,
+    seen: Seen | None,
+    before: Situation,
+    tools: DayTools,
+    attempt: Attempt,
+    folder: Path,
+    seconds: float,
+) -> DayVerdict:
     """Verifies one staged day and puts it in the place of what stands, or says why not."""
     state, day, lake = update.state(topic, tools.days.event_time), update.day, tools.files.lake
     found = sorted((folder / f"{DAY}={day}").glob("*.parquet"))
     if len(found) > 1:
         return _failed(day, f"Spark wrote {len(found)} files of day {day} of {topic}, expected one")
-    if found:
+    if update.rows:
+        if not found:
+            return _wrong_rows(topic, update, 0)
         file = found[0]
         canonicalize(file)
         add_note(file, times.NOTE, state.to_json())
@@ -170,10 +201,7 @@ def _decide(
             times.write_empty_day(standing, file, state.to_json())
     _, rows = times.read_note(file)
     if rows != update.rows:
-        return _failed(
-            day,
-            f"day {day} of {topic} was written with {rows} rows, expected {update.rows}, as its ranges' documents count",
-        )
+        return _wrong_rows(topic, update, rows)
     tools.on_step("verify_day", day=day, rows=rows)
     facts = facts_of(file, day, sorted(update.ranges), update.ranges)
     standing_state = before.states.get(day)
@@ -190,7 +218,7 @@ def _decide(
     outcome = DayDecided.CREATED if standing_state is None else DayDecided.UPDATED
     added = (
         sum(before.counts[offsets][day] for offsets in update.added)
-        if standing_state is None or not update.is_whole
+        if standing_state is None or not standing_state.rows or not update.is_whole
         else 0
     )
     return DayVerdict(day, outcome, facts, added, seconds)
@@ -199,6 +227,13 @@ def _decide(
 def _digest(topic: str, day: str, lake: Lake) -> str:
     with lake.local_copy(day_path(topic, day)) as standing:
         return parquet.digest(standing)
+
+
+def _wrong_rows(topic: str, update: DayUpdate, rows: int) -> DayVerdict:
+    return _failed(
+        update.day,
+        f"day {update.day} of {topic} was written with {rows} rows, expected {update.rows}, as its ranges' documents count",
+    )
 
 
 def _failed(day: str, violation: str) -> DayVerdict:

@@ -44,9 +44,11 @@ def plan_day_requests(
 ) -> list[DayRequest]:
     """Splits what is due and not in back-off into runs; neighbours may have some days between them that are not due.
 
-    A run never spans a day that another run holds, and a day that has failed is asked for with none that has not.
+    A run never spans a day that another run holds, nor one that is due and in back-off: it would fail with that, again. A day
+    that has failed is asked for with none that has not.
     """
     asked = sorted(day for day in due if day not in held and tried.get(day, NEVER_TRIED).is_due(now_ms))
+    apart = held | (set(due) - set(asked))
     runs: list[list[str]] = []
     for day in asked:
         last = runs[-1] if runs else None
@@ -54,7 +56,7 @@ def plan_day_requests(
             last is not None
             and distance(last[-1], day) <= gap_days
             and distance(last[0], day) < days_per_run
-            and held.isdisjoint(days_between(last[-1], day))
+            and apart.isdisjoint(days_between(last[-1], day))
             and bool(tried.get(last[-1], NEVER_TRIED).attempts) == bool(tried.get(day, NEVER_TRIED).attempts)
         ):
             last.append(day)

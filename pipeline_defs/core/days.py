@@ -187,7 +187,7 @@ def find_updates(
 
     | the day's file | what it needs |
     |---|---|
-    | is not there, or of another event time | made anew |
+    | is not there, or of another event time, or of no range | made anew |
     | lacks ranges | theirs are added |
     | holds a range otherwise than it is decoded now, or one that does not touch it any more | made anew |
     | whatever it holds, where the day is among `anew` | made anew |
@@ -233,7 +233,9 @@ def _update(
     rows = sum(counts[offsets][day] for offsets in ranges)
     whole = DayUpdate(day, ranges, tuple(ranges), is_whole=True, rows=rows)
     if state is None or is_anew or state.event_time != days.event_time.text:
-        return whole if ranges or state else None
+        return whole if rows or state else None
+    if not state.applied.stretches:
+        return whole if rows else None  # without rows it keeps columns that may be of no range that there is
     change = state.applied.compare({offsets: each.revision for offsets, each in ranges.items()})
     kept = [each for offsets, each in ranges.items() if offsets not in set(change.new)]
     if sources_of(kept) != state.sources:

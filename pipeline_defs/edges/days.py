@@ -101,16 +101,21 @@ class DayFiles:
         written = self.lake.store.list(f"{COUNTS}/{topic}") if lacking else {}
         for offsets, decoding in lacking.items():
             path = _counts_path(decoding, event_time)
-            if path in written or path in self._counts:
+            if path in written:
                 counts[offsets] = self._read_counts(path)
         return counts
 
-    def count(self, decoding: Decoding, event_time: EventTime) -> Counts:
-        """Counts a range's decoded file by day, and keeps the answer in the lake."""
-        found: Counts = {}
-        if decoding.rows:
+    def count(self, decoding: Decoding, event_time: EventTime) -> Counts | None:
+        """Counts a range's decoded file by day, and keeps the answer in the lake.
+
+        None, and nothing is kept, where the range is decoded anew since: the answer would be of other rows, for ever.
+        """
+        found: Counts | None = {}
+        if decoding.decoded is not None and decoding.rows:
             with self.lake.local_copy(decoded_path(decoding.topic, decoding.offsets)) as file:
-                found = times.count_days(file, event_time)
+                found = times.count_days_of(file, decoding.decoded.sha256, event_time)
+        if found is None:
+            return None
         path = _counts_path(decoding, event_time)
         document = {"format": FORMAT, "event_time": event_time.text, "days": found}
         data = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +16,15 @@ from pipeline_defs.core.calendar import FIRST, LAST
 from pipeline_defs.core.day_verdicts import DayDecided
 from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.day_situation import read_days
 from pipeline_defs.days_checks import check_days, check_outside
-from tests.support.daily import DecodedDays
+from tests.support.daily import AT, DecodedDays
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ONE, TWO, THREE = "2020-01-01", "2020-01-02", "2020-01-03"
-A, B, C = (OffsetRange(0, 0, start, start + 4) for start in (0, 4, 8))
+A, B, C, D = (OffsetRange(0, 0, start, start + 4) for start in (0, 4, 8, 12))
 
 
 def outcomes(verdicts: dict[str, Any]) -> dict[str, DayDecided]:
@@ -139,3 +141,70 @@ def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: P
     assert state.offsets() == {"0001-01-01": [3], ONE: [0]}
     outside = check_outside(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
     assert outside.facts["none"] == len(numbers) - 2
+
+
+def test_a_day_that_another_process_exchanges_while_spark_begins_is_begun_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Wrong rows, a file that is not there any more: what was read is not what was found, so nothing has failed."""
+    state = DecodedDays(tmp_path, spark)
+    state.put(A, [ONE])
+    state.update()
+    state.put(B, [ONE])
+    faults: list[str] = []
+
+    def exchange(step: str, **_: Any) -> None:
+        if step == "read_decoded" and not faults:
+            faults.append(step)
+            assert outcomes(state.update()) == {ONE: DayDecided.UPDATED}
+
+    assert outcomes(state.update(on_step=exchange)) == {ONE: DayDecided.UP_TO_DATE}
+    assert state.offsets() == {ONE: [0, 4]}
+
+    def take_away(step: str, **_: Any) -> None:
+        if [step] == awaited:
+            faults.append(awaited.pop())
+            (file,) = tmp_path.glob("days/*/*.parquet")
+            file.unlink()
+
+    for at, offsets in (("read_decoded", C), ("verify_day", D)):
+        awaited = [at]
+        state.put(offsets, [ONE])
+        assert outcomes(state.update(on_step=take_away)) == {ONE: DayDecided.CREATED}
+    assert faults == ["read_decoded", "read_decoded", "verify_day"], "the faults have happened"
+    assert state.offsets() == {ONE: [0, 4, 8, 12]}
+
+
+def test_a_day_of_which_nothing_was_written_fails_alone(tmp_path: Path, spark: SparkSession) -> None:
+    """What stood, or nothing, stands; the other days of its job are put in place."""
+    state = DecodedDays(tmp_path, spark)
+    state.put(A, [ONE, TWO])
+
+    def lose(step: str, **_: Any) -> None:
+        if step == "stage_days":
+            (folder,) = tmp_path.glob(f"staging/*/*/_day={ONE}")
+            shutil.rmtree(folder)
+
+    verdicts = state.update(on_step=lose)
+    assert outcomes(verdicts) == {ONE: DayDecided.FAILED, TWO: DayDecided.CREATED}
+    assert "was written with 0 rows, expected 1" in verdicts[ONE].violations[0]
+    assert state.offsets() == {TWO: [1]}
+    assert outcomes(state.update()) == {ONE: DayDecided.CREATED}
+
+
+def test_a_range_that_is_decoded_anew_while_it_is_counted_is_counted_later(tmp_path: Path) -> None:
+    """Kept under the digest of what was to be counted, another file's days would be believed for ever."""
+    state = DecodedDays(tmp_path)
+    before = state.put(A, [ONE])
+    state.put(A, [TWO], 1)
+    files = state.edges().day_files
+    assert files.count(before, AT) is None
+    again = state.put(A, [ONE], 2)
+    assert again.decoded is not None
+    assert before.decoded is not None
+    assert again.decoded.sha256 == before.decoded.sha256, "the same bytes, and so the same name of what is kept"
+    edges = state.edges()
+    assert read_days(state.name, state.days, edges.day_files, edges.decodings).counts == {A: {ONE: 1}}
+    (kept,) = tmp_path.rglob("event_days/**/*.json")
+    kept.unlink()
+    assert edges.day_files.read_counts(state.name, {A: again}, AT) == {}, "what a person has deleted is counted again"

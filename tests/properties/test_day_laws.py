@@ -20,6 +20,7 @@ from pipeline_defs.core.days import (
     DayState,
     DayUpdate,
     EventTime,
+    find_held_up,
     find_updates,
     sources_of,
     split_jobs,
@@ -205,6 +206,30 @@ def test_what_went_in_is_one_number_whatever_the_order(ranges: list[OffsetRange]
         assert len({sources_of(decodings), sources_of(others), sources_of([*others, other])}) == 3
 
 
+@pytest.mark.parametrize("is_moving", [True, False])
+def test_a_day_that_is_asked_for_anew_is_made_anew_of_all_its_ranges_or_waits(is_moving: bool) -> None:
+    """Made anew without what it says of itself, it would not know that it holds a range that is decoded again."""
+    world = brought_up_to_date((GRID[0], (ONE,)), (GRID[1], (ONE, TWO)))
+    decodings, counts = world.decodings, world.counts
+    moving = frozenset({GRID[1]} if is_moving else ())
+    for offsets in moving:
+        del decodings[offsets], counts[offsets]
+    due = find_updates(DAYS, decodings, counts, world.states, NOW_MS, moving=moving, anew=[ONE])
+    assert [(each.day, each.is_whole, each.rows) for each in due] == ([] if is_moving else [(ONE, True, 2)])
+    assert find_held_up(world.states, moving) == (dict.fromkeys((ONE, TWO), (GRID[1],)) if is_moving else {})
+
+
+def test_a_day_without_rows_is_made_anew_by_what_comes() -> None:
+    """Its file has the columns of rows that are gone: what comes may not fit together with them."""
+    world = brought_up_to_date((GRID[0], (ONE,)))
+    world.decode(GRID[0], (TWO,), afresh=False)
+    for job in split_jobs(world.updates(), 64):
+        world.run(job, len(job))
+    assert (world.states[ONE].rows, world.updates()) == (0, [])
+    world.decode(GRID[1], (ONE,), afresh=False)
+    assert [(each.day, each.is_whole, each.added) for each in world.updates()] == [(ONE, True, (GRID[1],))]
+
+
 def test_another_event_time_makes_every_day_anew() -> None:
     world = World()
     world.decode(GRID[0], ("2013-01-01", "2013-01-02"), afresh=False)
@@ -281,10 +306,19 @@ def test_runs_cover_what_is_due_and_nothing_that_is_held(
     waiting = {day: Tried(1, NOW_MS, NOW_MS, "run") for day in list(failed)[:2]}
     requests = plan_day_requests(due, held, {**tried, **waiting}, NOW_MS, gap_days=gap, days_per_run=most)
     assert sorted(day for request in requests for day in request.days) == sorted(due - held - waiting.keys())
-    covered = [day for request in requests for day in days_between(request.days[0], request.days[-1])]
-    assert len(covered) == len(set(covered))
+    days = [day for request in requests for day in days_between(request.days[0], request.days[-1])]
+    covered = set(days)
+    assert len(days) == len(covered)
     assert held.isdisjoint(covered)
+    assert waiting.keys().isdisjoint(covered & due), "a run that spans a day in back-off fails with it"
     for request in requests:
         assert len([*days_between(request.days[0], request.days[-1])]) <= most
         assert len({day in failed for day in request.days}) == 1
         assert request.attempt == (2 if request.days[0] in failed else 1)
+
+
+def test_a_run_spans_no_day_that_is_due_and_in_back_off() -> None:
+    """It would fail with that day, and count as a failure of its others; what is not due between two days it may span."""
+    tried = {TWO: Tried(1, NOW_MS, NOW_MS, "run")}
+    for due, runs in (([ONE, TWO, THREE], [(ONE,), (THREE,)]), ([ONE, THREE], [(ONE, THREE)])):
+        assert [request.days for request in plan_day_requests(due, frozenset(), tried, NOW_MS)] == runs

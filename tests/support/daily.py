@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,8 @@ def configure(world: World, event_time: EventTime = AT, schema: str = SCHEMA) ->
 class DecodedDays:
     """Is a topic of which nothing exists but what is decoded of it, and its days: no Kafka, no Dagster."""
 
-    def __init__(self, folder: Path, spark: SparkSession, *fields: tuple[str, pa.DataType]) -> None:
-        self.folder, self.spark, self.days = folder, SparkDays(spark), Days(START, AT)
+    def __init__(self, folder: Path, spark: SparkSession | None = None, *fields: tuple[str, pa.DataType]) -> None:
+        self.folder, self.spark, self.days = folder, spark, Days(START, AT)
         self.topic = DecodedTopic(Lake(str(folder)), f"t{uuid.uuid4().hex[:8]}", pa.string(), row_type(*fields))
         self.name = self.topic.name
 
@@ -77,25 +77,17 @@ class DecodedDays:
             )
         )
 
-    def tools(self, on_step: StepWatcher = no_step, spark: Callable[[], SparkDays] | None = None) -> DayTools:
-        """Are the tools of one update, of a process that has just begun."""
-        edges = self.edges()
-        return DayTools(
-            edges.day_files, edges.decodings, self.days, spark or (lambda: self.spark), edges.now_ms, on_step
-        )
-
-    def update(
-        self,
-        *chosen: str,
-        redo: bool = False,
-        on_step: StepWatcher = no_step,
-        spark: Callable[[], SparkDays] | None = None,
-    ) -> dict[str, DayVerdict]:
-        """Brings days up to date, those chosen or all that are due."""
-        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
-        verdicts = list(update_days(self.name, chosen or None, attempt, self.tools(on_step, spark)))
+    def update(self, *chosen: str, redo: bool = False, on_step: StepWatcher = no_step) -> dict[str, DayVerdict]:
+        """Brings days up to date, those chosen or all that are due, as a process that has just begun."""
+        edges, attempt = self.edges(), Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+        tools = DayTools(edges.day_files, edges.decodings, self.days, self._spark, edges.now_ms, on_step)
+        verdicts = list(update_days(self.name, chosen or None, attempt, tools))
         assert len({verdict.day for verdict in verdicts}) == len(verdicts)
         return {verdict.day: verdict for verdict in verdicts}
+
+    def _spark(self) -> SparkDays:
+        assert self.spark is not None
+        return SparkDays(self.spark)
 
     def offsets(self) -> dict[str, list[int]]:
         """Is what a plain glob over the days shows: the offsets of each day's file; a doubled row stands twice."""
