@@ -128,6 +128,7 @@ def _load_flights(edges: Edges, topic: Topic) -> None:
             TOPIC,
             read_flights(there),
             lambda done: bar.update(task, completed=before + done),
+            access=edges.access(topic),
         )
 
 

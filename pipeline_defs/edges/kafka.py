@@ -24,6 +24,8 @@ from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
+from .access import OPEN, Access
+from .kafka_knock import knock
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
 from .kafka_transactions import OpenTransaction, find_open
 
@@ -38,8 +40,9 @@ _NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 class Kafka:
     """Speaks to one Kafka cluster through one admin client, opened at first use and closed with `close()`."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0) -> None:
+    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0, access: Access = OPEN) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.access = access
         self._timeout_ms = int(timeout_seconds * 1000)
         self._admin: KafkaAdminClient | None = None
         self._lock = threading.Lock()
@@ -242,6 +245,7 @@ class Kafka:
             raise _unknown_topic(topic, self.bootstrap_servers) from error
         except (KafkaError, OSError) as error:
             self.close()
+            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
             raise BrokerUnavailable(
                 f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
                 "was written and nothing is lost; start the broker (`offsetlake broker start` for the embedded one) or "
@@ -253,11 +257,14 @@ class Kafka:
     def _connected(self) -> KafkaAdminClient:
         with self._lock:
             if self._admin is None:
+                if self.access.path is not None:  # whoever logs in is told at once why not
+                    knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
                 self._admin = KafkaAdminClient(
                     bootstrap_servers=self.bootstrap_servers,
                     client_id="offsetlake",
                     request_timeout_ms=self._timeout_ms,
                     bootstrap_timeout_ms=self._timeout_ms,
+                    **self.access.kafka_python(),
                 )
             return self._admin
 
