@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,7 @@ def knock(bootstrap_servers: str, access: Access, timeout_seconds: float) -> Non
                     return
             except ConnectionError:
                 continue
-            except (OSError, KafkaError, ValueError):  # nobody there, or nobody who speaks like Kafka
+            except (OSError, KafkaError, ValueError, LookupError):  # nobody there, or nobody who speaks like Kafka
                 break
 
 
@@ -179,5 +180,8 @@ class _Talk:
             received = self._sock.recv(65536)
             if not received:
                 raise ConnectionResetError("the connection ended")
-            answers = self._protocol.receive_bytes(received)
+            try:
+                answers = self._protocol.receive_bytes(received)
+            except struct.error:
+                raise ValueError("no answer of a Kafka broker") from None
         return answers[0][1]

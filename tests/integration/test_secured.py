@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline_defs.core.errors import BrokerRefuses
+from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.access import OPEN, read_access
 from pipeline_defs.edges.jars import resolve_jars
@@ -22,9 +23,11 @@ from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.edges.producer import Guarantees, Record, produce
 from pipeline_defs.landing import group_of
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
+from pipeline_defs.topics import Topic
 from tests.support.killing import run_module
-from tests.support.secured import SECRETS, Secured
+from tests.support.secured import SECRETS, STRANGER, STRANGERS_PASSWORD, Secured
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -116,7 +119,7 @@ def test_no_secret_is_in_anything_that_dagster_keeps_of_a_run(
 
 def test_records_are_produced_over_tls(landed: World, secured: Secured) -> None:
     """Acknowledged, and in transactions; what is committed is there for a reader in the clear."""
-    servers, path = knows(secured, "SCRAM-SHA-512")
+    servers, path = knows(secured, "certificate")
     access = read_access(path)
     with Kafka(servers, access=access) as kafka:
         kafka.create_topic(topic := f"t{uuid.uuid4().hex[:10]}", 1)
@@ -125,7 +128,9 @@ def test_records_are_produced_over_tls(landed: World, secured: Secured) -> None:
     assert produce(servers, topic, records, guarantees=Guarantees(transactional_id="tls"), access=access) == 10
     assert len(Operations(secured.at("PLAINTEXT")).read_offsets(topic, 0)) == 20
     with pytest.raises(BrokerRefuses, match="refuses the login of lander"):
-        produce(servers, topic, records, access=read_access(secured.properties("PLAIN", password="wrong-PW")))
+        produce(
+            secured.at("SASL_SSL"), topic, records, access=read_access(secured.properties("PLAIN", password="wrong-PW"))
+        )
 
 
 WRONG: list[tuple[str, str, dict[str, str | None], str]] = [
@@ -195,6 +200,32 @@ def test_a_name_that_the_certificate_does_not_have_is_refused_unless_the_file_sa
         assert isinstance(kafka.list_topics(), list)
 
 
+def test_the_embedded_broker_is_spoken_to_without_the_file(secured: Secured, settings: Settings) -> None:
+    """It listens on loopback only, in the clear. The control is the same machine with an address set."""
+    path = secured.properties("PLAIN")
+    own = dataclasses.replace(settings, home=secured.folder, bootstrap_servers=None, kafka_properties=path)
+    edges = Edges(own)
+    assert (edges.bootstrap_servers(), edges.access()) == (secured.at("PLAINTEXT"), OPEN)
+    with edges.kafka() as kafka:
+        assert isinstance(kafka.list_topics(), list)
+    named = dataclasses.replace(own, bootstrap_servers=secured.at("SASL_SSL"))
+    assert (
+        Edges(named).access() == Edges(own).access(Topic("t", Policy(), bootstrap_servers="x:1")) == read_access(path)
+    )
+
+
+def test_who_may_not_see_a_topic_is_told_so(landed: World, secured: Secured) -> None:
+    """The login is right and the broker's authorizer says no. The control is who lands, with the rights that we document."""
+    servers = secured.at("SASL_SSL")
+    path = secured.properties("PLAIN", user=STRANGER, password=STRANGERS_PASSWORD)
+    with Kafka(servers, access=read_access(path)) as kafka, pytest.raises(BrokerRefuses) as caught:
+        kafka.read_topic_id(landed.name)
+    assert f"does not allow us what was asked of topic {landed.name} over SASL_SSL (PLAIN): Topic" in str(caught.value)
+    with Kafka(servers, access=read_access(secured.properties("PLAIN"))) as kafka:
+        assert kafka.read_topic_id(landed.name)
+        assert kafka.read_bytes_per_record(landed.name)
+
+
 def test_a_run_that_is_not_let_in_lands_nothing_and_says_why(landed: World, secured: Secured, tmp_path: Path) -> None:
     """The control of all above: the same topic and listener without the file; planned in the clear, landed nowhere."""
     with beside(landed, tmp_path, secured.at("PLAINTEXT"), None) as world:
@@ -228,7 +259,12 @@ def test_commands_work_over_tls_and_print_no_secret(secured: Secured, settings: 
 
     file = tmp_path / "flights.jsonl"
     file.write_text("".join(json.dumps({"tailnum": f"N{n % 7}", "n": n}) + "\n" for n in range(500)))
-    produced = offsetlake("produce", "flights", "--file", str(file), "--key", "tailnum", "--partitions", "2")
+    by_certificate = {
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": secured.at("SSL"),
+        "OFFSETLAKE_KAFKA_PROPERTIES": str(secured.properties("certificate")),
+    }
+    load = ("produce", "flights", "--file", str(file), "--key", "tailnum", "--partitions", "2")
+    produced = offsetlake(*load, **by_certificate)
     assert "500 records acknowledged by flights" in produced.stdout, produced.stderr
     for arguments in (("plan", "flights", "--commit", "--through-end"), ("land", "flights", "--pending"), ("status",)):
         assert offsetlake(*arguments).returncode == 0, printed[-1]

@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import itertools
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from kafka import KafkaAdminClient
-from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from pipeline_defs.core.client_properties import MODULES
 from pipeline_defs.edges.broker import free_ports, start_broker, stop_broker
@@ -26,7 +34,8 @@ from pipeline_defs.edges.broker_properties import Node
 PLAIN_PASSWORD = 'plain-K7 "quoted" \\ ä-secret'  # as hard as properties files and JAAS have it
 SCRAM_PASSWORD = "scram-Q3-secret"
 KEY_PASSWORD = "key-Z9-secret"
-SECRETS = (PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD)
+STRANGER, STRANGERS_PASSWORD = "stranger", "stranger-X5-secret"  # who may log in, and nothing else
+SECRETS = (PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, STRANGERS_PASSWORD)
 
 
 def jaas(mechanism: str, password: str, user: str = "lander") -> str:
@@ -38,6 +47,18 @@ def jaas(mechanism: str, password: str, user: str = "lander") -> str:
 def write_properties(path: Path, values: Mapping[str, str]) -> Path:
     path.write_text(javaproperties.dumps(values, timestamp=False), "latin-1")
     return path
+
+
+def _allow_landing() -> Iterator[ACL]:
+    """Are the rights of who lands, and no others: what docs/security.md says that are needed."""
+    for kind, name, operations in (
+        (ResourceType.TOPIC, "*", ["READ", "DESCRIBE_CONFIGS"]),
+        (ResourceType.GROUP, "*", ["READ"]),
+        (ResourceType.CLUSTER, "kafka-cluster", ["DESCRIBE"]),
+    ):
+        for operation in operations:
+            where = ResourcePattern(kind, name)
+            yield ACL("User:lander", "*", ACLOperation[operation], ACLPermissionType.ALLOW, where)
 
 
 @dataclass(frozen=True)
@@ -115,10 +136,12 @@ class Secured:
             "ssl.truststore.location": str(self.folder / "ca-own.pem"),
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas("PLAIN", PLAIN_PASSWORD).replace(
-                'username="lander" password=', "user_lander="
+                'username="lander" password=', f'user_{STRANGER}="{STRANGERS_PASSWORD}" user_lander='
             ),
             "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{MODULES['SCRAM-SHA-512']} required;",
             "listener.name.ssl.ssl.client.auth": "required",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:CN=client",
         }
         secured = {protocol: port for protocol, port in self._ports.items() if protocol != "PLAINTEXT"}
         node = Node(1, self._ports["PLAINTEXT"], self._controller, secured=secured)
@@ -126,6 +149,7 @@ class Secured:
         login = UserScramCredentialUpsertion("lander", ScramMechanism.SCRAM_SHA_512, SCRAM_PASSWORD)
         with KafkaAdminClient(bootstrap_servers=self.at("PLAINTEXT")) as admin:
             assert admin.alter_user_scram_credentials([login]) == {"lander": None}
+            assert admin.create_acls([*_allow_landing()])["failed"] == []
         return self
 
     def __exit__(
@@ -136,7 +160,7 @@ class Secured:
     def at(self, protocol: str) -> str:
         return f"127.0.0.1:{self._ports[protocol]}"
 
-    def properties(self, way: str, password: str | None = None, **changes: str | None) -> Path:
+    def properties(self, way: str, password: str | None = None, user: str = "lander", **changes: str | None) -> Path:
         """Writes what a client is told that enters by a mechanism, by `certificate`, by `none`, or in the `clear`.
 
         A change to `other` names the file of another authority, one to none takes the key out.
@@ -146,7 +170,7 @@ class Secured:
             values = {"security.protocol": "SSL", "ssl.truststore.location": "own"}
         if way in MODULES:
             secret = password or (PLAIN_PASSWORD if way == "PLAIN" else SCRAM_PASSWORD)
-            login = {"sasl.mechanism": way, "sasl.jaas.config": jaas(way, secret)}
+            login = {"sasl.mechanism": way, "sasl.jaas.config": jaas(way, secret, user)}
             values |= {"security.protocol": "SASL_SSL", **login}
         if way == "certificate":
             values |= {"ssl.keystore.location": "own", "ssl.key.password": KEY_PASSWORD}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import Any
 import javaproperties
 import pytest
 
-from pipeline_defs.core.client_properties import OURS, parse_client_properties
+from pipeline_defs.core.client_properties import OURS, ClientProperties, parse_client_properties
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.jaas import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.scans import group_scans
-from pipeline_defs.edges.access import OPEN, read_access
+from pipeline_defs.edges.access import OPEN, Access, read_access
 from pipeline_defs.edges.spark import KAFKA_OPTIONS, kafka_options
-from pipeline_defs.settings import Settings, read_settings
+from pipeline_defs.settings import PROJECT, Settings, read_settings
 from tests.support.secured import KEY_PASSWORD, SECRETS, Authority, jaas, lock, write_properties
 
 SECRET = "hush-4711"
@@ -163,6 +164,26 @@ def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_pa
     assert {key: secured[key] for key in plain if key not in KAFKA_OPTIONS} == {
         key: value for key, value in plain.items() if key not in KAFKA_OPTIONS
     }
+
+
+def test_what_boundaries_rest_on_is_set_last() -> None:
+    """Whatever a file says that was not refused."""
+    (scan,) = group_scans([OffsetRange(0, 0, 0, 10)])
+    plain = kafka_options("b:1", "t", scan, "read_committed")
+    forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
+    assert "forged" in forged.spark().values(), "the fault"
+    options = kafka_options("b:1", "t", scan, "read_committed", forged)
+    assert {key for key in plain if options[key] != plain[key]} == {
+        key for key in KAFKA_OPTIONS if key.startswith("kafka.")
+    }
+
+
+def test_the_files_that_the_document_shows_are_understood() -> None:
+    """docs/security.md: a login by SCRAM, one by PLAIN, a certificate; and a registry's login."""
+    text = (PROJECT / "docs" / "security.md").read_text()
+    shown = [javaproperties.loads(block) for block in re.findall(r"```properties\n(.*?)```", text, re.DOTALL)]
+    found = [str(parse_client_properties(values, "the file")) for values in shown]
+    assert found == ["SASL_SSL (SCRAM-SHA-512)", "SASL_SSL (PLAIN)", "SSL", "PLAINTEXT"]
 
 
 def test_kafka_python_is_told_what_the_file_means(tmp_path: Path) -> None:
