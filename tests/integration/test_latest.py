@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,23 @@ def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
     with pytest.raises(LatestOutdated, match="keys are of types binary and string"):
         state.update()
     assert state.topic.shown() == before
+
+
+def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path, spark: SparkSession) -> None:
+    """Spark takes all NaN and both zeros for one key each, and would shuffle rows once more for it: still a file per bucket."""
+    state = State(str(tmp_path / "lake"), spark, pa.struct([("x", pa.list_(pa.float64()))]), SEVERAL)
+    state.spark._session.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    state.topic.value_type = pa.struct([("at", pa.timestamp("us"))])
+    at = datetime(2013, 1, 1)  # noqa: DTZ001
+    state.topic.put(RANGE, {n: ({"x": [n / 2]}, {"at": at}) for n in range(20)})
+    state.update()
+    later = [-0.0, float("nan"), float("nan"), 1.0]
+    state.topic.put(LATER, {n: ({"x": [x]}, {"at": at + timedelta(days=n)}) for n, x in enumerate(later, 20)})
+    state.update()
+    shown = state.topic.shown()
+    assert repr(shown) == repr(state.topic.recomputed()), "NaN is not equal to itself"
+    assert [row[2] for row in shown] == [1, *range(3, 21), 22, 23]
+    assert shown[-1][5] == {"at": at + timedelta(days=23)}
 
 
 class Reader(LoopingReader):
