@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import shutil
 import threading
 import time
 import uuid
@@ -22,7 +23,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import LatestOutdated
+from pipeline_defs.core.errors import BrokenManifest, LatestOutdated
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.drills.children import stopped_at
@@ -69,12 +70,14 @@ class State:
         self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
         self.config = Latest(buckets)
 
-    def update(self, *, full: bool = False, on_step: StepWatcher = no_step) -> Updated:
+    def tools(self, on_step: StepWatcher = no_step) -> LatestTools:
         lake = Lake(str(self.topic.lake.store.local_root))  # as another process, which has read nothing yet
         now = lambda: time.time_ns() // 1_000_000  # noqa: E731
-        tools = LatestTools(Decodings(lake), LatestFiles(lake), lambda: self.spark, now, on_step)
+        return LatestTools(Decodings(lake), LatestFiles(lake), lambda: self.spark, now, on_step)
+
+    def update(self, *, full: bool = False, on_step: StepWatcher = no_step) -> Updated:
         attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
-        return update(self.topic.name, self.config, attempt, tools, full=full)
+        return update(self.topic.name, self.config, attempt, self.tools(on_step), full=full)
 
     def assert_right(self) -> None:
         assert self.topic.shown() == self.topic.recomputed()
@@ -164,6 +167,42 @@ def test_a_range_whose_file_is_exchanged_while_it_is_read_is_read_again(tmp_path
     assert steps.index("overtaken") < steps.index("exchange_latest")
     state.assert_right()
     assert [row[4] for row in state.topic.shown()] == ["b"]
+
+    def spark() -> SparkLatest:
+        state.topic.put(RANGE, {2: ("c", {"n": 3})}, 2)
+        return state.spark
+
+    bucket = next(iter(LatestFiles(state.topic.lake).read_facts(state.topic.name)))
+    check = dataclasses.replace(state.tools(), spark=spark)
+    found = check_bucket(state.topic.name, state.config, bucket, Attempt("check", "no-run", "test"), check)
+    assert found.violations == (
+        f"1 ranges of bucket {bucket} were decoded again since: update latest/{state.topic.name}, then check",
+    ), "not that its records are wrong"
+
+
+def test_a_full_update_takes_away_what_is_decoded_no_more_and_a_damaged_file_is_named(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Where no row is left anywhere the columns are those that stand."""
+    state = State(str(tmp_path / "lake"), spark)
+    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
+    state.update()
+    for tree in ("decodings", "decoded"):
+        shutil.rmtree(tmp_path / "lake" / tree)
+    state.topic.put(RANGE, {})
+    assert len(state.topic.shown()) == 9
+    assert state.update(full=True).exchanged.keys() == set(range(BUCKETS))
+    assert state.topic.shown() == []
+    damaged = tmp_path / "lake" / bucket_path(state.topic.name, 0)
+    damaged.write_bytes(b"cut off")
+    for full in (False, True):
+        with pytest.raises(
+            BrokenManifest, match=r"b0000\.parquet is no Parquet file: .*; delete it, and the next update"
+        ):
+            state.update(full=full)
+    damaged.unlink()
+    assert state.update().exchanged.keys() == {0}
+    assert state.topic.shown() == []
 
 
 def test_a_range_that_is_decoded_again_and_not_seen_yet_counts_as_what_can_be_read_of_it(
