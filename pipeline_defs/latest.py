@@ -23,7 +23,8 @@ from .core.latest import BucketFacts, Latest, Update, check_layout, plan_update
 from .core.offsets import OffsetRange
 from .edges.decodings import DecodedRanges, Decodings, decoded_path
 from .edges.lake import Lake
-from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble, common_schema
+from .edges.latest_columns import common_schema
+from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble
 from .edges.spark_latest import Inputs, SparkLatest
 from .staging import open_staging
 from .steps import StepWatcher, no_step
@@ -79,9 +80,8 @@ def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: Decod
 
 
 def _plan(present: Mapping[int, Applied | None], decoded: DecodedRanges) -> Update:
-    return plan_update(
-        present, decoded.revisions, {offsets: decoded.known[offsets].revision for offsets in decoded.held}
-    )
+    held = {offsets: decoded.known[offsets].revision for offsets in decoded.held}
+    return plan_update(present, decoded.revisions, held)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -100,7 +100,8 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
                 standing = {
                     bucket: Present(each.seen) if bucket in rebuilt else each for bucket, each in present.items()
                 }
-                work = Work(topic, config, attempt, tools, standing, folder / f"{number}")
+                like = next((each.rows for each in present.values() if each.rows), None)
+                work = Work(topic, config, attempt, tools, standing, folder / f"{number}", like)
                 did = _update_once(work)
             if did is None:
                 return outcome
@@ -118,7 +119,10 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Is what every step of one try is given; `standing` are the buckets as they were seen, before anything else was read."""
+    """Is what every step of one try is given; `standing` are the buckets as they were seen, before anything else was read.
+
+    `like` is any bucket's file that stands, for its columns where no row is left.
+    """
 
     topic: str
     config: Latest
@@ -126,6 +130,7 @@ class Work:
     tools: LatestTools
     standing: Mapping[int, Present]
     folder: Path
+    like: Path | None
 
 
 def _update_once(work: Work) -> Updated | None:
@@ -134,12 +139,10 @@ def _update_once(work: Work) -> Updated | None:
     decoded = tools.decodings.read_ranges(topic)
     applied = {bucket: each.facts.applied if each.facts else None for bucket, each in work.standing.items()}
     plan = _plan(applied, decoded)
-    if not plan.targets or not (decoded.has_rows or any(each.rows for each in work.standing.values())):
+    if not plan.targets or not (decoded.has_rows or work.like):
         return None
     readable = _readable(work, plan, decoded)
-    history = (
-        readable if plan.changed else set[OffsetRange]()
-    )  # for keys that have lost their winner, where there are any
+    history = readable if plan.changed else set[OffsetRange]()  # for keys that have lost their winner
     sources = sorted(history | (readable & set(plan.fresh)))
     with ExitStack() as copies:
         paths = {each: copies.enter_context(tools.lake.local_copy(decoded_path(topic, each))) for each in sources}
@@ -178,7 +181,8 @@ def _stage(
         str(sorted(decoded.known[offsets].schema.items()) if offsets in decoded.published else offsets): path
         for offsets, path in paths.items()
     }
-    schema = common_schema(work.topic, [*present, *of_each_schema.values()])
+    files = [*present, *of_each_schema.values()]
+    schema = common_schema(work.topic, files or [work.like] if work.like else files)
     inputs = Inputs(
         fresh=[paths[offsets] for offsets in plan.fresh if offsets in paths],
         present=present,

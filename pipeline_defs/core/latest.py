@@ -17,7 +17,7 @@ from .offsets import OffsetRange, merge_intervals
 
 FORMAT = 1
 BUCKETS = 16
-MOST_BUCKETS = 4096
+MOST_BUCKETS = 500  # an update holds all open at once, by processes that may have 1,024 files open
 
 
 @dataclass(frozen=True, slots=True)
