@@ -21,6 +21,7 @@ from kafka.admin import (
     ACL,
     ACLOperation,
     ACLPermissionType,
+    ACLResourcePatternType,
     ResourcePattern,
     ResourceType,
     ScramMechanism,
@@ -51,13 +52,12 @@ def write_properties(path: Path, values: Mapping[str, str]) -> Path:
 
 def _allow_landing() -> Iterator[ACL]:
     """Are the rights of who lands, and no others: what docs/security.md says that are needed."""
-    for kind, name, operations in (
-        (ResourceType.TOPIC, "*", ["READ", "DESCRIBE_CONFIGS"]),
-        (ResourceType.GROUP, "*", ["READ"]),
-        (ResourceType.CLUSTER, "kafka-cluster", ["DESCRIBE"]),
+    for where, operations in (
+        (ResourcePattern(ResourceType.TOPIC, "*"), ["READ", "DESCRIBE_CONFIGS"]),
+        (ResourcePattern(ResourceType.GROUP, "offsetlake.", ACLResourcePatternType.PREFIXED), ["READ"]),
+        (ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), ["DESCRIBE"]),
     ):
         for operation in operations:
-            where = ResourcePattern(kind, name)
             yield ACL("User:lander", "*", ACLOperation[operation], ACLPermissionType.ALLOW, where)
 
 
