@@ -208,11 +208,6 @@ def _is_equal_column(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 
 
 def _is_equal_array(one: pa.Array, other: pa.Array) -> bool:
-<<<<<<< HEAD
-    if one.equals(other) or one.type != other.type:
-        return bool(one.type == other.type)
-=======
->>>>>>> d2-fixl
     bits = _bits(one.type)
     is_seen_as_bits = one.type == other.type and bits != one.type
     return bool(one.equals(other) or (is_seen_as_bits and one.view(bits).equals(other.view(bits))))

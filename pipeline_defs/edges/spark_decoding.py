@@ -154,7 +154,15 @@ class SparkDecoder:
         self._write(bad.select(*columns), folder, len(files))
 
     def _read(self, files: Sequence[Path]) -> DataFrame:
-        return self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
+        except PySparkException as error:  # one is not there any more
+            raise ScanFailed(
+                f"Spark could not read {len(files)} landed files: {first_cause(error)}; nothing became visible; the ranges "
+                "that are landed still are decoded at the next try"
+            ) from error
 
     def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
         from py4j.protocol import Py4JError
