@@ -24,7 +24,7 @@ from .edges.event_time import count_days
 from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .edges.spark_decoding import SparkDecoder
-from .standing import landed_files
+from .standing import LandedFile
 from .steps import StepWatcher, no_step
 
 SHOWN = 3  # dead letters in a message
@@ -60,8 +60,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, and how long it took."""
+    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, and how long it took.
 
+    `landed` are the files that it read, which are there while the batch is worked off.
+    """
+
+    landed: Mapping[OffsetRange, LandedFile]
     decoded: Mapping[OffsetRange, parquet.PartFile | None]
     dead: Mapping[OffsetRange, parquet.PartFile | None]
     schemas: Mapping[str, str]
@@ -127,21 +131,18 @@ def find_violations(
     work: Work,
     ours: Decoding,
     manifest: Manifest,
-    decoded: parquet.PartFile | None,
-    dead: parquet.PartFile | None,
+    batch: Batch,
 ) -> list[str]:
     """Returns why a staged range may not be committed: its source is not what was landed, a law, or the budget."""
-    if manifest.file is None:
+    landed = batch.landed.get(manifest.offsets)
+    if landed is None:  # it has no rows
         return []
-    where = manifest.offsets.text(work.topic)
-    with landed_files([manifest], work.tools.lake) as files:
-        landed = files[manifest.offsets]
-        if not landed.is_of(manifest):
-            torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
-            return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
-        runs = [
-            parquet.read_runs(path) if path else () for path in (landed.path, *(p and p.path for p in (decoded, dead)))
-        ]
+    where, dead = manifest.offsets.text(work.topic), batch.dead.get(manifest.offsets)
+    if not landed.is_of(manifest):
+        torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
+        return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
+    parts = batch.decoded.get(manifest.offsets), dead
+    runs = [parquet.read_runs(path) if path else () for path in (landed.path, *(part and part.path for part in parts))]
     violations = verify_decoding(work.topic, manifest.offsets, *runs)
     budget = work.tools.decode.budget
     if dead is not None and not budget.allows(ours.dead, manifest.rows):

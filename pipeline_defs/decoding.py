@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +24,7 @@ from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake
 from .landing import find_ranges
 from .staging import bring, match_parts, open_staging, stage_empty
-from .standing import landed_files
+from .standing import LandedFile, landed_files
 
 RANGES_PER_JOB = 200
 
@@ -81,21 +82,25 @@ def _sweep_own_staging(work: Work) -> None:
 
 def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Iterator[DecodeVerdict]:
     """Decodes ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
-    try:
-        batch = _stage(work, manifests, work.folder / f"{manifests[0].offsets.key}_{name}")
-    except (ScanFailed, SealedFileGone, FileNotFoundError) as error:
-        if len(manifests) == 1:
-            yield decode_failed(manifests[0].offsets, _explain(work, manifests[0], error))
-            return
-        middle = len(manifests) // 2
-        yield from _decode_batch(work, manifests[:middle], f"{name}0")
-        yield from _decode_batch(work, manifests[middle:], f"{name}1")
-        return
-    for manifest in manifests:
+    folder = work.folder / f"{manifests[0].offsets.key}_{name}"
+    with_rows = [manifest for manifest in manifests if manifest.rows]
+    with ExitStack() as opened:
         try:
-            yield _decide(work, manifest, batch)
-        except (OffsetlakeError, FileNotFoundError) as error:
-            yield decode_failed(manifest.offsets, _explain(work, manifest, error))
+            landed = opened.enter_context(landed_files(with_rows, work.tools.lake))
+            batch = _stage(work, with_rows, landed, folder)
+        except (ScanFailed, SealedFileGone, FileNotFoundError) as error:
+            if len(manifests) == 1:
+                yield decode_failed(manifests[0].offsets, _explain(work, manifests[0], error))
+                return
+            middle = len(manifests) // 2
+            yield from _decode_batch(work, manifests[:middle], f"{name}0")
+            yield from _decode_batch(work, manifests[middle:], f"{name}1")
+            return
+        for manifest in manifests:
+            try:
+                yield _decide(work, manifest, batch)
+            except (OffsetlakeError, FileNotFoundError) as error:
+                yield decode_failed(manifest.offsets, _explain(work, manifest, error))
 
 
 def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
@@ -117,28 +122,26 @@ def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
 # ---- read, stage
 
 
-def _stage(work: Work, manifests: Sequence[Manifest], folder: Path) -> Batch:
+def _stage(work: Work, with_rows: Sequence[Manifest], landed: Mapping[OffsetRange, LandedFile], folder: Path) -> Batch:
     """Has Spark decode what has rows, and set aside what does not decode where anything is missing then."""
     tools, topic = work.tools, work.topic
-    with_rows = [manifest for manifest in manifests if manifest.rows]
     if not with_rows:
-        return Batch({}, {}, {}, 0.0)
+        return Batch({}, {}, {}, {}, 0.0)
     tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
     started = tools.now_ms()
-    with landed_files(with_rows, tools.lake) as landed:
-        files = {offsets: file.path for offsets, file in sorted(landed.items())}
-        decoder = tools.decoder()
-        decided = decoder.decide([*files.values()])
-        decoder.stage_decoded([*files.values()], decided, folder / "decoded")
-        decoded = _parts(topic, [*files], folder / "decoded")
-        lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
-        dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
-        if lacking:
-            decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, folder / "dead_letters")
-            dead = _parts(topic, lacking, folder / "dead_letters")
+    files = {offsets: file.path for offsets, file in sorted(landed.items())}
+    decoder = tools.decoder()
+    decided = decoder.decide([*files.values()])
+    decoder.stage_decoded([*files.values()], decided, folder / "decoded")
+    decoded = _parts(topic, [*files], folder / "decoded")
+    lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
+    dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
+    if lacking:
+        decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, folder / "dead_letters")
+        dead = _parts(topic, lacking, folder / "dead_letters")
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
-    return Batch(decoded, dead, decided.schemas, seconds / sum(each.rows for each in with_rows))
+    return Batch(landed, decoded, dead, decided.schemas, seconds / sum(each.rows for each in with_rows))
 
 
 def _parts(topic: str, ranges: Sequence[OffsetRange], folder: Path) -> Mapping[OffsetRange, parquet.PartFile | None]:
@@ -160,7 +163,7 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
     offsets, tools = manifest.offsets, work.tools
     decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
     ours = describe(work, manifest, decoded, dead, batch)
-    violations = find_violations(work, ours, manifest, decoded, dead)
+    violations = find_violations(work, ours, manifest, batch)
     if violations:
         return decode_failed(offsets, *violations)
     tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
