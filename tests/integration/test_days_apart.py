@@ -146,7 +146,10 @@ def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: P
     state.days = Days("0001-01-01", EventTime("value.d`y"))
     numbers = [18_262, 2**31 - 1, -(2**31), FIRST, FIRST - 1, LAST + 1, 110_000_000]
     state.topic.put(OffsetRange(0, 0, 0, 10), {at: ("k", {"d`y": number}) for at, number in enumerate(numbers)})
-    assert outcomes(state.update()) == {"0001-01-01": DayDecided.CREATED, ONE: DayDecided.CREATED}
+    steps: list[str] = []
+    verdicts = state.update(on_step=lambda step, **_: steps.append(step))
+    assert outcomes(verdicts) == {"0001-01-01": DayDecided.CREATED, ONE: DayDecided.CREATED}
+    assert steps.count("read_decoded") == 1, "both days by one job: none had failed, to be halved"
     assert state.offsets() == {"0001-01-01": [3], ONE: [0]}
     outside = check_outside(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
     assert outside.facts["none"] == len(numbers) - 2

@@ -331,15 +331,14 @@ def test_a_run_spans_no_day_that_is_due_and_in_back_off() -> None:
         assert [request.days for request in plan_day_requests(due, frozenset(), tried, NOW_MS)] == runs
 
 
-@given(
-    st.lists(
-        st.tuples(st.text(":ab.", min_size=1), st.sampled_from([None, "s", "ms"])), min_size=2, max_size=2, unique=True
-    )
-)
+definition = st.tuples(st.text(":ab.", min_size=1), st.sampled_from([None, "s", "ms"]))
+
+
+@given(st.lists(definition, min_size=2, max_size=2, unique=True))
 def test_every_event_time_has_a_text_of_its_own(definitions: list[tuple[str, str | None]]) -> None:
     """A name may have a colon in it; what was counted by one event time is never taken for another one's."""
     try:
         one, other = (EventTime(path, unit) for path, unit in definitions)
-    except ValueError:
+    except ValueError:  # such as a path that ends with a dot
         reject()
     assert one.text != other.text
