@@ -13,7 +13,7 @@ from pathlib import Path
 from .core.day_verdicts import DayFacts
 from .core.days import Days, DayState, DayUpdate, find_held_up, find_left_behind, find_updates
 from .core.decoding import Decoding
-from .core.errors import BadSetting
+from .core.errors import BadSetting, BrokenManifest
 from .core.offsets import OffsetRange
 from .edges import event_time as times
 from .edges import parquet
@@ -90,9 +90,10 @@ class Situation:
 def read_days(
     topic: str, days: Days, files: DayFiles, decodings: Decodings, count_at_most: int | None = None
 ) -> Situation:
-    """Reads where a topic's days stand; counts what was never counted, or so many of it. Raises `BadSetting`.
+    """Reads where a topic's days stand; counts what was never counted, or so many of it.
 
-    The files are read before the documents: then a document is at least as new as what a file was made from.
+    The files are read before the documents: then a document is at least as new as what a file was made from. Raises
+    `BadSetting`, and `BrokenManifest` where what is to be counted is not what was decoded.
     """
     states, broken = files.read_states(topic)
     decoded = decodings.read_ranges(topic)
@@ -106,6 +107,12 @@ def read_days(
         counted = files.count(visible[offsets], days.event_time)
         if counted is not None:
             counts[offsets] = counted
+        elif decodings.read(topic).get(offsets) == visible[offsets]:  # else it is decoded anew, and counted later
+            raise BrokenManifest(
+                f"range {offsets.text(topic)} is decoded to another file than its document names, "
+                f"{files.url_of(topic, offsets)}: its rows cannot be counted by day; nothing was written; `offsetlake decode {topic} --partition "
+                f"{offsets.key}` decodes it again"
+            )
     uncounted = visible.keys() - counts.keys()
     moving = frozenset(decoded.held | uncounted)
     return Situation(decoded, counts, states, broken, moving, len(uncounted))

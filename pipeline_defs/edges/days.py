@@ -137,6 +137,10 @@ class DayFiles:
         self._counts[path] = found
         return found
 
+    def url_of(self, topic: str, offsets: OffsetRange) -> str:
+        """Is where the decoded rows of a range lie."""
+        return self.lake.store.url(decoded_path(topic, offsets))
+
     def refuse_wrong_column(self, decoding: Decoding, event_time: EventTime) -> None:
         """Raises `BadSetting` where a decoded range's file has no such event time."""
         if decoding.rows:

@@ -16,7 +16,7 @@ import pytest
 from pipeline_defs.core.calendar import FIRST, LAST
 from pipeline_defs.core.day_verdicts import DayDecided
 from pipeline_defs.core.days import Days, EventTime
-from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.day_situation import read_days
 from pipeline_defs.days_checks import check_days, check_outside
@@ -220,6 +220,11 @@ def test_a_range_that_is_decoded_anew_while_it_is_counted_is_counted_later(tmp_p
     (kept,) = tmp_path.rglob("event_days/**/*.json")
     kept.unlink()
     assert edges.day_files.read_counts(state.name, {A: again}, AT) == {}, "what a person has deleted is counted again"
+    (file,) = tmp_path.glob("decoded/**/*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    with pytest.raises(BrokenManifest, match=f"decode {state.name} --partition {A.key}` decodes it again"):
+        read_days(state.name, state.days, edges.day_files, edges.decodings)
 
 
 def test_a_file_that_cannot_be_read_fails_its_own_day_only(tmp_path: Path, spark: SparkSession) -> None:
