@@ -11,19 +11,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-import stamina
-from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.settings import Settings
-from tests.support.browser import open_page
+from tests.support.browser import load_until, open_dialog, open_page
 from tests.support.desk import Desk
 from tests.support.world import World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Page
     from pyspark.sql import SparkSession
 
     from tests.browser.conftest import Camera as Take
@@ -95,20 +93,6 @@ def backfill(desk: Desk, chromium: Browser) -> str:
     page.close()
     desk.start_daemon()
     return said.split()[-1]
-
-
-def open_dialog(page: Page) -> Locator:
-    """Opens the dialog that asks which partitions to materialise."""
-    page.get_by_role("button", name="Materialize…").click()
-    return page.get_by_role("dialog").filter(has_text="Partition selection")
-
-
-def load_until(page: Page, url: str, words: str) -> None:
-    """Loads a page until it shows the words, as a person would who waits for something to end."""
-    for attempt in stamina.retry_context(on=PlaywrightTimeout, timeout=300, attempts=None, wait_max=1):
-        with attempt:
-            page.goto(url)
-            page.get_by_text(words).filter(visible=True).first.wait_for(timeout=15_000)
 
 
 def test_the_graph_leads_from_kafka_to_the_lake(desk: Desk, page: Page, picture: Take) -> None:

@@ -44,7 +44,9 @@ TICK_STEPS: dict[str, tuple[int, int]] = {
 }
 
 
-@pytest.mark.parametrize("step", TICK_STEPS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=[pytest.mark.long] * (step == "plan_decided")) for step in TICK_STEPS]
+)
 def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: str) -> None:
     """[R-1] AC6, AC7: nothing is lost or doubled when the planner dies before, between or after its writes."""
     fill(world)
@@ -60,11 +62,6 @@ def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: 
     world.assert_all_landed_once()
 
 
-WITH_JVM = (
-    "scan",
-    "stage",
-    "publish",
-)  # where the JVM dies too; elsewhere it outlives its driver, as a cluster's would
 LAND_STEPS: dict[str, State] = {
     "find": {"manifests": 0, "published": 0, "staged": 0},
     "scan": {"manifests": 0, "published": 0, "staged": 0},
@@ -76,17 +73,28 @@ LAND_STEPS: dict[str, State] = {
     "reported": {"manifests": 1, "published": 1, "staged": 2},
     "report": {"manifests": 3, "published": 3, "staged": 0},
 }
+LATER = pytest.mark.long  # of each kind one is in make test: what is read, staged, committed, published, told
+# where the JVM dies too; elsewhere it outlives its driver, as a cluster's would
+WITH_JVM = [
+    pytest.param("stage", True, id="stage"),
+    *(pytest.param(step, True, id=f"{step} with its JVM", marks=LATER) for step in ("scan", "publish")),
+]
+WITHOUT = [
+    pytest.param(step, False, id=step, marks=[LATER] * (step in {"find", "verify", "landed", "report"}))
+    for step in LAND_STEPS
+    if step != "stage"
+]
 
 
-@pytest.mark.parametrize("step", LAND_STEPS)
-def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step: str) -> None:
+@pytest.mark.parametrize(("step", "own_jvm"), [*WITH_JVM, *WITHOUT])
+def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step: str, own_jvm: bool) -> None:
     """AC6, AC10, AC18: after SIGKILL a restart lands each offset once, with equal rows and digests, no lock to clean.
 
     [R-18] [R-26]
     """
     fill(world)
     world.tick()
-    with stopped_at(world, "land", step, own_jvm=step in WITH_JVM):
+    with stopped_at(world, "land", step, own_jvm=own_jvm):
         state = lake_state(world)
         at_least = LAND_STEPS[step]
         # other ranges of the scan are decided side by side, so a step later than this one may be further on

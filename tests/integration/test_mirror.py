@@ -109,7 +109,7 @@ def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: Worl
     world.plan()
     assert [offsets.key for offsets in world.pending] == ["1-20-30"]
     land(world)
-    assert lag_by_tool(world) == {0: ("150", "150", "0"), 1: ("30", "30", "0")}
+    assert group(world) == {0: 150, 1: 30}
 
 
 def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: World) -> None:

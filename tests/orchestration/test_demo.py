@@ -83,7 +83,8 @@ def ask(url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
 def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path) -> None:
     """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
 
-    Then a backfill of all ranges through the UI's own call is a visible no-op, and Ctrl-C stops every process.
+    Then a backfill of a Kafka partition's ranges through the UI's own call is a visible no-op, though it reads them again,
+    and Ctrl-C stops every process.
     """
     demo = start_demo(home)
     read_until(demo, "Dagster is at")
@@ -112,7 +113,8 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path) -> None:
     assert duckdb.sql(rows).fetchall() == [(RECORDS, RECORDS)]
 
     url = next(word for line in lines if "Dagster is at" in line for word in line.split() if word.startswith("http"))
-    keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges]
+    keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges if offsets.partition == 0]
+    assert len(keys) > 1
     before = lake.read_manifests("flights")
     params = {"assetSelection": [{"path": ["raw", "flights"]}], "partitionNames": keys}
     launched = ask(url.rstrip(";"), LAUNCH, {"params": params})["launchPartitionBackfill"]

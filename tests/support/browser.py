@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import stamina
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 NAMES = ("google-chrome", "google-chrome-stable", "chrome", "chromium", "chromium-browser")
 PACKAGE = "chromium"
@@ -109,6 +111,22 @@ def open_page(chromium: Browser) -> Page:
     context = chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT}, timezone_id="UTC")
     context.set_default_timeout(PATIENCE_MS)
     return context.new_page()
+
+
+def open_dialog(page: Page) -> Locator:
+    """Opens the dialog that asks which partitions to materialise."""
+    page.get_by_role("button", name="Materialize…").click()
+    return page.get_by_role("dialog").filter(has_text="Partition selection")
+
+
+def load_until(page: Page, url: str, words: str) -> None:
+    """Loads a page until it shows the words, as a person would who waits for something to end."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+    for attempt in stamina.retry_context(on=PlaywrightTimeout, timeout=300, attempts=None, wait_max=1):
+        with attempt:
+            page.goto(url)
+            page.get_by_text(words).filter(visible=True).first.wait_for(timeout=15_000)
 
 
 def read_version(executable: Path) -> str:

@@ -14,24 +14,43 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import stamina
 import yaml
 
+from pipeline_defs.drills.systems import gateway_environment
 from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import PROJECT, Settings
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 START_SECONDS = 120
 STOP_SECONDS = 20
+MODULE = "desk_definitions"
+ATTACHED = """from pipeline_defs.drills.systems import attach
+
+attach()  # to the JVM that the environment names, if it does
+from pipeline_defs.definitions import defs as defs
+"""
 TREE = ("dagster.yaml", "docs", "pipeline_defs", "pyproject.toml")
 
 
 class Desk:
     """Runs Dagster over a project with one `defs.yaml` per topic while the context is open."""
 
-    def __init__(self, folder: Path, settings: Settings, topics: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        topics: Mapping[str, Mapping[str, object]],
+        session: SparkSession | None = None,
+    ) -> None:
+        """Takes the Spark session whose JVM its runs use; without one each run starts its own, which takes longer."""
         self.folder = folder
         self.settings = settings
+        self._gateway = gateway_environment(session) if session else {}
         self.port, self._code_port = _free_ports(2)
         self._processes = ExitStack()
         self._write_project(topics)
@@ -42,7 +61,7 @@ class Desk:
 
     def __enter__(self) -> Desk:
         open_instance(self.settings.dagster_home).dispose()
-        code = ("api", "grpc", "--module-name", "pipeline_defs.definitions", "--location-name", "offsetlake")
+        code = ("api", "grpc", "--module-name", MODULE, "--location-name", "offsetlake")
         self._spawn("dagster", *code, "--host", "127.0.0.1", "--port", str(self._code_port))
         self._await("dagster", lambda: socket.create_connection(("127.0.0.1", self._code_port), 1).close())
         self._spawn("dagster_webserver", "-h", "127.0.0.1", "-p", str(self.port), "-w", "workspace.yaml")
@@ -69,6 +88,7 @@ class Desk:
             document = {"type": "pipeline_defs.component.KafkaTopic", "attributes": {"topic": topic, **attributes}}
             (folder / "defs.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         (self.folder / "assets" / "__init__.py").touch()
+        (self.folder / f"{MODULE}.py").write_text(ATTACHED)
         server = {"host": "127.0.0.1", "port": self._code_port, "location_name": "offsetlake"}
         (self.folder / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
 
@@ -84,6 +104,7 @@ class Desk:
             "OFFSETLAKE_SPARK_DRIVER_MEMORY": self.settings.spark_driver_memory,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": self.folder,
+            **self._gateway,
         }
         with self._log(module).open("ab") as log:
             process = subprocess.Popen(
