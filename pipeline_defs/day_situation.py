@@ -110,7 +110,8 @@ def read_days(
         elif decodings.read(topic).get(offsets) == visible[offsets]:  # else it is decoded anew, and counted later
             raise BrokenManifest(
                 f"range {offsets.text(topic)} is decoded to another file than its document names, "
-                f"{files.url_of(topic, offsets)}: its rows cannot be counted by day; nothing was written; `offsetlake decode {topic} --partition "
+                f"{files.url_of(topic, offsets)}: its rows cannot be counted by day; nothing was written; "
+                f"`offsetlake decode {topic} --partition "
                 f"{offsets.key}` decodes it again"
             )
     uncounted = visible.keys() - counts.keys()

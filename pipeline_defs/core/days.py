@@ -229,9 +229,10 @@ def find_left_behind(
     moving: AbstractSet[OffsetRange] = frozenset(),
 ) -> list[str]:
     """Finds the days before the first one whose rows are not what is decoded now: a day that is kept may show them too."""
-    by_day, held_up, found = touching(counts), find_held_up(states, moving), []
-    for day, state in sorted(states.items()):
-        if day < days.start and state.rows and day not in held_up:
+    before = {day: state for day, state in sorted(states.items()) if day < days.start and state.rows}
+    by_day, held_up, found = touching(counts) if before else {}, find_held_up(before, moving), []
+    for day, state in before.items():
+        if day not in held_up:
             ranges = {offsets: decodings[offsets] for offsets in by_day.get(day, ()) if offsets in decodings}
             update = _update(days, day, ranges, counts, state)
             if update is not None and update.is_whole:
