@@ -50,8 +50,8 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  echo "setup: the class archives could not be made (log: $(LOGS)/class_archive.log)" >&2; exit 1; }
 
 # exec: the demo is make's own child, so that it gets Ctrl-C and SIGTERM and make waits while it cleans up
-demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary)
-	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once)
+demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary; DAYS=31: January's only)
+	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(DAYS),--days $(DAYS))
 
 test: setup ## Run the whole suite, real broker, Spark and browser included (at most 10 minutes)
 	@.venv/bin/python -m tests.support.browser

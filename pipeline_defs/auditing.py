@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage, completeness_violations, tiling_violations
-from .core.errors import Violation
+from .core.errors import SealedFileGone, Violation
 from .core.holes import Cause
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
@@ -82,19 +82,28 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
     if isinstance(coverage, Finding):
         return coverage
     manifests = [manifest for _, manifest in sorted(coverage.manifests.items()) if manifest.file is not None]
+    digests, violations = Digests(lake), []
     with ThreadPoolExecutor(DIGEST_THREADS) as pool:
-        digests = []
-        for digest in pool.map(Digests(lake).of, manifests):
-            digests.append(digest)
-            progress(len(digests), len(manifests))
-    violations = tuple(
-        f"range {manifest.offsets.text(topic)}: manifest says sha256 {manifest.digest}, the published file "
-        + (f"has {found}" if found else "is not there")
-        for manifest, found in zip(manifests, digests, strict=True)
-        if found != manifest.digest
-    )
+        for done, violation in enumerate(
+            pool.map(lambda manifest: _why_not_published(manifest, digests), manifests), 1
+        ):
+            violations += [violation] if violation else []
+            progress(done, len(manifests))
     size = sum(manifest.file.bytes for manifest in manifests if manifest.file)
-    return Finding("published_digest", f"{len(manifests)} files", violations, {"bytes": size})
+    return Finding("published_digest", f"{len(manifests)} files", tuple(violations), {"bytes": size})
+
+
+def _why_not_published(manifest: Manifest, digests: Digests) -> str | None:
+    try:
+        found = digests.of(manifest)
+    except SealedFileGone as error:
+        return str(error)
+    if found == manifest.digest:
+        return None
+    where = (
+        f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file "
+    )
+    return where + (f"has {found}" if found else "is not there")
 
 
 def check_replay(

@@ -75,7 +75,8 @@ class BudgetConfig(dg.Model, dg.Resolvable):
 
     records: int = Field(default=Budget().records, description="so many, and")
     share: Annotated[float, AfterValidator(_share)] = Field(
-        default=Budget().share, description="so much of the range's records, from 0 to 1"
+        default=Budget().share,
+        description="so much of the range's records, from 0 to 1; one is always within it, unless it is 0",
     )
 
 

@@ -89,8 +89,8 @@ def check_dead_letters(topic: Topic, edges: Edges) -> Finding:
 def read_dead_letters(
     topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
-    """Reads how many dead letters there are, of all ranges or those wanted, and columns and rows of the first."""
-    known = edges.decodings.read(topic.name)
+    """Reads how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
+    known = edges.decodings.read_ranges(topic.name).visible  # of what is decided only, files need not be there
     found = [each for offsets, each in sorted(known.items()) if each.dead and (wanted is None or offsets in wanted)]
     total = sum(each.dead for each in found)
     paths = [edges.lake.store.url(dead_letters_path(topic.name, each.offsets)) for each in found]

@@ -83,9 +83,9 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
     """Decodes ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
     try:
         batch = _stage(work, manifests, work.folder / f"{manifests[0].offsets.key}_{name}")
-    except (ScanFailed, SealedFileGone) as error:
+    except (ScanFailed, SealedFileGone, FileNotFoundError) as error:
         if len(manifests) == 1:
-            yield decode_failed(manifests[0].offsets, str(error))
+            yield decode_failed(manifests[0].offsets, _explain(work, manifests[0], error))
             return
         middle = len(manifests) // 2
         yield from _decode_batch(work, manifests[:middle], f"{name}0")
@@ -94,8 +94,24 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
     for manifest in manifests:
         try:
             yield _decide(work, manifest, batch)
-        except OffsetlakeError as error:
-            yield decode_failed(manifest.offsets, str(error))
+        except (OffsetlakeError, FileNotFoundError) as error:
+            yield decode_failed(manifest.offsets, _explain(work, manifest, error))
+
+
+def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
+    """Says why a range is not decoded; that its landed file went away meanwhile is named as that."""
+    if not isinstance(error, (ScanFailed, FileNotFoundError)):
+        return str(error)
+    lake, where = work.tools.lake, manifest.offsets.text(work.topic)
+    own = lake.own_path(manifest) if manifest.file is not None else None
+    if own is not None and not lake.store.exists(own):
+        return (
+            f"the landed file of range {where} is gone: {lake.store.url(own)}; nothing of it became visible; `offsetlake audit "
+            f"{work.topic}` says what is there; restore it from a backup, or land the range again"
+        )
+    if isinstance(error, FileNotFoundError):
+        return f"a file of range {where} is gone while it was decoded: {error}; nothing of it became visible; decode it again"
+    return str(error)
 
 
 # ---- read, stage
@@ -152,8 +168,11 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
         bring(part, file, tools.lake)
     standing = work.known.get(offsets)
     if standing is not None:
-        if _is_same(standing, ours, decoded, dead, tools.lake):
-            tools.decodings.publish(standing) or tools.decodings.publish(_with_files(standing, ours))
+        if (
+            standing.is_like(ours)
+            and _is_seen(standing, ours, tools)
+            and _is_same(standing, ours, decoded, dead, tools.lake)
+        ):
             return DecodeVerdict(offsets, Decided.UNCHANGED, standing)
         ours = _next(work, standing, ours)
     winner = tools.decodings.commit(ours)
@@ -164,6 +183,12 @@ def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
     if winner.provenance.attempt != work.attempt.id:
         return DecodeVerdict(offsets, Decided.SUPERSEDED, winner)
     return DecodeVerdict(offsets, Decided.REPLACED if winner.revision else Decided.DECODED, winner)
+
+
+def _is_seen(standing: Decoding, ours: Decoding, tools: DecodeTools) -> bool:
+    """Says whether a reader sees what the document that stands names, from its own files or from ours of the same bytes."""
+    publish = tools.decodings.publish
+    return publish(standing) or (standing.digest == ours.digest and publish(_with_files(standing, ours)))
 
 
 def _is_same(
@@ -201,6 +226,9 @@ def _next(work: Work, standing: Decoding, ours: Decoding) -> Decoding:
         ("decoded", decoded_path(topic, offsets)),
         ("dead_letters", dead_letters_path(topic, offsets)),
     ):
-        if files[name] is None and store.exists(path):
-            files[name] = stage_empty(path, f"{offsets.key}.{name}", offsets, work.attempt, work.tools.lake)
+        before: StagedFile | None = getattr(standing, name)
+        # seen, or only named: who committed it may stand still, and would publish it if the name were free
+        like = next((each for each in (path, before.path if before else path) if store.exists(each)), None)
+        if files[name] is None and like is not None:
+            files[name] = stage_empty(like, f"{offsets.key}.{name}", offsets, work.attempt, work.tools.lake)
     return replace(ours, revision=standing.revision + 1, decoded=files["decoded"], dead_letters=files["dead_letters"])

@@ -17,12 +17,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from .attempt import Attempt
+from .core.applied import Applied
 from .core.errors import LakeUnavailable
 from .core.latest import BucketFacts, Latest, Update, check_layout, plan_update
 from .core.offsets import OffsetRange
 from .edges.decodings import DecodedRanges, Decodings, decoded_path
 from .edges.lake import Lake
-from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble, common_schema
+from .edges.latest_columns import common_schema
+from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble
 from .edges.spark_latest import Inputs, SparkLatest
 from .staging import open_staging
 from .steps import StepWatcher, no_step
@@ -74,7 +76,12 @@ def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: Decod
     if not facts and not decoded.has_rows:
         return Update({}, (), ())
     present = {bucket: facts[bucket].applied if bucket in facts else None for bucket in range(config.buckets)}
-    return plan_update(present, decoded.revisions, decoded.held)
+    return _plan(present, decoded)
+
+
+def _plan(present: Mapping[int, Applied | None], decoded: DecodedRanges) -> Update:
+    held = {offsets: decoded.known[offsets].revision for offsets in decoded.held}
+    return plan_update(present, decoded.revisions, held)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -93,7 +100,8 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
                 standing = {
                     bucket: Present(each.seen) if bucket in rebuilt else each for bucket, each in present.items()
                 }
-                work = Work(topic, config, attempt, tools, standing, folder / f"{number}")
+                like = next((each.rows for each in present.values() if each.rows), None)
+                work = Work(topic, config, attempt, tools, standing, folder / f"{number}", like)
                 did = _update_once(work)
             if did is None:
                 return outcome
@@ -111,7 +119,10 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Is what every step of one try is given; `standing` are the buckets as they were seen, before anything else was read."""
+    """Is what every step of one try is given; `standing` are the buckets as they were seen, before anything else was read.
+
+    `like` is any bucket's file that stands, for its columns where no row is left.
+    """
 
     topic: str
     config: Latest
@@ -119,6 +130,7 @@ class Work:
     tools: LatestTools
     standing: Mapping[int, Present]
     folder: Path
+    like: Path | None
 
 
 def _update_once(work: Work) -> Updated | None:
@@ -126,11 +138,12 @@ def _update_once(work: Work) -> Updated | None:
     tools, topic = work.tools, work.topic
     decoded = tools.decodings.read_ranges(topic)
     applied = {bucket: each.facts.applied if each.facts else None for bucket, each in work.standing.items()}
-    plan = plan_update(applied, decoded.revisions, decoded.held)
-    if not plan.targets or not (decoded.has_rows or any(each.rows for each in work.standing.values())):
+    plan = _plan(applied, decoded)
+    if not plan.targets or not (decoded.has_rows or work.like):
         return None
-    history = _history(work, decoded) if plan.changed else set()
-    sources = sorted({*history, *(offsets for offsets in plan.fresh if decoded.known[offsets].rows)})
+    readable = _readable(work, plan, decoded)
+    history = readable if plan.changed else set[OffsetRange]()  # for keys that have lost their winner
+    sources = sorted(history | (readable & set(plan.fresh)))
     with ExitStack() as copies:
         paths = {each: copies.enter_context(tools.lake.local_copy(decoded_path(topic, each))) for each in sources}
         tools.on_step("read_decoded", topic=topic, ranges=len(plan.fresh), buckets=len(plan.targets))
@@ -142,11 +155,14 @@ def _update_once(work: Work) -> Updated | None:
     return Updated(len(plan.fresh), _exchange(work, plan, schema, staged))
 
 
-def _history(work: Work, decoded: DecodedRanges) -> set[OffsetRange]:
-    """Returns every range that can be read, for keys that have lost their winner; read only where there are any."""
-    size = work.tools.lake.store.size
+def _readable(work: Work, plan: Update, decoded: DecodedRanges) -> set[OffsetRange]:
+    """Returns every range whose file may have rows that went in; of those that are not seen yet, as they are now."""
+    targets, size = set(plan.targets.values()), work.tools.lake.store.size
     return {offsets for offsets in decoded.published if decoded.known[offsets].rows} | {
-        offsets for offsets in decoded.held if size(decoded_path(work.topic, offsets)) is not None
+        offsets
+        for offsets in decoded.held
+        if all(target.revision_of(offsets) is not None for target in targets)
+        and size(decoded_path(work.topic, offsets)) is not None
     }
 
 
@@ -160,8 +176,13 @@ def _stage(
     """Has Spark find the winners of the due buckets; nothing of it is visible."""
     due = [work.standing[bucket] for bucket in plan.targets]
     present = [each.rows for each in due if each.rows is not None]
-    of_each_schema = {str(sorted(decoded.known[offsets].schema.items())): path for offsets, path in paths.items()}
-    schema = common_schema(work.topic, [*present, *of_each_schema.values()])
+    of_each_schema = {
+        # what a document says of a range that is not seen yet, its file does not hold yet
+        str(sorted(decoded.known[offsets].schema.items()) if offsets in decoded.published else offsets): path
+        for offsets, path in paths.items()
+    }
+    files = [*present, *of_each_schema.values()]
+    schema = common_schema(work.topic, files or [work.like] if work.like else files)
     inputs = Inputs(
         fresh=[paths[offsets] for offsets in plan.fresh if offsets in paths],
         present=present,

@@ -12,7 +12,8 @@ from .auditing import Finding
 from .checks import as_result
 from .core.latest import Latest
 from .edges.decodings import decoded_path
-from .edges.latest_files import common_schema, differences
+from .edges.latest_columns import common_schema
+from .edges.latest_files import differences
 from .edges.spark_latest import Inputs
 from .latest import LatestTools, read_state
 from .resources import Edges
@@ -43,7 +44,8 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
 def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tools: LatestTools) -> Finding:
     """Makes one bucket anew from the ranges that went into it, unseen, and names what differs.
 
-    Where a range of them was decoded again since, there is nothing to compare with: it says so, and does not pass.
+    Where a range of them was decoded again since, or is while Spark reads, there is nothing to compare with: it says so, and
+    does not pass.
     """
     read_state(topic, config, tools.files)
     folder, is_local = open_staging(attempt, tools.lake)
@@ -58,18 +60,16 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
             current = {offsets: decoded.known[offsets].revision for offsets in ranges if offsets in decoded.published}
             difference = applied.compare(current)
             if not difference.only_adds:
-                moved = len(difference.redone) + len(difference.gone)
-                return Finding(
-                    RECOMPUTED,
-                    f"bucket {bucket}",
-                    (f"{moved} ranges of bucket {bucket} were decoded again since: update latest/{topic}, then check",),
-                )
+                return _moved(topic, bucket, len(difference.redone) + len(difference.gone))
             with ExitStack() as copies:
                 with_rows = [decoded_path(topic, offsets) for offsets in ranges if decoded.known[offsets].rows]
                 paths = [copies.enter_context(tools.lake.local_copy(path)) for path in with_rows]
                 schema = common_schema(topic, [present.rows, *paths])
                 inputs, due = Inputs(fresh=paths), [bucket]
                 staged = tools.spark().stage(topic, inputs, schema, config.buckets, due, folder / "spark")
+            now = tools.decodings.read_ranges(topic)
+            if moved := sum(decoded.state_of(offsets) != now.state_of(offsets) for offsets in ranges):
+                return _moved(topic, bucket, moved)
             found = differences(present, staged[bucket])
         facts = {"bucket": bucket, "keys": present.facts.keys, "ranges": len(ranges)}
         violations = tuple(
@@ -81,3 +81,8 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
             tools.lake.store.delete_folder(f"staging/{attempt.id}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _moved(topic: str, bucket: int, ranges: int) -> Finding:
+    text = f"{ranges} ranges of bucket {bucket} were decoded again since: update latest/{topic}, then check"
+    return Finding(RECOMPUTED, f"bucket {bucket}", (text,))

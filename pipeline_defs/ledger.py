@@ -18,7 +18,7 @@ _GONE = {State.LOST, State.CLAIMED}
 
 
 def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
-    """Reads every loss of a topic, those recorded first, then what waits to be accepted."""
+    """Reads every loss of a topic, those recorded first, then those of ranges that are not landed."""
     coverage = edges.lake.coverage(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return all_losses(coverage, marks)

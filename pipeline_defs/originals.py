@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .core.errors import Refused
+from .core.coverage import Coverage
+from .core.errors import Refused, SealedFileGone
 from .core.manifest import Manifest
 from .core.offsets import parse_key
 from .core.originals import Move, MoveVerdict, SealedOriginals, plan_restoring, plan_retiring
@@ -18,8 +19,10 @@ from .core.sealing import choose_seals
 from .edges import parquet
 from .edges.lake import Lake, published_path
 from .edges.layout import manifest_path, retired_path
-from .edges.seals import Seals, sealed_path
+from .edges.seals import Seals
 from .steps import StepWatcher, no_step
+
+Found = tuple[Manifest, str | SealedFileGone]  # an original, and where it lies below the lake's root, or why nowhere
 
 
 def plan_retirement(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[SealedOriginals]:
@@ -29,12 +32,13 @@ def plan_retirement(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
             f"originals of topic {topic} cannot be retired: {lake.store.root} is an object store, which cannot give a file "
             "another name in one step; nothing was moved; retire originals in a lake on a local path, or keep them"
         )
-    return plan_retiring(lake.coverage(topic), read_used(topic, lake), now_ms - int(older_than_seconds * 1000))
+    coverage = lake.coverage(topic)
+    return plan_retiring(coverage, read_used(coverage, lake), now_ms - int(older_than_seconds * 1000))
 
 
-def read_used(topic: str, lake: Lake) -> tuple[Seal, ...]:
-    """Reads which sealed files readers use."""
-    return choose_seals(lake.coverage(topic), Seals(lake).read_published(topic))
+def read_used(coverage: Coverage, lake: Lake) -> tuple[Seal, ...]:
+    """Reads which sealed files readers use, where a topic's ranges stand so."""
+    return choose_seals(coverage, Seals(lake).read_published(coverage.log.topic))
 
 
 def retire_originals(
@@ -42,7 +46,7 @@ def retire_originals(
 ) -> Iterator[MoveVerdict]:
     """Retires what was planned, each original by itself; yields what became of each. Whoever dies at it is followed by any."""
     for plan in plans:
-        reason = changed_seal(plan.seal, lake)
+        reason = Seals(lake).why_changed(plan.seal)
         for manifest in plan.manifests:
             kept = reason or _retire(lake, manifest, on_step)
             yield MoveVerdict(manifest.offsets, Move.KEPT if kept else Move.RETIRED, kept)
@@ -60,15 +64,13 @@ def plan_restoration(topic: str, lake: Lake, keys: Sequence[str] = ()) -> list[M
     return found
 
 
-def restore_originals(
-    lake: Lake, sources: Iterable[tuple[Manifest, str]], on_step: StepWatcher = no_step
-) -> Iterator[MoveVerdict]:
+def restore_originals(lake: Lake, sources: Iterable[Found], on_step: StepWatcher = no_step) -> Iterator[MoveVerdict]:
     """Restores what was planned, each original by itself, under the very name that it had; yields what became of each.
 
     `sources` say where each lies, as `swept.find_originals` does.
     """
     for manifest, source in sources:
-        kept = _restore(lake, manifest, source, on_step)
+        kept = _restore(lake, manifest, source, on_step) if isinstance(source, str) else str(source)
         yield MoveVerdict(manifest.offsets, Move.KEPT if kept else Move.RESTORED, kept)
 
 
@@ -96,18 +98,14 @@ def _restore(lake: Lake, manifest: Manifest, source: str, on_step: StepWatcher) 
     with lake.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
         if lake.is_replaced(manifest):
             return "it was replaced meanwhile"
+        if lake.store.exists(published_path(manifest)):
+            return None  # somebody else has restored it
         what = "retired file" if source == retired_path(manifest) else "file that was made again"
         if reason := why_differs(_digest(lake, source), manifest.digest, what):
             return reason
         lake.store.publish(source, published_path(manifest))
     on_step("original_restored", key=manifest.offsets.key)
     return None
-
-
-def changed_seal(seal: Seal, lake: Lake) -> str | None:
-    """Says why a sealed file is not what its seal says; none where it is."""
-    with lake.local_copy(sealed_path(seal)) as path:
-        return why_differs(parquet.digest(path) if path.exists() else None, seal.file.sha256, "sealed file")
 
 
 def _digest(lake: Lake, path: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .core.errors import SealedFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
@@ -68,6 +69,10 @@ def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | Non
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
     """Checks the landed file against its digest, since Kafka cannot be asked again."""
-    if Digests(lake).of(manifest) != manifest.digest:
+    try:
+        found = Digests(lake).of(manifest)
+    except SealedFileGone as error:
+        return failed(offsets, reason, str(error))
+    if found != manifest.digest:
         return failed(offsets, reason, "the published file does not match the digest in its manifest")
     return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))

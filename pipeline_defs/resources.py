@@ -13,11 +13,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from .attempt import Tools
+from .core.client_properties import ANYBODY, RegistryLogin
 from .core.days import Days
 from .core.decoders import Decode
 from .core.errors import BadSetting
 from .days import DayTools
 from .decoded_staging import DecodeTools
+from .edges.access import OPEN, Access, read_access
 from .edges.days import DayFiles
 from .edges.decodings import Decodings
 from .edges.jars import read_pins, resolve_jars
@@ -75,11 +77,24 @@ class Edges:
         broker = read_broker(self.settings.broker)
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
 
+    def access(self, topic: Topic | None = None) -> Access:
+        """Is how the topic's cluster is entered: as the properties file says; the embedded broker is open to this machine."""
+        path = self.settings.kafka_properties
+        if path is None:
+            return OPEN
+        if not (self.settings.bootstrap_servers or (topic and topic.bootstrap_servers)):
+            from .edges.broker import read_broker
+
+            if read_broker(self.settings.broker):
+                return OPEN
+        return read_access(path)
+
     def kafka(self, topic: Topic | None = None) -> Kafka:
         """Is a client of the topic's cluster."""
         servers = self.bootstrap_servers(topic)
         if servers not in self._kafka:
-            self._kafka[servers] = Kafka(servers, timeout_seconds=self.kafka_timeout_seconds)
+            access = self.access(topic)
+            self._kafka[servers] = Kafka(servers, timeout_seconds=self.kafka_timeout_seconds, access=access)
         return self._kafka[servers]
 
     def spark_conf(self) -> dict[str, str]:
@@ -98,7 +113,7 @@ class Edges:
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
-            spark=Spark(lambda: pyspark.spark_session, self.bootstrap_servers(topic)),
+            spark=Spark(lambda: pyspark.spark_session, self.bootstrap_servers(topic), self.access(topic)),
             files=self.spark_files(pyspark),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
@@ -134,7 +149,7 @@ class Edges:
         return DecodeTools(
             decodings=self.decodings,
             decode=decode,
-            decoder=cache(lambda: SparkDecoder(pyspark.spark_session, decode)),
+            decoder=cache(lambda: SparkDecoder(pyspark.spark_session, decode, self.registry_login())),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -157,6 +172,11 @@ class Edges:
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
+
+    def registry_login(self) -> RegistryLogin:
+        """Is how schema registries are entered: as the properties file says."""
+        path = self.settings.kafka_properties
+        return read_access(path).properties.registry if path else ANYBODY
 
     @property
     def day_files(self) -> DayFiles:

@@ -22,6 +22,7 @@ from .core.sealing import (
     SealOutcome,
     SealPlan,
     SealVerdict,
+    Superseded,
     choose_seals,
     find_superseded,
     is_current,
@@ -31,7 +32,7 @@ from .core.sealing import (
 from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
-from .edges.seals import Seals, sealed_path
+from .edges.seals import Seals, deletion_guard, sealed_path
 from .staging import open_staging
 from .standing import LandedFile, landed_files
 from .sweeping import SWEEP_AFTER_SECONDS
@@ -179,26 +180,38 @@ def _sweep_own_staging(run: _Run) -> None:
 
 
 def _sweep_superseded(topic: str, tools: Tools) -> None:
-    """Deletes the sealed files that nobody who opened the views within the last hours can be reading."""
-    published = Seals(tools.lake).read_published(topic)
-    for each, since_ms in find_superseded(tools.lake.coverage(topic), published):
-        if tools.now_ms() - since_ms > SWEEP_AFTER_SECONDS * 1000:
-            tools.lake.store.delete_folder(sealed_path(each))
-            tools.on_step("seal_swept", key=each.offsets.key, revision=each.revision)
+    """Deletes the sealed files that nobody who opened the views within the last hours can be reading.
+
+    What is to go is worked out where nothing can be swept meanwhile that only such a file has then; what has its rows instead
+    is held against its digest first.
+    """
+    seals, latest_ms = Seals(tools.lake), tools.now_ms() - SWEEP_AFTER_SECONDS * 1000
+    if not _superseded_before(topic, tools.lake, seals, latest_ms):
+        return
+    with tools.lake.store.locked(deletion_guard(topic)):
+        for each in _superseded_before(topic, tools.lake, seals, latest_ms):
+            if not any(seals.why_changed(other) for other in each.instead):
+                tools.lake.store.delete_folder(sealed_path(each.seal))
+                tools.on_step("seal_swept", key=each.seal.offsets.key, revision=each.seal.revision)
+
+
+def _superseded_before(topic: str, lake: Lake, seals: Seals, latest_ms: float) -> list[Superseded]:
+    found = find_superseded(lake.coverage(topic), seals.read_published(topic))
+    return [each for each in found if each.since_ms < latest_ms]
 
 
 def check_sealed(topic: str, lake: Lake) -> Finding:
     """Checks each sealed file that readers use against the digest in its seal."""
-    seals = Seals(lake)
-    used = choose_seals(lake.coverage(topic), seals.read_published(topic))
+    seals, coverage = Seals(lake), lake.coverage(topic)
+    used = choose_seals(coverage, seals.read_published(topic))
     violations = []
     for each in used:
-        with lake.local_copy(sealed_path(each)) as path:
-            found = parquet.digest(path)
-        if found != each.file.sha256:
-            violations.append(
-                f"sealed file of {each.offsets.text(topic)}: its seal says sha256 {each.file.sha256}, the file has {found}; "
-                f"delete {lake.store.url(sealed_path(each))} and readers take its ranges again"
+        if reason := seals.why_changed(each):
+            advice = (
+                "restore it from a backup, and do not delete it: of ranges whose originals were swept it has the only rows"
+                if coverage.swept & set(each.ranges)
+                else "delete it, and readers take its ranges again"
             )
+            violations.append(f"sealed file of {each.offsets.text(topic)}: {reason}; {advice}")
     facts = {"ranges": sum(len(each.ranges) for each in used), "rows": sum(each.file.rows for each in used)}
     return Finding("sealed", f"{len(used)} sealed files", tuple(violations), facts)

@@ -26,6 +26,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
         "the embedded broker if it runs, else localhost:9092",
         "Kafka brokers to read from, `host:port,host:port`",
     ),
+    "OFFSETLAKE_KAFKA_PROPERTIES": (
+        "none",
+        "for brokers with TLS or a login: a properties file as Kafka's commands take it ([docs/security.md](docs/security.md))",
+    ),
     "OFFSETLAKE_LAKE": (".offsetlake/lake", "where the lake lies: a path, or a URL (s3://, gs://, az://)"),
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
@@ -58,6 +62,7 @@ class Settings:
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  # may hold secrets
     lineage: bool = False
     pages_url: str | None = None
+    kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
 
     @property
     def jars(self) -> Path:
@@ -111,6 +116,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
         lineage=_has_lineage(env),
+        kafka_properties=_optional_path(env.get("OFFSETLAKE_KAFKA_PROPERTIES"), project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
 
@@ -136,6 +142,10 @@ def _has_lineage(env: Mapping[str, str]) -> bool:
     if any(env.get(name) for name in names) or any(name.startswith("OPENLINEAGE__TRANSPORT") for name in env):
         return True
     return any((folder / "openlineage.yml").is_file() for folder in (Path.cwd(), Path("~/.openlineage").expanduser()))
+
+
+def _optional_path(text: str | None, project: Path) -> Path | None:
+    return _path(text, project) if text else None
 
 
 def _path(text: str, project: Path) -> Path:

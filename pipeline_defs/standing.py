@@ -80,18 +80,23 @@ class Digests:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
+        self._seals = Seals(lake)
         self._holders: dict[str, Holders] = {}
-        self._sealed: dict[str, str] = {}
+        self._why_changed: dict[str, str | None] = {}
 
     def of(self, manifest: Manifest) -> str | None:
-        """Is the digest of a range's file; the manifest's where a sealed file has its rows; none where it is not there."""
+        """Is the digest of a range's file; the manifest's where a sealed file has its rows; none where it is not there.
+
+        Raises `SealedFileGone` where the range was swept, and no sealed file has its rows as they were sealed.
+        """
         if manifest.file is None:
             return manifest.digest
         for _ in range(TRIES):
             with suppress(FileNotFoundError):
                 own = self._lake.own_path(manifest)
                 if own is None:
-                    return self._of_swept(manifest)
+                    self.holder(manifest)
+                    return manifest.digest
                 if not self._lake.store.exists(own):
                     return None
                 with self._lake.local_copy(own) as file:
@@ -99,23 +104,24 @@ class Digests:
         return None
 
     def holder(self, manifest: Manifest) -> Seal:
-        """Is the sealed file that has the rows of a swept range, as its seal says; raises `SealedFileGone` where none has."""
-        topic, seals = manifest.topic, Seals(self._lake)
+        """Is a sealed file that has the rows of a swept range, as its seal says; raises `SealedFileGone` where none has."""
+        topic, offsets = manifest.topic, manifest.offsets
         if topic not in self._holders:
-            self._holders[topic] = seals.read_holders(topic)
-        seal = seals.holder(topic, manifest.offsets, manifest.revision, self._holders[topic])
-        path = sealed_path(seal)
-        if path not in self._sealed:
-            with self._lake.local_copy(path) as sealed:
-                self._sealed[path] = parquet.digest(sealed)
-        if self._sealed[path] != seal.file.sha256:
-            raise SealedFileGone(
-                f"the original of range {manifest.offsets.text(topic)} was swept, and the sealed file that has its rows was "
-                f"changed: {self._lake.store.url(path)} has sha256 {self._sealed[path]}, expected {seal.file.sha256}; restore "
-                "it from a backup",
-                topic=topic,
-            )
-        return seal
+            self._holders[topic] = self._seals.read_holders(topic)
+        reasons = []
+        for seal in self._seals.holders(topic, offsets, manifest.revision, self._holders[topic]):
+            path = sealed_path(seal)
+            if path not in self._why_changed:
+                self._why_changed[path] = self._seals.why_changed(seal)
+            reason = self._why_changed[path]
+            if reason is None:
+                return seal
+            reasons.append(reason)
+        raise SealedFileGone(
+            f"the original of range {offsets.text(topic)} was swept, and {'; '.join(reasons)}: it was changed; restore it from "
+            "a backup",
+            topic=topic,
+        )
 
     def by_sealed_file(self, manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
         """Groups swept ranges by the path of the sealed file that has their rows; raises `SealedFileGone` as `holder` does."""
@@ -123,10 +129,3 @@ class Digests:
         for manifest in manifests:
             groups.setdefault(sealed_path(self.holder(manifest)), []).append(manifest)
         return groups
-
-    def _of_swept(self, manifest: Manifest) -> str | None:
-        try:
-            self.holder(manifest)
-        except SealedFileGone:
-            return None
-        return manifest.digest

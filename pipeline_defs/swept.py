@@ -17,9 +17,9 @@ from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake, published_path
 from .edges.layout import manifest_path, retired_path
-from .edges.seals import sealed_path
+from .edges.seals import Seals, deletion_guard, sealed_path
 from .edges.spark_files import SparkFiles
-from .originals import changed_seal, read_used, why_differs
+from .originals import Found, read_used, why_differs
 from .settings import code_version
 from .standing import Digests, scratch_folder
 from .steps import StepWatcher, no_step
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 def plan_sweep(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[SealedOriginals]:
     """Plans which retired originals to give up now, by sealed file; writes nothing."""
-    return plan_sweeping(lake.coverage(topic), read_used(topic, lake), now_ms - int(older_than_seconds * 1000))
+    coverage = lake.coverage(topic)
+    return plan_sweeping(coverage, read_used(coverage, lake), now_ms - int(older_than_seconds * 1000))
 
 
 def sweep_originals(
@@ -39,43 +40,47 @@ def sweep_originals(
     """Gives up the retired originals that were planned; yields what became of each. Whoever dies at it is followed by any.
 
     Before, the sealed file has the digest of its seal, and the very rows of each original. The word comes first, then it is
-    asked once more whether readers use that sealed file, then the retired file goes.
+    asked once more whether readers use that sealed file, then the retired files go, both while no sealing can delete it.
     """
     for plan in plans:
         said = list(_say_all(lake, plan, now_ms))
         on_step("sweep_said", key=plan.seal.offsets.key)
-        is_used = plan.seal in read_used(plan.seal.topic, lake)
-        for manifest, why_not in said:
-            kept = why_not or (_sweep(lake, manifest) if is_used else "its sealed file was superseded meanwhile")
-            if kept is None:
-                on_step("original_swept", key=manifest.offsets.key)
-            yield MoveVerdict(manifest.offsets, Move.KEPT if kept else Move.SWEPT, kept)
+        topic = plan.seal.topic
+        with lake.store.locked(deletion_guard(topic)):
+            is_used = plan.seal in read_used(lake.coverage(topic), lake)
+            for manifest, why_not in said:
+                kept = why_not or (_sweep(lake, manifest) if is_used else "its sealed file was superseded meanwhile")
+                if kept is None:
+                    on_step("original_swept", key=manifest.offsets.key)
+                yield MoveVerdict(manifest.offsets, Move.KEPT if kept else Move.SWEPT, kept)
 
 
-def find_originals(lake: Lake, manifests: Sequence[Manifest], files: SparkFiles) -> Iterator[tuple[Manifest, str]]:
-    """Yields each retired original with where it lies; those that were swept last, made again."""
+def find_originals(lake: Lake, manifests: Sequence[Manifest], files: SparkFiles) -> Iterator[Found]:
+    """Yields each retired original with where it lies, or why it is nowhere; those that were swept last, made again."""
     swept = []
     for manifest in manifests:
         if lake.own_path(manifest) is None:
             swept.append(manifest)
         else:
             yield manifest, retired_path(manifest)
-    yield from make_again(lake, swept, files)
+    yield from _make_again(lake, swept, files)
 
 
-def make_again(lake: Lake, originals: Sequence[Manifest], files: SparkFiles) -> Iterator[tuple[Manifest, str]]:
+def _make_again(lake: Lake, originals: Sequence[Manifest], files: SparkFiles) -> Iterator[Found]:
     """Has Spark make swept originals again; yields each with where it lies, for as long as nobody asks for the next.
 
-    Of another Spark the bytes may be others: whoever takes one holds it against its digest. Raises `SealedFileGone` where the
-    rows of one are nowhere, before any is made.
+    Of another Spark the bytes may be others: whoever takes one holds it against its digest.
     """
-    for path, manifests in Digests(lake).by_sealed_file(originals).items():
+    digests, by_sealed_file = Digests(lake), dict[str, list[Manifest]]()
+    for manifest in originals:
+        try:
+            by_sealed_file.setdefault(sealed_path(digests.holder(manifest)), []).append(manifest)
+        except SealedFileGone as error:
+            yield manifest, error
+    for path, manifests in by_sealed_file.items():
         with scratch_folder(lake, "restore") as folder, lake.local_copy(path) as sealed:
-            ranges = [manifest.offsets for manifest in manifests]
-            made = files.cut(path, sealed, ranges, folder / "cut")
+            made = files.cut(path, sealed, [manifest.offsets for manifest in manifests], folder / "cut")
             for manifest in manifests:
-                if manifest.offsets not in made:
-                    raise SealedFileGone(f"{path} has no row of range {manifest.offsets.text(manifest.topic)}")
                 canonicalize(made[manifest.offsets])
                 yield manifest, f"staging/{folder.name}/{made[manifest.offsets].relative_to(folder).as_posix()}"
 
@@ -83,7 +88,7 @@ def make_again(lake: Lake, originals: Sequence[Manifest], files: SparkFiles) -> 
 def _say_all(lake: Lake, plan: SealedOriginals, now_ms: int) -> Iterator[tuple[Manifest, str | None]]:
     """Says of each original of a sealed file that it is given up, in one reading of that file; yields why not, where not."""
     by_range = {manifest.offsets: manifest for manifest in plan.manifests}
-    if reason := changed_seal(plan.seal, lake):
+    if reason := Seals(lake).why_changed(plan.seal):
         yield from ((manifest, reason) for manifest in plan.manifests)
         return
     with lake.local_copy(sealed_path(plan.seal)) as sealed:
@@ -93,14 +98,14 @@ def _say_all(lake: Lake, plan: SealedOriginals, now_ms: int) -> Iterator[tuple[M
 
 def _say(lake: Lake, seal: Seal, manifest: Manifest, rows: Table, now_ms: int) -> str | None:
     """Says that a retired original is given up, once the sealed file is seen to have its rows; returns why not."""
-    own = retired_path(manifest)
-    if not lake.store.exists(own):
-        return "its file is not there"
-    with lake.local_copy(own) as file:
-        if reason := why_differs(parquet.digest(file), manifest.digest, "retired file"):
-            return reason
-        if difference := parquet.differing_from(file, rows):
-            return f"the sealed file has other rows: {difference}"
+    try:
+        with lake.local_copy(retired_path(manifest)) as file:
+            if reason := why_differs(parquet.digest(file), manifest.digest, "retired file"):
+                return reason
+            if difference := parquet.differing_from(file, rows):
+                return f"the sealed file has other rows: {difference}"
+    except FileNotFoundError:
+        return None if lake.own_path(manifest) is None else "its file is not there"
     word = Sweep(
         manifest.topic,
         manifest.offsets.key,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..edges.latest_files import COLUMNS
+from ..edges.latest_columns import COLUMNS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -78,6 +78,7 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
                 lake=str(folder / "lake"),
                 dagster_home=folder / "dagster",
                 bootstrap_servers=broker.bootstrap_servers,
+                kafka_properties=None,
             )
         )
         tell("starting Spark")

@@ -94,9 +94,9 @@ def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:
     ours = median_seconds(turns, OURS)
     line: dict[str, float | int | None] = {"value_bytes": load.value_bytes}
     for name, system in RATIOS.items():
-        line[name] = _over(median_seconds(turns, system), ours)
-    line["without_dagster_to_through_dagster"] = _over(median_seconds(turns, THROUGH_DAGSTER), ours)
-    line[f"bytes_to_{BYTES_TO}"] = _over(_bytes(turns, OURS), _bytes(turns, BYTES_TO))
+        line[name] = over(median_seconds(turns, system), ours)
+    line["without_dagster_to_through_dagster"] = over(median_seconds(turns, THROUGH_DAGSTER), ours)
+    line[f"bytes_to_{BYTES_TO}"] = over(_bytes(turns, OURS), _bytes(turns, BYTES_TO))
     return line
 
 
@@ -155,5 +155,6 @@ def _bytes(turns: Sequence[Turn], system: str) -> float | None:
     return median(sizes) if sizes else None
 
 
-def _over(numerator: float | None, denominator: float | None) -> float | None:
+def over(numerator: float | None, denominator: float | None) -> float | None:
+    """Is their ratio; none where there is none, as of CPU seconds where the system does not count them."""
     return None if numerator is None or not denominator else round(numerator / denominator, 3)

@@ -6,8 +6,9 @@ Beside each, in turn, a table format does the same work with its merge; both mus
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -25,8 +26,9 @@ from .delta import DeltaState
 from .derived import attempt, decode_ranges, timed
 from .measurement import Bench, Tell, WrongCount
 from .orders import NO_BUDGET
-from .rounds import Load
+from .rounds import Load, over
 from .systems import Place, offsetlake
+from .usage import read_cpu_seconds
 
 LOAD = Load(60, 1_000_000, 10_000)
 TOPIC = "bench-upsert"
@@ -39,16 +41,19 @@ DECODE = Decode(value=Side(Format.JSON, "n BIGINT, state STRING"), budget=NO_BUD
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Is how long each turn took, in seconds, by what was done."""
+    """Is what each turn took by what was done, in seconds, and in seconds of CPU of this process and its JVM."""
 
+    jvm_pid: int
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, name: str, seconds: float) -> None:
-        self.seconds.setdefault(name, []).append(round(seconds, 3))
+    def time(self, name: str, act: Callable[[], None]) -> None:
+        before = self._cpu()
+        self.seconds.setdefault(name, []).append(round(timed(act), 3))
+        self.cpu_seconds.setdefault(name, []).append(round(self._cpu() - before, 3))
 
-    @property
-    def medians(self) -> dict[str, float]:
-        return {name: round(median(values), 3) for name, values in self.seconds.items()}
+    def _cpu(self) -> float:
+        return read_cpu_seconds(self.jvm_pid) + read_cpu_seconds(os.getpid())
 
 
 def measure_upsert(bench: Bench, tell: Tell) -> dict[str, Any]:
@@ -72,7 +77,7 @@ def _measure(bench: Bench, place: Place, tell: Tell) -> dict[str, Any]:
     theirs = DeltaState(place.out / "delta")
     ranges = sorted(edges.lake.coverage(TOPIC).log.ranges, key=lambda offsets: (offsets.start, offsets.partition))
     files = [place.out / decoded_path(TOPIC, offsets) for offsets in ranges]
-    taken = _Taken()
+    taken = _Taken(bench.jvm_pid)
     for at in range(0, len(ranges), RANGES_PER_UPDATE):
         these = slice(at, at + RANGES_PER_UPDATE)
         tell(f"{TOPIC}: update after {at + RANGES_PER_UPDATE} of {len(ranges)} ranges")
@@ -81,29 +86,35 @@ def _measure(bench: Bench, place: Place, tell: Tell) -> dict[str, Any]:
     left = {"offsetlake": _left_behind(place.out / "latest" / TOPIC), "delta": _left_behind(theirs.folder)}
     keys = _compare(edges, place, theirs, "updates")
     tell(f"{TOPIC}: full recomputation")
-    taken.add("recompute", timed(lambda: _update(tools, full=True)))
-    taken.add("delta_recompute", timed(lambda: theirs.recompute(files)))
+    taken.time("recompute", lambda: _update(tools, full=True))
+    taken.time("delta_recompute", lambda: theirs.recompute(files))
     if _compare(edges, place, theirs, "a recomputation") != keys:
         raise WrongCount(f"updates came to {keys:,} keys of {TOPIC}, a recomputation to another number")
-    medians = taken.medians
+    medians, cpu_medians = _medians(taken.seconds), _medians(taken.cpu_seconds)
     return {
         "records": LOAD.records,
         "ranges": len(ranges),
         "keys": keys,
         "seconds": taken.seconds,
         "median_seconds": medians,
+        "median_cpu_seconds": cpu_medians,
         "ratios": {
-            "update_to_recompute": round(medians["update"] / medians["recompute"], 3),
-            "update_to_delta_merge": round(medians["update"] / medians["delta_merge"], 3),
+            "update_to_recompute": over(medians["update"], medians["recompute"]),
+            "update_to_delta_merge": over(medians["update"], medians["delta_merge"]),
+            "update_to_delta_merge_cpu": over(cpu_medians["update"], cpu_medians["delta_merge"]),
         },
         "left_behind": {name: {"keys": keys, **facts} for name, facts in left.items()},
     }
 
 
+def _medians(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: round(median(found), 3) for name, found in values.items()}
+
+
 def _take_turns(taken: _Taken, tools: LatestTools, theirs: DeltaState, files: Sequence[Path], *, number: int) -> None:
     turns = {"update": lambda: _update(tools, full=False), "delta_merge": lambda: theirs.update(files)}
     for name in sorted(turns, reverse=bool(number % 2)):
-        taken.add(name, timed(turns[name]))
+        taken.time(name, turns[name])
 
 
 def _update(tools: LatestTools, *, full: bool) -> None:

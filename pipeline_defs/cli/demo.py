@@ -23,7 +23,7 @@ from ..core.manifest import Manifest
 from ..day_situation import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.dagster_server import DagsterServer
-from ..demo.flights import KAFKA_PARTITIONS, RECORDS, TOPIC, produce_flights
+from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flights, read_table
 from ..deriving import read_due
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
@@ -59,27 +59,34 @@ class NothingHappens(OffsetlakeError):
 
 @click.command()
 @click.option("--once", is_flag=True, help="End after the summary instead of staying up until Ctrl-C.")
-def demo(once: bool) -> None:
+@click.option(
+    "--days",
+    type=click.IntRange(1, DAYS),
+    default=DAYS,
+    show_default=True,
+    help="Flights of so many days of 2013 only, for less to wait for.",
+)
+def demo(once: bool, days: int) -> None:
     """Run the whole system on this machine: Kafka, 336,776 real flights, Dagster, Spark, DuckDB.
 
     \b
     Examples:
       offsetlake demo
-      offsetlake demo --once
+      offsetlake demo --once --days 31
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # a background job of a shell begins with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     edges = open_edges()
     topic = find_topic(TOPIC)
     with _broker(edges):
-        _load_flights(edges, topic)
+        records = _load_flights(edges, topic, days)
         with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
             OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
             with OUT.status("auditing through Dagster"):
                 run_id, audited = server.run_job(topic.audit_job)
-            is_good = _print_summary(edges, started_ms, run_id)
+            is_good = _print_summary(edges, started_ms, run_id, records)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")
             OUT.print("every record is landed, every check is green; what is derived from them comes next")
@@ -109,20 +116,28 @@ def _broker(edges: Edges) -> Iterator[None]:
         OUT.print("Kafka is stopped")
 
 
-def _load_flights(edges: Edges, topic: Topic) -> None:
-    """Produces what of the flights the topic lacks; a load that was killed goes on where it stopped."""
+def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
+    """Produces what of the flights the topic lacks; a load that was killed goes on where it stopped.
+
+    Returns how many records there are; a topic that has more, of a demo before, is landed as it is.
+    """
     kafka = edges.kafka(topic)
     try:
         kafka.read_topic_id(TOPIC)
     except UnknownTopic:
         kafka.create_topic(TOPIC, KAFKA_PARTITIONS)
     there = {partition: marks.end for partition, marks in kafka.read_watermarks(TOPIC, "read_committed").items()}
-    if sum(there.values()) >= RECORDS:
-        OUT.print(f"topic {TOPIC} has its {sum(there.values()):,} records already")
-        return
-    with _bar("producing flights", RECORDS) as (bar, task):
-        before = sum(there.values())
-        produce_flights(edges.bootstrap_servers(topic), there, lambda done: bar.update(task, completed=before + done))
+    before = sum(there.values())
+    with OUT.status("reading flights"):
+        table = read_table(days)
+    records = len(table) + len(POISON)
+    if before >= records:
+        OUT.print(f"topic {TOPIC} has its {before:,} records already")
+        return before
+    with _bar("producing flights", records) as (bar, task):
+        servers = edges.bootstrap_servers(topic)
+        produce_flights(servers, table, there, lambda done: bar.update(task, completed=before + done))
+    return records
 
 
 def _watch_landing(edges: Edges, topic: Topic) -> None:
@@ -201,7 +216,7 @@ def _print_derived(edges: Edges) -> None:
     print_table("DuckDB over what is derived", columns, answer)
 
 
-def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
+def _print_summary(edges: Edges, started_ms: int, run_id: str, records: int) -> bool:
     coverage = edges.lake.coverage(TOPIC)
     manifests = [coverage.manifests[o] for o in coverage.manifests if coverage.is_landed(o)]
     rows = sum(manifest.rows for manifest in manifests)
@@ -228,7 +243,7 @@ def _print_summary(edges: Edges, started_ms: int, run_id: str) -> bool:
     columns, answer = Duck(edges.lake, [TOPIC]).query(QUERY)
     OUT.print(QUERY.strip(), style="dim")
     print_table("DuckDB over the lake", columns, answer)
-    return rows == RECORDS and bool(checks) and all(checks.values())
+    return rows == records and bool(checks) and all(checks.values())
 
 
 def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:

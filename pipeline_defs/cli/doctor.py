@@ -56,7 +56,8 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _ask_broker(edges: Edges) -> str:
-    return f"{edges.bootstrap_servers()} answers, {len(edges.kafka().list_topics())} topics"
+    topics = edges.kafka().list_topics()  # first: what is wrong of its address or the properties file is said here
+    return f"{edges.bootstrap_servers()} answers over {edges.access().properties}, {len(topics)} topics"
 
 
 def _ask_lake(edges: Edges) -> str:

@@ -77,6 +77,7 @@ def produce(
             producer.read_jsonl(path, key_field, timestamp_field),
             lambda done: bar.update(task, completed=done),
             guarantees,
+            edges.access(configured),
         )
     if acks == "0":
         OUT.print(

@@ -29,8 +29,11 @@ class Budget:
     share: float = 0.01
 
     def allows(self, dead: int, rows: int) -> bool:
-        """Says whether so many dead letters of so many rows are within both."""
-        return dead <= self.records and dead <= self.share * rows
+        """Says whether so many dead letters of so many rows are within both.
+
+        Of few rows one is more than any small share; unless the share is 0, one record stops nothing.
+        """
+        return dead <= self.records and dead <= (max(1, self.share * rows) if self.share else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Decoding:
     registry id that they were written with, `value:7`; `event_days` by the day of their event time, of which `event_time`
     says where it was taken from; both are empty where the topic has no days.
     `schema` are the decoded file's columns, `schemas` what a registry gave: of the reader, of writers by their ids.
-    `revision` is 0 at first, and one more for each time that something else came out.
+    `revision` is 0 at first, and one more for each time that something else came out, or was decoded by another decoder, or
+    from another landed file.
     """
 
     topic: str
@@ -79,6 +83,10 @@ class Decoding:
     def is_of(self, manifest: Manifest) -> bool:
         """Says whether it was decoded from what is landed now."""
         return self.source == manifest.digest
+
+    def is_like(self, other: Decoding) -> bool:
+        """Says whether both were decoded from the same landed file by the same decoder: only then one can stand for both."""
+        return (self.source, self.decoder, self.configured) == (other.source, other.decoder, other.configured)
 
     def to_json(self) -> bytes:
         """Encodes the document; the same decoding gives the same bytes."""

@@ -90,6 +90,13 @@ class BrokerUnavailable(Unavailable):
     kind = "broker_unavailable"
 
 
+class BrokerRefuses(BrokerUnavailable):
+    """Says that a Kafka broker answers and does not let us in: its certificate, our login, or what is spoken there."""
+
+    kind = "broker_refuses"
+    retriable = False
+
+
 class LakeUnavailable(Unavailable):
     """Says that the lake cannot be read or written."""
 

@@ -98,7 +98,7 @@ def read_from(offsets: OffsetRange, earliest: int) -> Reading:
 class Loss:
     """Is one lost interval: `offsets` are the lost ones, `key` is of the range or link that they belong to.
 
-    `recorded_at_ms` is none while nobody has accepted it: then its range is not landed.
+    `recorded_at_ms` is none while its range is not landed, which it is not before a person has accepted the loss.
     """
 
     offsets: OffsetRange
@@ -126,21 +126,24 @@ def find_losses(coverage: Coverage) -> list[Loss]:
 
 
 def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
-    """Lists what the broker has deleted of ranges that are planned and not landed: they wait for a person's word."""
+    """Lists what the broker has deleted of ranges that are planned and not landed: they wait for a person's word.
+
+    Where a person has said it, they wait for their run, and are accepted; what is deleted until then is too.
+    """
     generation = coverage.log.generation
     losses = []
     for offsets in coverage.pending():
         marks = watermarks.get(offsets.partition)
         if marks is not None and offsets.generation == generation:
-            losses += [
-                Loss(OffsetRange(generation, offsets.partition, lost.start, lost.end), offsets.key, BEFORE_LANDED, None)
-                for lost in read_from(offsets, marks.earliest).lost
-            ]
+            accepted = coverage.accepted.get(offsets)
+            for lost in read_from(offsets, marks.earliest).lost:
+                gone = OffsetRange(generation, offsets.partition, lost.start, lost.end)
+                losses.append(Loss(gone, offsets.key, BEFORE_LANDED, None, accepted))
     return losses
 
 
 def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
-    """Is the ledger: every loss that is recorded, then what waits to be accepted."""
+    """Is the ledger: every loss that is recorded, then those of ranges that are not landed."""
     return [*find_losses(coverage), *unrecorded_losses(coverage, watermarks)]
 
 

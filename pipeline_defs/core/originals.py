@@ -74,9 +74,13 @@ def plan_retiring(coverage: Coverage, used: Iterable[Seal], sealed_before_ms: in
 
 
 def plan_sweeping(coverage: Coverage, used: Iterable[Seal], sealed_before_ms: int) -> list[SealedOriginals]:
-    """Decides what to sweep: retired originals of seals that readers use, made before a moment."""
-    gone = coverage.swept
-    return _choose(coverage, used, sealed_before_ms, lambda each: each in coverage.retired and each not in gone)
+    """Decides what to sweep: retired originals of seals that readers use, made before a moment.
+
+    One without rows stays: no rows tell its file.
+    """
+    due = coverage.retired.keys() - coverage.swept
+    is_due: Callable[[OffsetRange], bool] = lambda each: each in due and coverage.manifests[each].rows > 0  # noqa: E731
+    return _choose(coverage, used, sealed_before_ms, is_due)
 
 
 def _choose(

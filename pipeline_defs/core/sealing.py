@@ -7,7 +7,7 @@ since; what to seal is cut from the left, so sealing early and late comes to the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -17,7 +17,7 @@ from .manifest import Manifest, StagedFile
 from .offsets import OffsetRange
 from .seal import Original, Seal
 
-Holders = Mapping[tuple[OffsetRange, int], Seal]  # of originals, by range and revision
+Holders = Mapping[tuple[OffsetRange, int], tuple[Seal, ...]]  # of originals, by range and revision
 
 
 class SealOutcome(StrEnum):
@@ -68,6 +68,15 @@ class SealVerdict:
     violations: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Is a seal that no reader uses since a moment, and the used ones that have those rows of it which `data/` has not."""
+
+    seal: Seal
+    since_ms: int
+    instead: tuple[Seal, ...]
+
+
 def is_current(seal: Seal, coverage: Coverage) -> bool:
     """Says whether each range of a seal is landed as it was sealed; one that was replaced since makes the seal stale."""
     for offsets, original in zip(seal.ranges, seal.originals, strict=True):
@@ -93,31 +102,44 @@ def choose_seals(coverage: Coverage, published: Iterable[Seal]) -> tuple[Seal, .
 
 
 def find_holders(seals: Iterable[Seal]) -> Holders:
-    """Finds for each original, by range and revision, a seal that has its rows, current or not; of several the last."""
-    return {
-        (offsets, original.revision): seal
-        for seal in seals
-        for offsets, original in zip(seal.ranges, seal.originals, strict=True)
-    }
+    """Finds for each original, by range and revision, the seals that have its rows, current or not; the last goes first."""
+    holders: dict[tuple[OffsetRange, int], tuple[Seal, ...]] = {}
+    for seal in seals:
+        for offsets, original in zip(seal.ranges, seal.originals, strict=True):
+            holders[offsets, original.revision] = (seal, *holders.get((offsets, original.revision), ()))
+    return holders
 
 
-def find_superseded(coverage: Coverage, published: Sequence[Seal]) -> list[tuple[Seal, int]]:
-    """Finds the seals whose files no reader takes any more, each with since when at the latest (ms since 1970).
+def find_superseded(coverage: Coverage, published: Sequence[Seal]) -> list[Superseded]:
+    """Finds the seals whose files no reader takes any more, each with since when at the latest.
 
-    That is when the last seal over any of its offsets was made, or the last revision of any of its ranges. A file that still
-    has rows of a swept original which no used one has is never among them.
+    That is when the last seal over any of its offsets was made, or the last revision of any of its ranges. A file that has
+    rows which stand neither in `data/` nor in a used sealed file is never among them.
     """
     chosen = choose_seals(coverage, published)
     used = {(seal.offsets, seal.revision) for seal in chosen}
-    only_sealed = {(offsets, coverage.retired[offsets]) for offsets in coverage.swept} - find_holders(chosen).keys()
+    holders, not_in_data = find_holders(chosen), _not_in_data(coverage)
     found = []
     for seal in published:
-        if (seal.offsets, seal.revision) in used or find_holders([seal]).keys() & only_sealed:
+        needed = find_holders([seal]).keys() & not_in_data
+        if (seal.offsets, seal.revision) in used or not needed <= holders.keys():
             continue
         over = [other.provenance.sealed_at_ms for other in published if _overlap(other.offsets, seal.offsets)]
         known = [coverage.manifests[offsets] for offsets in seal.ranges if offsets in coverage.manifests]
-        found.append((seal, max([*over, *(manifest.provenance.landed_at_ms for manifest in known)])))
+        since_ms = max([*over, *(manifest.provenance.landed_at_ms for manifest in known)])
+        instead = {holders[each][0].offsets: holders[each][0] for each in needed}
+        found.append(Superseded(seal, since_ms, tuple(instead.values())))
     return found
+
+
+def _not_in_data(coverage: Coverage) -> set[tuple[OffsetRange, int]]:
+    """Are the ranges, each in its revision, whose own file was retired, swept, or lost."""
+    lost = {
+        (offsets, manifest.revision)
+        for offsets, manifest in coverage.manifests.items()
+        if manifest.rows and not coverage.is_landed(offsets)
+    }
+    return lost | set(coverage.retired.items())
 
 
 def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
@@ -143,8 +165,9 @@ def plan_seals(
     for seal in known:
         revisions[seal.offsets] = max(revisions.get(seal.offsets, 0), seal.revision + 1)
     plans = []
+    inside = {offsets for seal in used for offsets in seal.ranges if offsets.end != seal.offsets.end}
     for stretch, may_grow in _stretches(coverage, settled):
-        for group in _groups(stretch, target_bytes, leave_tail=may_grow and not every):
+        for group in _groups(stretch, inside, target_bytes, leave_tail=may_grow and not every):
             plan = SealPlan(tuple(group), 0)
             plan = SealPlan(plan.manifests, revisions.get(plan.offsets, 0))
             if len(plan.with_rows) > 1 and (plan.offsets, plan.originals) not in done:
@@ -201,13 +224,16 @@ def _have_equal_columns(stretch: Sequence[Manifest], manifest: Manifest) -> bool
     return known is None or not manifest.rows or known == manifest.schema
 
 
-def _groups(stretch: Sequence[Manifest], target_bytes: int, *, leave_tail: bool) -> Iterator[list[Manifest]]:
+def _groups(
+    stretch: Sequence[Manifest], inside: Collection[OffsetRange], target_bytes: int, *, leave_tail: bool
+) -> Iterator[list[Manifest]]:
+    """Cuts a stretch from the left; never inside a sealed file that readers use, which would go on to be used then."""
     group: list[Manifest] = []
     weight = 0
     for manifest in stretch:
         group.append(manifest)
         weight += Original.of(manifest).weight_bytes
-        if weight >= target_bytes:
+        if weight >= target_bytes and manifest.offsets not in inside:
             yield group
             group, weight = [], 0
     if group and not leave_tail:

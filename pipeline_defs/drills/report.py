@@ -137,7 +137,9 @@ def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker
     resolve_jars("spark", settings.jars)
     broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES)
     try:
-        own = replace(settings, bootstrap_servers=broker.bootstrap_servers, spark_master="local[2]")
+        own = replace(
+            settings, bootstrap_servers=broker.bootstrap_servers, kafka_properties=None, spark_master="local[2]"
+        )
         session = start_session(own)
         try:
             yield own, broker, gateway_environment(session)

@@ -7,7 +7,7 @@ overridden; everything listens on 127.0.0.1 only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import BadSetting
@@ -40,7 +40,8 @@ _DEFAULTS = {
 class Node:
     """Is which broker of which cluster a broker is; a single one is a cluster of one.
 
-    `voters` has the controller port of each node of the cluster, by id; none for a cluster of one.
+    `voters` has the controller port of each node of the cluster, by id; none for a cluster of one. `secured` has the
+    ports of listeners beside PLAINTEXT, by protocol: SSL, SASL_SSL, SASL_PLAINTEXT.
     """
 
     id: int
@@ -48,6 +49,7 @@ class Node:
     controller_port: int
     voters: Mapping[int, int] | None = None
     cluster_id: str | None = None
+    secured: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) -> dict[str, str]:
@@ -60,15 +62,19 @@ def plan_properties(directory: Path, node: Node, properties: Mapping[str, str]) 
     """
     address, controller = f"{HOST}:{node.port}", f"{HOST}:{node.controller_port}"
     voters = node.voters or {node.id: node.controller_port}
+    listeners = {"PLAINTEXT": address, "CONTROLLER": controller}
+    listeners |= {protocol: f"{HOST}:{port}" for protocol, port in node.secured.items()}
+    at = ",".join(f"{name}://{where}" for name, where in listeners.items())
+    protocols = {name: "PLAINTEXT" if name == "CONTROLLER" else name for name in listeners}
     ours = {
         "process.roles": "broker,controller",
         "node.id": str(node.id),
         "controller.quorum.voters": ",".join(f"{voter}@{HOST}:{voters[voter]}" for voter in sorted(voters)),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
-        "advertised.listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "listeners": at,
+        "advertised.listeners": at,
         "log.dirs": str(data_directory(directory)),
     }
     taken = sorted(set(ours) & set(properties))

@@ -68,6 +68,7 @@ class Decodings:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._documents: dict[str, Decoding] = {}
+        self._shown: set[tuple[str, int]] = set()
 
     def read_topics(self) -> tuple[str, ...]:
         """Reads the topics that anything was ever decoded of."""
@@ -77,7 +78,8 @@ class Decodings:
         """Reads the newest revision of every decoding of a topic."""
         newest: dict[str, str] = {}
         for path in self.lake.store.list(f"decodings/{topic}"):
-            newest[path.rsplit(".", 2)[0]] = path
+            key = path.rsplit(".", 2)[0]
+            newest[key] = max(path, newest.get(key, path), key=_revision_of)
         decodings = (self._read(path) for path in newest.values())
         return {decoding.offsets: decoding for decoding in decodings}
 
@@ -93,6 +95,7 @@ class Decodings:
             for offsets, decoding in decodings.items()
             if all(sizes.get(path) == file.bytes for path, file in _files(decoding))
             and not (decoding.revision and any(store.exists(file.path) for _, file in _files(decoding)))
+            and all(self._is_shown(decoding, file, path) for path, file in _files(decoding))
         }
         return DecodedRanges(topic, decodings, published)
 
@@ -110,30 +113,53 @@ class Decodings:
 
         `on_file` is told of each as it can be seen.
         """
-        store = self.lake.store
         for path, file in _files(decoding):
             try:
-                if decoding.revision and store.exists(path):
-                    self._exchange(decoding, file, path)
-                elif store.publish(file.path, path) is Answer.CONFLICT and store.size(path) is None:
-                    raise LakeUnavailable(
-                        f"cannot publish {store.url(path)}: what stands there is no file; nothing is lost; move it away, and "
-                        "the next run publishes the range",
-                        path=path,
-                    )
-                elif decoding.revision:
-                    store.delete_folder(file.path)  # as an exchange does: it tells that this revision is seen
+                self._show(decoding, file, path)
             except FileNotFoundError:
-                if store.size(path) != file.bytes:
+                if self.lake.store.size(path) != file.bytes or not self._is_shown(decoding, file, path):
                     return False
             on_file(path)
         return True
 
-    def _exchange(self, decoding: Decoding, file: StagedFile, path: str) -> None:
+    def _show(self, decoding: Decoding, file: StagedFile, path: str) -> None:
+        """Gives one file its final name, unless a later revision stands: what that took away no stale attempt brings back."""
+        store = self.lake.store
         later = _document_path(decoding.topic, decoding.offsets, decoding.revision + 1)
         guard = _document_path(decoding.topic, decoding.offsets, 0)
-        store = self.lake.store
-        store.exchange(file.path, path, guard=guard, is_due=lambda: not store.exists(later))
+
+        def is_due() -> bool:
+            return not store.exists(later)
+
+        if not (decoding.revision and store.exists(path)):
+            if store.publish(file.path, path, guard=guard, is_due=is_due) is Answer.COMMITTED:
+                if decoding.revision:
+                    store.delete_folder(file.path)  # as an exchange does: it tells that this revision is seen
+                return
+            if not store.exists(path) and is_due():
+                raise LakeUnavailable(
+                    f"cannot publish {store.url(path)}: what stands there is no file; nothing is lost; move it away, and "
+                    "the next run publishes the range",
+                    path=path,
+                )
+        if decoding.revision:
+            store.exchange(file.path, path, guard=guard, is_due=is_due)
+
+    def _is_shown(self, decoding: Decoding, file: StagedFile, path: str) -> bool:
+        """Says whether a file of a document's size is its own: where an earlier revision had one as large, it is read."""
+        from .parquet import digest
+
+        seen = path, decoding.revision
+        if not decoding.revision or seen in self._shown:
+            return True
+        paths = [_document_path(decoding.topic, decoding.offsets, revision) for revision in range(decoding.revision)]
+        earlier = (self._read(each) for each in paths if each in self._documents or self.lake.store.exists(each))
+        if any((path, file.bytes) == (other, each.bytes) for document in earlier for other, each in _files(document)):
+            with self.lake.local_copy(path) as published:
+                if digest(published) != file.sha256:
+                    return False
+        self._shown.add(seen)
+        return True
 
     def _read(self, path: str) -> Decoding:
         if path not in self._documents:
@@ -157,6 +183,10 @@ def dead_letters_path(topic: str, offsets: OffsetRange) -> str:
 
 def _document_path(topic: str, offsets: OffsetRange, revision: int) -> str:
     return f"decodings/{topic}/{offsets.folder}/{offsets.stem}.{revision:03d}.json"
+
+
+def _revision_of(path: str) -> int:
+    return int(path.rsplit(".", 2)[1])
 
 
 def _files(decoding: Decoding) -> Iterator[tuple[str, StagedFile]]:

@@ -6,6 +6,7 @@ offset, once, when it is opened. Reads only.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from ..core.coverage import Coverage
-from ..core.errors import Refused
+from ..core.errors import OffsetlakeError, Refused, SealedFileGone
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.seal import Seal
@@ -69,6 +70,7 @@ _TABLES = """
     SELECT CASE table_schema WHEN 'main' THEN '' ELSE table_schema || '.' END || '"' || table_name || '"'
     FROM information_schema.tables ORDER BY ALL
 """
+TABLES = ("ranges", "losses")
 DERIVED_TREES = (DECODED, DEAD_LETTERS, "latest", DAYS)
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
@@ -86,20 +88,40 @@ class Duck:
         self._connection.execute("SET TimeZone = 'UTC'")
         if lake.store.local_root is None:
             self._connection.register_filesystem(lake.store.filesystem())
+        self._unreadable: dict[str, OffsetlakeError] = {}
         rows: list[dict[str, Any]] = []
         losses: list[dict[str, Any]] = []
-        for topic in topics:
+        names = sorted(topics)
+        for topic in names:
             coverage = lake.coverage(topic)
-            sealed, swept = _read_sealed(topic, coverage, Seals(lake))
+            sealed, swept = self._read_sealed(topic, coverage, Seals(lake))
             rows += _range_rows(topic, coverage, lake, sealed, swept)
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
+            self._check_name(topic, names)
             for schema, source in _views(topic, coverage, lake, sealed, swept):
-                quoted = topic.replace('"', '""')
-                self._connection.execute(
-                    f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}'
-                )
+                if topic not in self._unreadable:
+                    quoted = topic.replace('"', '""')
+                    self._connection.execute(
+                        f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}'
+                    )
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
+
+    def _read_sealed(self, topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRanges, SealedRanges]:
+        try:
+            return _read_sealed(topic, coverage, seals)
+        except SealedFileGone as error:  # of this topic; others, and the tables, are there
+            self._unreadable[topic] = error
+            return {}, {}
+
+    def _check_name(self, topic: str, names: Sequence[str]) -> None:
+        """Leaves a topic out whose view nobody could tell from another, or from a table: names are read without case."""
+        others = [name for name in (*names, *TABLES) if name != topic and name.lower() == topic.lower()]
+        if others or topic in TABLES:
+            self._unreadable[topic] = Refused(
+                f"topic {topic} has no view: DuckDB cannot tell it from {', '.join(others or ['the table of that name'])}; "
+                "read its files by a glob (docs/reading.md)"
+            )
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Runs one statement; returns column names and rows. Raises `Refused` with DuckDB's own words."""
@@ -107,6 +129,10 @@ class Duck:
             result = self._connection.execute(sql, list(parameters))
             return [column[0] for column in result.description or []], result.fetchall()
         except duckdb.Error as error:
+            for topic, reason in self._unreadable.items():
+                is_named = re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", sql, re.IGNORECASE)
+                if is_named and isinstance(error, duckdb.CatalogException):
+                    raise reason from error
             tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
             raise Refused(f"DuckDB refuses the statement: {error}; tables are {tables}") from error
 
@@ -115,9 +141,12 @@ def _read_sealed(topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRa
     """Reads which ranges are read from a sealed file, all that it has, and which swept ones from a part of one."""
     published = seals.read_published(topic)
     sealed = {offsets: seal for seal in choose_seals(coverage, published) for offsets in seal.ranges}
-    holders = find_holders(published)
-    alone = sorted(coverage.swept - sealed.keys())
-    return sealed, {offsets: seals.holder(topic, offsets, coverage.retired[offsets], holders) for offsets in alone}
+    holders, swept = find_holders(published), {}
+    for offsets in sorted(coverage.swept - sealed.keys()):
+        revision = coverage.retired[offsets]
+        if (offsets, revision) in holders or revision == coverage.manifests[offsets].revision:
+            swept[offsets] = seals.holders(topic, offsets, revision, holders)[0]
+    return sealed, swept
 
 
 def _views(
@@ -125,16 +154,18 @@ def _views(
 ) -> Iterator[tuple[str, str]]:
     """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
     files = _files(topic, coverage, lake, sealed)
-    parts = [f"SELECT * FROM read_parquet({files})"] if files else []
+    parts = [f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"] if files else []
     for path, cuts in _cuts(swept).items():
         within = " OR ".join(f'"offset" >= {start} AND "offset" < {end}' for start, end in cuts)
-        parts.append(f"SELECT * FROM read_parquet({_literal(lake.store.url(path))}) WHERE {within}")
+        parts.append(
+            f"SELECT * FROM read_parquet({_literal(lake.store.url(path))}, hive_partitioning = false) WHERE {within}"
+        )
     yield "main", " UNION ALL BY NAME ".join(parts) or _EMPTY_TOPIC
     for tree in DERIVED_TREES:
         paths = lake.store.list(f"{tree}/{topic}")
         if paths:
             found = f"[{', '.join(_literal(lake.store.url(path)) for path in paths)}]"
-            yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true)"
+            yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
 
 
 def _cuts(swept: SealedRanges) -> dict[str, list[tuple[int, int]]]:

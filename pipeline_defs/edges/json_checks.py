@@ -32,12 +32,12 @@ def open_validator(text: str, references: tuple[tuple[str, str], ...]) -> Any:
 
 
 def find_violation(validator: Any, body: bytes) -> str | None:
-    """Says what of a document its schema does not allow; none where it allows all, and of what is no JSON."""
+    """Says what of a document its schema does not allow; none where it allows all.
+
+    What cannot be read, or is nested too deep to be, is a violation too: nothing that was not checked ever passes.
+    """
     try:
         document = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    try:
         found = [error for _, error in zip(range(SHOWN), validator.iter_errors(document), strict=False)]
     except (ValueError, RecursionError) as error:
         return f"it cannot be checked: {error}"

@@ -16,14 +16,16 @@ from uuid import UUID
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError
+from kafka.errors import AuthorizationError, KafkaError, NoError, UnknownTopicOrPartitionError, for_code
 from kafka.structs import OffsetAndMetadata
 
-from ..core.errors import BrokerUnavailable, UnknownTopic
+from ..core.errors import BrokerRefuses, BrokerUnavailable, UnknownTopic
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
+from .access import OPEN, Access
+from .kafka_knock import knock
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
 from .kafka_transactions import OpenTransaction, find_open
 
@@ -38,8 +40,9 @@ _NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 class Kafka:
     """Speaks to one Kafka cluster through one admin client, opened at first use and closed with `close()`."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0) -> None:
+    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0, access: Access = OPEN) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.access = access
         self._timeout_ms = int(timeout_seconds * 1000)
         self._admin: KafkaAdminClient | None = None
         self._lock = threading.Lock()
@@ -224,7 +227,7 @@ class Kafka:
     # ---- the connection
 
     def _describe(self, topic: str) -> tuple[str | None, list[int]]:
-        found = self._ask(topic, lambda admin: admin.describe_topics([topic]))[0]
+        found = self._ask(topic, lambda admin: _raise_forbidden(admin.describe_topics([topic])[0]))
         if found["error_code"] == UnknownTopicOrPartitionError.errno:
             raise _unknown_topic(topic, self.bootstrap_servers)
         topic_id = found.get("topic_id")
@@ -240,8 +243,17 @@ class Kafka:
                     return question(self._connected())
         except UnknownTopicOrPartitionError as error:
             raise _unknown_topic(topic, self.bootstrap_servers) from error
+        except AuthorizationError as error:
+            what = f" of topic {topic}" if topic else ""
+            raise BrokerRefuses(
+                f"the Kafka broker at {self.bootstrap_servers} does not allow us what was asked{what} over "
+                f"{self.access.properties}: {type(error).__name__}; nothing was written and nothing is lost; have it allowed, "
+                "docs/security.md names what is needed",
+                bootstrap_servers=self.bootstrap_servers,
+            ) from error
         except (KafkaError, OSError) as error:
             self.close()
+            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
             raise BrokerUnavailable(
                 f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
                 "was written and nothing is lost; start the broker (`offsetlake broker start` for the embedded one) or "
@@ -253,17 +265,28 @@ class Kafka:
     def _connected(self) -> KafkaAdminClient:
         with self._lock:
             if self._admin is None:
+                if self.access.path is not None:  # whoever logs in is told at once why not
+                    knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
                 self._admin = KafkaAdminClient(
                     bootstrap_servers=self.bootstrap_servers,
                     client_id="offsetlake",
                     request_timeout_ms=self._timeout_ms,
                     bootstrap_timeout_ms=self._timeout_ms,
+                    **self.access.kafka_python(),
                 )
             return self._admin
 
 
 def _is_retriable(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+
+
+def _raise_forbidden(description: Any) -> Any:
+    """Raises where the broker does not let us see a topic; it says so in its answer, other than of what it does not do."""
+    error = for_code(description["error_code"])
+    if issubclass(error, AuthorizationError):
+        raise error
+    return description
 
 
 def _unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:

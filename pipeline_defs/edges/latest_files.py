@@ -16,15 +16,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..core.errors import LatestOutdated
+from ..core.errors import BrokenManifest
 from ..core.latest import BucketFacts
 from .footer import add_note, hide
 from .lake import Lake
+from .latest_columns import COLUMNS
+from .parquet import is_equal
 from .swapping import Seen, read_versions, see, swap
 
 TREE = "latest"
 FACTS = "offsetlake.latest"
-COLUMNS = ("generation", "partition", "offset", "timestamp", "key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,16 @@ def bucket_path(topic: str, bucket: int) -> str:
 
 
 def read_facts(path: Path, where: str) -> BucketFacts:
-    """Reads what a bucket's file says of itself; raises `BrokenManifest` where it says nothing."""
-    found: Mapping[bytes, bytes] = pq.read_metadata(path).metadata or {}
+    """Reads what a bucket's file says of itself; raises `BrokenManifest` where it says nothing, or is damaged."""
+    try:
+        found: Mapping[bytes, bytes] = pq.read_metadata(path).metadata or {}
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:  # OSError: the footer is no Thrift
+        raise BrokenManifest(
+            f"{where} is no Parquet file: {str(error).splitlines()[0]}; nothing was written; delete it, and the next update "
+            "makes it from the decoded ranges"
+        ) from error
     return BucketFacts.from_json(found.get(FACTS.encode()), where)
 
 
@@ -147,7 +156,7 @@ def differences(present: Present, staged: StagedBucket) -> list[str]:
             )
     if not found and present.rows is not None and staged.rows is not None:
         before, after = (pq.read_table(path, columns=[*COLUMNS]) for path in (present.rows, staged.rows))
-        if before.schema.equals(after.schema) and not before.equals(after):
+        if before.schema.equals(after.schema) and not is_equal(before, after):
             found.append("keys or values are not those of the records that they stand for")
     return found
 
@@ -157,25 +166,3 @@ def _places(path: Path | None) -> set[tuple[int, int, int]]:
         return set()
     table = pq.read_table(path, columns=["generation", "partition", "offset"])
     return set(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def common_schema(topic: str, paths: list[Path]) -> pa.Schema:
-    """Finds columns that hold the rows of all these files; raises `LatestOutdated` where there are none.
-
-    Keys must be of one type, or they would not be in one bucket. Values may have more fields, or wider ones.
-    """
-    schemas = [pa.schema([pq.read_schema(path).field(name) for name in COLUMNS]) for path in paths]
-    keys = {str(schema.field("key").type) for schema in schemas}
-    values = {str(schema.field("value").type) for schema in schemas}
-    reason = f"keys are of types {' and '.join(sorted(keys))}" if len(keys) > 1 else ""
-    if len(values) > 1 and any(not pa.types.is_struct(schema.field("value").type) for schema in schemas):
-        reason = f"values are of types {' and '.join(sorted(values))}"
-    if not reason:
-        try:
-            return pa.unify_schemas([schema.remove_metadata() for schema in schemas], promote_options="permissive")
-        except pa.ArrowException as error:
-            reason = str(error).splitlines()[0]
-    raise LatestOutdated(
-        f"the decoded ranges of {topic} and latest/{topic} do not go together: {reason}; nothing was written; decode all "
-        f"ranges again as defs.yaml says now, then `offsetlake latest {topic} --full`"
-    )

@@ -12,6 +12,8 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from .access import OPEN, Access
+
 Sent = tuple[int, int, int]
 """Kafka partition, offset, timestamp in ms."""
 
@@ -19,18 +21,21 @@ Sent = tuple[int, int, int]
 class Operations:
     """Does to the topics of one cluster what their owners do: deletes, alters and fills them."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, access: Access = OPEN) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self._entry = access.kafka_python()
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
         """Opens an admin client for a while."""
-        with KafkaAdminClient(bootstrap_servers=self.bootstrap_servers) as admin:
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **self._entry) as admin:
             yield admin
 
     def producer(self, **config: Any) -> KafkaProducer:
         """Opens a producer that is acknowledged by all replicas."""
-        return KafkaProducer(bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **config)
+        return KafkaProducer(
+            bootstrap_servers=self.bootstrap_servers, acks="all", linger_ms=20, **self._entry, **config
+        )
 
     def delete_topic(self, topic: str) -> None:
         """Deletes a topic and all its records."""
@@ -63,7 +68,10 @@ class Operations:
         """Reads the offsets of all records that a plain consumer gets of a Kafka partition now."""
         place = TopicPartition(topic, partition)
         with KafkaConsumer(
-            bootstrap_servers=self.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+            bootstrap_servers=self.bootstrap_servers,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            **self._entry,
         ) as consumer:
             consumer.assign([place])
             consumer.seek_to_beginning(place)

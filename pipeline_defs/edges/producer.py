@@ -18,9 +18,12 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from ..core.errors import BadSetting, BrokerUnavailable, Refused
+from .access import OPEN, Access
+from .kafka_knock import knock
 
 PROGRESS_EVERY = 5_000
 RECORDS_PER_TRANSACTION = 1_000
+BOOTSTRAP_SECONDS = 20.0
 ABORT_SECONDS = 30.0  # for a broker that does not answer; it then aborts by itself, after the transaction's time-out
 Acks = Literal["0", "1", "all"]
 
@@ -143,6 +146,7 @@ def produce(
     records: Iterable[Record],
     progress: Callable[[int], None] = lambda count: None,
     guarantees: Guarantees = Guarantees(),
+    access: Access = OPEN,
 ) -> int:
     """Produces records and returns how many were acknowledged: all of them, else it raises and says how many were not.
 
@@ -150,13 +154,16 @@ def produce(
     how many were sent. Raises `BrokerUnavailable`, and what reading the records raises.
     """
     tally = _Tally(topic, progress)
+    if access.path is not None:  # whoever logs in is told at once why not
+        knock(bootstrap_servers, access, BOOTSTRAP_SECONDS)
     try:
         producer = KafkaProducer(
             bootstrap_servers=bootstrap_servers,
             linger_ms=50,
             batch_size=256 * 1024,
             compression_type="lz4",
-            bootstrap_timeout_ms=20_000,
+            bootstrap_timeout_ms=int(BOOTSTRAP_SECONDS * 1000),
+            **access.kafka_python(),
             **guarantees.config(),
         )
         if guarantees.transactional_id is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
+from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.errors import BadSetting, RegistryUnavailable, UnknownSubject
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 NOT_FOUND = 404
+NOT_LET_IN = {401, 403}
 TIMEOUT_SECONDS = 10
+DO = "see whether it runs and `registry` in defs.yaml names it"
 RETRIES, RETRY_WAIT_MS = 2, 300
 
 
@@ -36,21 +39,27 @@ class Registered:
 
 
 @cache
-def connect(url: str) -> Registry:
+def connect(url: str, login: RegistryLogin = ANYBODY) -> Registry:
     """Is the registry at `url`; one for the life of the process, with all that was read of it. Raises `BadSetting`."""
-    return Registry(url)
+    return Registry(url, login)
 
 
 class Registry:
     """Is one registry."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, login: RegistryLogin = ANYBODY) -> None:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         self.url = url
         settings = {"timeout": TIMEOUT_SECONDS, "max.retries": RETRIES, "retries.wait.ms": RETRY_WAIT_MS}
+        entry = {"basic.auth.user.info": login.user, "ssl.ca.location": login.authority}
         try:
-            self._client = SchemaRegistryClient({"url": url, **settings})
+            self._client = SchemaRegistryClient({"url": url, **settings, **{k: v for k, v in entry.items() if v}})
+        except OSError as error:
+            raise BadSetting(
+                f"schema.registry.ssl.ca.location {login.authority} cannot be used: {error.strerror or error}, expected a file "
+                "of certificates in PEM; nothing was decoded; correct the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            ) from None
         except ValueError as error:
             raise BadSetting(
                 f"registry {url!r} is no address of a Schema Registry, expected such as http://localhost:8081: {error}; "
@@ -101,15 +110,16 @@ class Registry:
         except SchemaRegistryError as error:
             if error.http_status_code == NOT_FOUND:
                 return None
-            reason = f"answers {error}"
-            raise self._unavailable(reason) from error
+            if error.http_status_code in NOT_LET_IN:
+                do = "name schema.registry.basic.auth.user.info in the file of OFFSETLAKE_KAFKA_PROPERTIES"
+                raise self._unavailable(f"does not let us in ({error})", do) from error
+            raise self._unavailable(f"answers {error}") from error
         except (httpx2.TransportError, OSError) as error:
             reason = f"does not answer, within {RETRIES + 1} tries of {TIMEOUT_SECONDS} seconds: {error}"
             raise self._unavailable(reason) from error
 
-    def _unavailable(self, reason: str) -> RegistryUnavailable:
+    def _unavailable(self, reason: str, do: str = DO) -> RegistryUnavailable:
         return RegistryUnavailable(
-            f"registry {self.url} {reason}; nothing was decoded; see whether it runs and `registry` in defs.yaml names it, and "
-            "decode again",
+            f"registry {self.url} {reason}; nothing was decoded; {do}, and decode again",
             registry=self.url,
         )

@@ -42,12 +42,12 @@ class Seals:
         return [seal for seal in self.read(topic) if files.get(sealed_path(seal)) == seal.file.bytes]
 
     def read_holders(self, topic: str) -> Holders:
-        """Reads which published sealed file has the rows of each original that was ever sealed, by range and revision."""
+        """Reads which published sealed files have the rows of each original that was ever sealed, by range and revision."""
         return find_holders(self.read_published(topic))
 
-    def holder(self, topic: str, offsets: OffsetRange, revision: int, holders: Holders) -> Seal:
-        """Is the sealed file that has the rows of a swept original; raises `SealedFileGone` where none has."""
-        if (offsets, revision) not in holders:
+    def holders(self, topic: str, offsets: OffsetRange, revision: int, known: Holders) -> tuple[Seal, ...]:
+        """Are the sealed files that have the rows of a swept original; raises `SealedFileGone` where there is none."""
+        if (offsets, revision) not in known:
             url = self._lake.store.url
             raise SealedFileGone(
                 f"the original of range {offsets.text(topic)} was swept, and no sealed file has its rows any more; restore "
@@ -55,15 +55,25 @@ class Seals:
                 f"{url(range_path('swept', topic, offsets))}.{revision:03d}.json, and the range is landed again",
                 topic=topic,
             )
-        return holders[offsets, revision]
+        return known[offsets, revision]
+
+    def why_changed(self, seal: Seal) -> str | None:
+        """Says what a sealed file has instead of what its seal says; none where it is what was sealed."""
+        with self._lake.local_copy(sealed_path(seal)) as path:
+            found = digest(path) if path.exists() else None
+        if found == seal.file.sha256:
+            return None
+        return (
+            f"the sealed file {self._lake.store.url(sealed_path(seal))} has sha256 {found}, expected {seal.file.sha256}"
+        )
 
     def standing_path(self, manifest: Manifest) -> str:
         """Is where the rows of a landed range are to be read now: in a file of its own, or, swept, in a sealed one."""
         own = self._lake.own_path(manifest)
         if own is not None:
             return own
-        topic, holders = manifest.topic, self.read_holders(manifest.topic)
-        return sealed_path(self.holder(topic, manifest.offsets, manifest.revision, holders))
+        topic, known = manifest.topic, self.read_holders(manifest.topic)
+        return sealed_path(self.holders(topic, manifest.offsets, manifest.revision, known)[0])
 
     def is_published(self, seal: Seal) -> bool:
         """Says whether the seal's file stands under its final name."""
@@ -109,6 +119,11 @@ class Seals:
                 )
             self._read[path] = seal
         return self._read[path]
+
+
+def deletion_guard(topic: str) -> str:
+    """Is what to lock while a sealed file is deleted, or what only a sealed file has then, and while that is decided."""
+    return f"seals/{topic}"
 
 
 def sealed_path(seal: Seal) -> str:

@@ -7,15 +7,19 @@ decides what is landed.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ScanFailed
 from ..core.scans import Scan
+from .access import OPEN, Access
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
 
 RAW_COLUMNS: Mapping[str, str] = {
     "topic": "Kafka topic name",
@@ -117,12 +121,15 @@ def scan_session(session: SparkSession) -> SparkSession:
     return own
 
 
-def kafka_options(bootstrap_servers: str, topic: str, scan: Scan, isolation_level: str) -> dict[str, str]:
+def kafka_options(
+    bootstrap_servers: str, topic: str, scan: Scan, isolation_level: str, access: Access = OPEN
+) -> dict[str, str]:
     """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss."""
     starts = {str(partition): start for partition, (start, _) in scan.bounds.items()}
     ends = {str(partition): end for partition, (_, end) in scan.bounds.items()}
     return {
         **KAFKA_OPTIONS,
+        **access.spark(),
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": isolation_level,
         "assign": json.dumps({topic: sorted(scan.bounds)}),
@@ -137,8 +144,9 @@ def kafka_options(bootstrap_servers: str, topic: str, scan: Scan, isolation_leve
 class Spark:
     """Stages scans with one session, which is started at the first scan and shared by all of a run."""
 
-    def __init__(self, session: Callable[[], SparkSession], bootstrap_servers: str) -> None:
+    def __init__(self, session: Callable[[], SparkSession], bootstrap_servers: str, access: Access = OPEN) -> None:
         self._session = session
+        self._access = access
         self._bootstrap_servers = bootstrap_servers
 
     @property
@@ -152,7 +160,7 @@ class Spark:
         from pyspark.errors import PySparkException
 
         session = scan_session(self._session())
-        options = kafka_options(self._bootstrap_servers, topic, scan, isolation_level)
+        options = kafka_options(self._bootstrap_servers, topic, scan, isolation_level, self._access)
         generation = scan.ranges[0].generation
         try:
             rows = raw_columns(session.read.format("kafka").options(**options).load(), generation)

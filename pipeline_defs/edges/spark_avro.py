@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core.avro import END, MARK, VALUE, enclose, inline_references, record_name
+from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded
 from .schema_registry import Registered, connect
@@ -27,7 +28,7 @@ OPTIONS: Mapping[str, str] = {
 }
 
 
-def decode_avro(rows: DataFrame, column: str, side: Side) -> Decoded:
+def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
     """Decodes Avro: of Confluent's wire format where `side` has a registry, else plain, written with `side.schema`.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
@@ -36,7 +37,7 @@ def decode_avro(rows: DataFrame, column: str, side: Side) -> Decoded:
 
     limit_lengths(rows.sparkSession)
     if side.registry:
-        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
+        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     reader = check_schema(rows.sparkSession, side.schema or "", f"the avro schema of the {column}")
     broken = f.lit(
         "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
 from ..core.errors import ScanFailed
 from .decoded import Decoded
@@ -37,17 +38,17 @@ RAW_SCHEMA = (
 )
 OUTCOME = "_"  # the column of what keys and values decode to
 IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
-Decoder = Callable[["DataFrame", str, Side], Decoded]
+Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
 
-def decode_none(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
+def decode_none(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     """Leaves bytes as they are."""
     from pyspark.sql import functions as f
 
     return Decoded(_outcome(f.col(column)))
 
 
-def decode_string(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
+def decode_string(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     """Reads UTF-8; other bytes are an error, never replacement characters."""
     from pyspark.sql import functions as f
 
@@ -69,7 +70,7 @@ def _outcome(value: Column, error_class: Column | None = None, error: Column | N
     )
 
 
-def _decode_json(rows: DataFrame, column: str, side: Side) -> Decoded:  # noqa: ARG001
+def _decode_json(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     from pyspark.sql import functions as f
 
     return Decoded(decode_json(f.col(column), side.schema or ""))
@@ -88,11 +89,12 @@ DECODERS: Mapping[Format, Decoder] = {
 class SparkDecoder:
     """Decodes landed files of one topic with one session."""
 
-    def __init__(self, session: SparkSession, decode: Decode) -> None:
+    def __init__(self, session: SparkSession, decode: Decode, login: RegistryLogin = ANYBODY) -> None:
         self._session = session.newSession()
         for name, value in DECODE_CONF.items():
             self._session.conf.set(name, value)
         self._decode = decode
+        self._login = login
 
     @property
     def writer(self) -> str:
@@ -110,7 +112,7 @@ class SparkDecoder:
         schemas: dict[str, str] = {}
         sides = {}
         for name, side in (("key", self._decode.key), ("value", self._decode.value)):
-            decoded = DECODERS[side.format](rows, name, side)
+            decoded = DECODERS[side.format](rows, name, side, self._login)
             schemas |= {f"{name}:{what}": schema for what, schema in decoded.schemas.items()}
             sides[name] = decoded.column.alias(name)
         # Spark moves filters below what they filter by, and would decode each record once for the filter and once more for
@@ -152,7 +154,15 @@ class SparkDecoder:
         self._write(bad.select(*columns), folder, len(files))
 
     def _read(self, files: Sequence[Path]) -> DataFrame:
-        return self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
+        except PySparkException as error:  # one is not there any more
+            raise ScanFailed(
+                f"Spark could not read {len(files)} landed files: {first_cause(error)}; nothing became visible; the ranges "
+                "that are landed still are decoded at the next try"
+            ) from error
 
     def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
         from py4j.protocol import Py4JError

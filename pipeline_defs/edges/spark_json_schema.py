@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from ..core.errors import UnusableSchema
 from ..core.json_schema import columns_of, find_clashes
@@ -22,7 +23,7 @@ KIND = "JSON"
 Checked = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def decode_json_schema(rows: DataFrame, column: str, side: Side) -> Decoded:
+def decode_json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
     """Decodes JSON of a JSON Schema: of Confluent's wire format where `side` has a registry, else plain.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
@@ -30,7 +31,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side) -> Decoded:
     from pyspark.sql import functions as f
 
     if side.registry:
-        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
+        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     raw = f.col(column)
     reader = _check(side.schema or "", {}, f"the JSON schema of the {column}")
     violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})

@@ -23,6 +23,7 @@ from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 PLACE = ("generation", "partition", "offset")
 OPTIONS: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.column.statistics.enabled#key": "true"}  # sorted by key
@@ -92,9 +93,15 @@ class SparkLatest:
             rows = self._without_changed(inputs, self._read(standing, schema), schema, counts)
         else:
             rows = self._read([*standing, *inputs.fresh], schema).where(counts)
-        # its partitioning is pmod of the same hash: where tasks divide buckets, a bucket is in one task
-        rows = rows.repartition(self._tasks(buckets, [*standing, *inputs.fresh]), "key")
-        newest = Window.partitionBy("key").orderBy(*(f.col(name).desc() for name in PLACE))
+        tasks = self._tasks(buckets, [*standing, *inputs.fresh])
+        if _has_fractions(rows.schema["key"]):
+            # a window looks at them with NaN and zero in one form each, and would shuffle what is spread by key once more;
+            # spread by bucket it does not, but buckets are then spread over tasks by chance
+            rows, by = rows.withColumn("bucket", bucket).repartition(tasks, "bucket"), ["bucket", "key"]
+        else:
+            # its partitioning is pmod of the same hash: where tasks divide buckets, a bucket is in one task
+            rows, by = rows.repartition(tasks, "key"), ["key"]
+        newest = Window.partitionBy(*by).orderBy(*(f.col(name).desc() for name in PLACE))
         best = rows.withColumn("nth", f.row_number().over(newest)).where("nth = 1").drop("nth")
         return best.withColumns({"bucket": bucket, "dead": f.col("value").isNull()})
 
@@ -119,10 +126,15 @@ class SparkLatest:
     def _read(self, files: Sequence[Path], schema: Any) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        columns = from_arrow_schema(schema)
+        columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         if not files:
             return self._session.createDataFrame([], columns)
         return self._session.read.schema(columns).parquet(*map(str, files))
+
+
+def _has_fractions(key: StructField) -> bool:
+    """Says whether a key may be, or contain, a DOUBLE or FLOAT; of one with a field of that name, too, which does no harm."""
+    return any(f'"{name}"' in key.dataType.json() for name in ("double", "float"))
 
 
 def _lies_in(ranges: Collection[OffsetRange]) -> Column:

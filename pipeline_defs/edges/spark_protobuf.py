@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 KIND = "PROTOBUF"
 
 
-def decode_protobuf(rows: DataFrame, column: str, side: Side) -> Decoded:
+def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
     """Decodes Protobuf: of Confluent's wire format where `side` has a registry, else messages of `side.schema` as they are.
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
@@ -30,7 +31,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side) -> Decoded:
     from pyspark.sql import functions as f
 
     if side.registry:
-        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry)))
+        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the protobuf schema of the {column}"
     file = compile_proto(side.schema or "", {}, what)
     raw, nothing = f.col(column), f.lit(None).cast("string")

@@ -63,10 +63,12 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
     """Looks up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
     from pyspark.sql import functions as f
 
-    head = f.when(f.length(column) >= HEAD, f.substring(column, 1, HEAD))
+    head = f.when(
+        is_framed(f.col(column)), f.substring(column, 1, HEAD)
+    )  # what is of another format counts once, as null
     counted = rows.groupBy("topic", head.alias("head")).count()
-    found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS).collect()
-    ids = {int.from_bytes(row.head[1:]) for row in found if row.head is not None and row.head[0] == 0}
+    found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS + 1).collect()
+    ids = {int.from_bytes(row.head[1:]) for row in found if row.head is not None}
     schemas = {schema_id: registry.read_schema(schema_id) for schema_id in sorted(ids) if schema_id < 1 << 31}
     writers = {schema_id: schema for schema_id, schema in schemas.items() if schema is not None}
     return Wire(registry, found[0].topic if found else "", column, writers, frozenset(schemas.keys() - writers.keys()))

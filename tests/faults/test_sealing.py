@@ -331,7 +331,7 @@ def test_a_sealed_file_that_was_changed_is_found(world: World) -> None:
     assert check_sealed(world.name, world.edges.lake).passed, "the control"
     content = path.read_bytes()
     path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    assert "its seal says sha256" in check_sealed(world.name, world.edges.lake).violations[0]
+    assert "has sha256" in check_sealed(world.name, world.edges.lake).violations[0]
     path.unlink()
     assert check_sealed(world.name, world.edges.lake).passed
     assert view(world) == sent(world)

@@ -21,16 +21,20 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided
 from pipeline_defs.core.errors import BadSetting, RegistryUnavailable, UnknownSubject, UnusableSchema
 from pipeline_defs.decoding import decode as decode_ranges
+from pipeline_defs.edges.access import read_access
 from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
+from pipeline_defs.edges.schema_registry import connect
 from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, RAW_SCHEMA, SparkDecoder
 from pipeline_defs.edges.spark_wire import head_of
 from tests.conftest import JARS
-from tests.support.registry import RunningRegistry, running_registry
+from tests.support.registry import RunningRegistry, guarded, running_registry
+from tests.support.secured import Authority, write_properties
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -71,12 +75,18 @@ class Outcomes:
         return [row.schema_id for row in self.rows]
 
 
-def decode(spark: SparkSession, records: Sequence[bytes | None], side: Side, topic: str = "orders") -> Outcomes:
+def decode(
+    spark: SparkSession,
+    records: Sequence[bytes | None],
+    side: Side,
+    topic: str = "orders",
+    login: RegistryLogin = ANYBODY,
+) -> Outcomes:
     session = spark.newSession()
     for name, setting in DECODE_CONF.items():
         session.conf.set(name, setting)
     rows = session.createDataFrame([(topic, 0, at, None, value) for at, value in enumerate(records)], RAW)
-    decoded = DECODERS[side.format](rows, "value", side)
+    decoded = DECODERS[side.format](rows, "value", side, login)
     frame = rows.select("offset", decoded.column.alias("v"))
     rows = frame.select("offset", "v.*").orderBy("offset").collect()
     return Outcomes(rows, decoded.schemas, frame.schema["v"].dataType["value"].dataType.simpleString())
@@ -417,6 +427,42 @@ def test_a_subject_can_be_that_of_the_record(spark: SparkSession, registry: Runn
     assert outcomes.values == [{"id": 7}]
 
 
+def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
+    spark: SparkSession, registry: RunningRegistry, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real registry behind TLS and Basic; the controls are nobody, a wrong password, and nobody's authority."""
+    known = registry.register(f"{topic}-value", json.dumps(ORDER))
+    records = [avro(ORDER, {"id": 1, "note": None}, known)]
+    authority, user = Authority("registry"), "reader:hush-4711:x"
+    (tmp_path / "ca.pem").write_text(authority.certificate)
+    (tmp_path / "server.pem").write_text("".join(authority.issue("server", ["127.0.0.1"])))
+
+    def login(**changes: str) -> RegistryLogin:
+        keys = {"basic.auth.user.info": user, "ssl.ca.location": str(tmp_path / "ca.pem")} | changes
+        named = {f"schema.registry.{key}": value for key, value in keys.items() if value}
+        path = write_properties(tmp_path / f"{uuid.uuid4().hex}.properties", named)
+        return read_access(path).properties.registry
+
+    with guarded(registry, user, tmp_path / "server.pem") as url, caplog.at_level("DEBUG"):
+        side = Side(Format.AVRO, registry=url)
+        assert decode(spark, records, side, topic, login()).values == [{"id": 1, "note": None}]
+        assert connect(url, login()).read_schema(known) is not None
+        for changes, expected in [
+            (
+                {"basic.auth.user.info": ""},
+                r"does not let us in \(.*401.*basic.auth.user.info in the file of OFFSETLAKE_KAFKA",
+            ),
+            ({"basic.auth.user.info": "reader:hush-no"}, r"does not let us in \(.*401"),
+            ({"ssl.ca.location": ""}, "CERTIFICATE_VERIFY_FAILED"),
+        ]:
+            with pytest.raises(RegistryUnavailable, match=expected) as caught:
+                connect(url, login(**changes)).read_schema(known)
+            assert "hush" not in str(caught.value)
+        with pytest.raises(BadSetting, match=r"schema.registry.ssl.ca.location /nowhere cannot be used: No such file"):
+            connect(url, login(**{"ssl.ca.location": "/nowhere"}))
+    assert "hush" not in caplog.text
+
+
 def test_a_registry_that_does_not_answer_is_one_error(spark: SparkSession, registry: RunningRegistry) -> None:
     """No record is set aside for it. The control is every other test."""
     nobody = "http://127.0.0.1:9"
@@ -561,10 +607,12 @@ def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) 
     }
     full = {"id": 1, "name": None, "tags": ["a"], "by": {"k": 1.5}, "free": {"a": [1]}, "inner": {"x": True}}
     bad = [b'{"id": -1}', b"{}", b"{", b"\xff", b'{"id": 1} 2', b'{"id": 1000000000000000000000}', b"null"]
+    bad += [b'{"id": NaN, "name": 5}', '{"id": "x"}'.encode("utf-16")]  # what Python would take for JSON, and check
     records = [json.dumps(full).encode(), None, *bad, b'{"id": 2, "more": 3}']
     outcomes = decode(spark, records, Side(Format.JSON_SCHEMA, schema=json.dumps(schema)))
     violated, malformed = "schema_violated", "json_malformed"
     wrong = [violated, violated, malformed, "not_utf8", malformed, "json_mismatch", violated]
+    wrong += [malformed, "not_utf8"]
     assert outcomes.classes == [None, None, *wrong, None]
     nothing = dict.fromkeys(["name", "tags", "by", "free", "inner"])
     assert outcomes.values == [full | {"free": '{"a":[1]}'}, None, *[None] * len(bad), {"id": 2} | nothing]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
+from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.decoding import Budget, Decided
+from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict
+from pipeline_defs.decoding import decode
+from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.decodings import dead_letters_path
+from pipeline_defs.edges.footer import _read, _Walk
+from pipeline_defs.edges.spark_decoding import SparkDecoder
 from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 
@@ -26,6 +40,7 @@ def record(number: int) -> dict[str, object]:
 
 POISON = {
     b"\xff\xfe": "not_utf8",
+    b'{"id": 1, "name": "\xff"}': "not_utf8",
     b"": "json_malformed",
     b'{"id": 1': "json_malformed",
     b'{"id": 1}{"id": 2}': "json_malformed",
@@ -147,3 +162,109 @@ def test_when_kafka_has_nothing_any_more_the_same_is_decoded_again(world: World)
     assert {offsets: each and each.digest for offsets, each in afresh.items()} == {
         offsets: each and each.digest for offsets, each in first.items()
     }
+
+
+class BadSpark(SparkDecoder):
+    """Loses the dead letters of a job, or lists encodings as another JVM might."""
+
+    def __init__(self, session: SparkSession, decode: Decode, fault: str) -> None:
+        super().__init__(session, decode)
+        self._fault = fault
+
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+        super().stage_decoded(files, decided, folder)
+        if self._fault == "shuffles encodings":
+            for path in folder.glob("*.parquet"):
+                reverse_encodings(path)
+
+    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+        if self._fault == "loses dead letters":
+            folder.mkdir()
+        else:
+            super().stage_dead_letters(files, decided, folder)
+
+
+def reverse_encodings(path: Path) -> None:
+    """Lists the encodings of each column chunk the other way round, as a JVM may that hashes them otherwise."""
+    with path.open("r+b") as file:
+        start, footer = _read(file, path)
+        reversed_footer = bytearray(footer)
+        for begin, end in _Walk(footer).encodings():
+            reversed_footer[begin:end] = bytes(sorted(footer[begin:end], reverse=True))
+        assert reversed_footer != footer, "some column has two"
+        file.seek(start)
+        file.write(reversed_footer)
+
+
+def decode_with(world: World, spark: SparkSession, fault: str, *, redo: bool = False) -> list[DecodeVerdict]:
+    """Decodes all that is landed with a decoder that has a fault."""
+    assert world.topic.decode is not None
+    decoder = BadSpark(spark, world.topic.decode, fault)
+    tools = world.edges.decode_tools(world.topic.decode, LazyPySparkResource(spark_config=world.edges.spark_conf()))
+    keys = [offsets.key for offsets in world.coverage.log.ranges]
+    attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
+    return list(decode(world.name, keys, attempt, dataclasses.replace(tools, decoder=lambda: decoder)))
+
+
+def test_what_is_not_what_was_landed_does_not_become_visible(world: World, spark: SparkSession) -> None:
+    """[R-67] A row in neither file, and a landed file that has been changed: each fails by name, and shows nothing."""
+    configure(world)
+    world.create_topic(1)
+    world.send({**record(n), "partition": 0} for n in range(99))
+    world.send([{"partition": 0, "key": b"k", "value": b"poison"}])
+    world.plan_and_land()
+    (lost,) = decode_with(world, spark, "loses dead letters")
+    assert lost.outcome is Decided.FAILED
+    assert "99 decoded rows + 0 dead letters are not its 100 landed rows, each once" in lost.violations[0]
+    (landed,) = (world.lake_folder / "data").rglob("*.parquet")
+    right = landed.read_bytes()
+    rows = pq.read_table(landed)
+    landed.unlink()
+    pq.write_table(rows, landed, compression="none")  # the same rows: only the digest tells
+    (torn,) = world.decode()
+    assert torn.outcome is Decided.FAILED
+    assert "the landed file does not have the digest" in torn.violations[0]
+    assert world.query("decoded", '"offset"') == world.query("dead_letters", '"offset"') == []
+    landed.write_bytes(right)
+    assert [verdict.outcome for verdict in world.decode()] == [Decided.DECODED], "the control"
+
+
+def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, spark: SparkSession) -> None:
+    """[R-71] A footer that lists encodings in another order is made the one that it was."""
+    configure(world)
+    world.create_topic(1)
+    world.send({**record(n), "partition": 0} for n in range(100))
+    world.plan_and_land()
+    (first,) = world.decode()
+    (again,) = decode_with(world, spark, "shuffles encodings", redo=True)
+    assert again.outcome is Decided.UNCHANGED
+    for tree in ("decoded", "decodings"):
+        (world.lake_folder / tree).rename(world.lake_folder / f"lost-{tree}")
+    (afresh,) = decode_with(world, spark, "shuffles encodings")
+    assert first.decoding is not None and afresh.decoding is not None
+    assert afresh.decoding.digest == first.decoding.digest
+
+
+def test_a_range_that_is_landed_anew_is_decoded_anew(world: World) -> None:
+    """[R-69] [R-70] Not by a redo: what was decoded from another landed file is due."""
+    configure(world)
+    world.create_topic(1)
+    world.send({**record(n), "partition": 0} for n in range(50))
+    producer = world.producer(transactional_id=world.name)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(world.name, partition=0, key=b"k", value=b'{"id": 50}')
+    producer.flush()
+    producer.abort_transaction()
+    producer.close()
+    world.with_policy(isolation_level="read_uncommitted")
+    world.wait_until(lambda: world.watermarks(0).end == 52)  # the marker behind what was aborted
+    world.plan_and_land()
+    (before,) = world.decode()
+    assert before.decoding is not None and before.decoding.rows == 51
+    world.with_policy(isolation_level="read_committed")
+    (replaced,) = world.land([before.offsets.key], redo=True, on_change="replace")
+    assert replaced.manifest is not None and replaced.manifest.rows == 50, "the fault"
+    assert [verdict.outcome for verdict in world.decode([before.offsets.key])] == [Decided.REPLACED]
+    assert len(world.query("decoded", '"offset"')) == 50
+    assert [v.outcome for v in world.decode([before.offsets.key])] == [Decided.ALREADY_DECODED], "the control"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import LatestOutdated
+from pipeline_defs.core.errors import BrokenManifest, LatestOutdated
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.drills.children import stopped_at
@@ -68,12 +70,14 @@ class State:
         self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
         self.config = Latest(buckets)
 
-    def update(self, *, full: bool = False, on_step: StepWatcher = no_step) -> Updated:
+    def tools(self, on_step: StepWatcher = no_step) -> LatestTools:
         lake = Lake(str(self.topic.lake.store.local_root))  # as another process, which has read nothing yet
         now = lambda: time.time_ns() // 1_000_000  # noqa: E731
-        tools = LatestTools(Decodings(lake), LatestFiles(lake), lambda: self.spark, now, on_step)
+        return LatestTools(Decodings(lake), LatestFiles(lake), lambda: self.spark, now, on_step)
+
+    def update(self, *, full: bool = False, on_step: StepWatcher = no_step) -> Updated:
         attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
-        return update(self.topic.name, self.config, attempt, tools, full=full)
+        return update(self.topic.name, self.config, attempt, self.tools(on_step), full=full)
 
     def assert_right(self) -> None:
         assert self.topic.shown() == self.topic.recomputed()
@@ -164,6 +168,71 @@ def test_a_range_whose_file_is_exchanged_while_it_is_read_is_read_again(tmp_path
     state.assert_right()
     assert [row[4] for row in state.topic.shown()] == ["b"]
 
+    def spark() -> SparkLatest:
+        state.topic.put(RANGE, {2: ("c", {"n": 3})}, 2)
+        return state.spark
+
+    bucket = next(iter(LatestFiles(state.topic.lake).read_facts(state.topic.name)))
+    check = dataclasses.replace(state.tools(), spark=spark)
+    found = check_bucket(state.topic.name, state.config, bucket, Attempt("check", "no-run", "test"), check)
+    assert found.violations == (
+        f"1 ranges of bucket {bucket} were decoded again since: update latest/{state.topic.name}, then check",
+    ), "not that its records are wrong"
+
+
+def test_a_full_update_takes_away_what_is_decoded_no_more_and_a_damaged_file_is_named(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Where no row is left anywhere the columns are those that stand."""
+    state = State(str(tmp_path / "lake"), spark)
+    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
+    state.update()
+    for tree in ("decodings", "decoded"):
+        shutil.rmtree(tmp_path / "lake" / tree)
+    state.topic.put(RANGE, {})
+    assert len(state.topic.shown()) == 9
+    assert state.update(full=True).exchanged.keys() == set(range(BUCKETS))
+    assert state.topic.shown() == []
+    damaged = tmp_path / "lake" / bucket_path(state.topic.name, 0)
+    damaged.write_bytes(b"cut off")
+    for full in (False, True):
+        with pytest.raises(
+            BrokenManifest, match=r"b0000\.parquet is no Parquet file: .*; delete it, and the next update"
+        ):
+            state.update(full=full)
+    damaged.unlink()
+    assert state.update().exchanged.keys() == {0}
+    assert state.topic.shown() == []
+
+
+def test_a_range_that_is_decoded_again_and_not_seen_yet_counts_as_what_can_be_read_of_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """A decoding died between two steps: nothing goes, no row of before stays, and no new field is lost when it is seen."""
+    state = State(str(tmp_path / "lake"), spark)
+    state.topic.put(RANGE, {0: ("a", {"n": 0}), 1: ("b", {"n": 1})})
+    state.topic.put(LATER, {20: ("c", {"n": 20})})
+    state.update()
+    other = OffsetRange(0, 1, 0, 20)
+    state.topic.put(other, {0: ("a", {"n": 100}), 1: ("d", {"n": 101})})
+    state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
+    state.topic.put(RANGE, {1: ("b", {"n": 1, "more": "x"})}, 1)  # `a` has lost its winner
+    held = [
+        state.topic.put(LATER, {20: ("c", {"n": 20, "more": "y"})}, 1, publish=False),
+        state.topic.put(other, {1: ("d", {"n": 201, "more": "z"})}, 1, publish=False),
+    ]
+    state.update()
+    state.assert_right()
+    assert [row[4] for row in state.topic.shown()] == ["b", "c", "a", "d"], "the fault: it is not seen yet"
+    assert state.update() == Updated(), "there is nothing more to do"
+    state.update(full=True)
+    state.assert_right()
+    for decoding in held:
+        assert Decodings(state.topic.lake).publish(decoding)
+    state.update()
+    state.assert_right()
+    assert [row[5]["more"] for row in state.topic.shown()] == ["x", "y", "z"], "`a` is gone"
+
 
 def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
     tmp_path: Path, spark: SparkSession
@@ -188,6 +257,23 @@ def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
     with pytest.raises(LatestOutdated, match="keys are of types binary and string"):
         state.update()
     assert state.topic.shown() == before
+
+
+def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path, spark: SparkSession) -> None:
+    """Spark takes all NaN and both zeros for one key each, and would shuffle rows once more for it: still a file per bucket."""
+    state = State(str(tmp_path / "lake"), spark, pa.struct([("x", pa.list_(pa.float64()))]), SEVERAL)
+    state.spark._session.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    state.topic.value_type = pa.struct([("at", pa.timestamp("us"))])
+    at = datetime(2013, 1, 1)  # noqa: DTZ001
+    state.topic.put(RANGE, {n: ({"x": [n / 2]}, {"at": at}) for n in range(20)})
+    state.update()
+    later = [-0.0, float("nan"), float("nan"), 1.0]
+    state.topic.put(LATER, {n: ({"x": [x]}, {"at": at + timedelta(days=n)}) for n, x in enumerate(later, 20)})
+    state.update()
+    shown = state.topic.shown()
+    assert repr(shown) == repr(state.topic.recomputed()), "NaN is not equal to itself"
+    assert [row[2] for row in shown] == [1, *range(3, 21), 22, 23]
+    assert shown[-1][5] == {"at": at + timedelta(days=23)}
 
 
 class Reader(LoopingReader):

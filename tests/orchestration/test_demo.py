@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from pipeline_defs.demo.flights import POISON, RECORDS
+from pipeline_defs.demo.flights import DAYS, POISON
 from pipeline_defs.edges.broker import read_broker
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.processes import Process
@@ -40,10 +40,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start_demo(home: Path) -> subprocess.Popen[str]:
+def start_demo(home: Path, days: int) -> subprocess.Popen[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     return subprocess.Popen(
-        [str(Path(sys.executable).with_name("offsetlake")), "demo"],
+        [str(Path(sys.executable).with_name("offsetlake")), "demo", "--days", str(days)],
         cwd=PROJECT,
         env=env | {"OFFSETLAKE_HOME": str(home), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
@@ -80,13 +80,15 @@ def ask(url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path) -> None:
+@pytest.mark.parametrize(("days", "flights"), [(90, 80_789), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
+def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, flights: int) -> None:
     """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
 
     Then a backfill of a Kafka partition's ranges through the UI's own call is a visible no-op, though it reads them again,
     and Ctrl-C stops every process.
     """
-    demo = start_demo(home)
+    records = flights + len(POISON)
+    demo = start_demo(home, days)
     read_until(demo, "Dagster is at")
     lake = Lake(str(home / "lake"))
     for _ in wait_for(lambda: lake.read_manifests("flights")):
@@ -97,20 +99,20 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path) -> None:
     left = json.loads((home / "demo" / "dagster.json").read_text())
     assert Process(left["pid"], left["started"]).is_running(), "the fault: Dagster is left behind"
 
-    demo = start_demo(home)
+    demo = start_demo(home, days)
     lines = read_until(demo, "press Ctrl-C")
     assert not Process(left["pid"], left["started"]).is_running()
     text = "\n".join(lines)
-    assert f"{RECORDS:,}" in text
+    assert f"{records:,}" in text
     assert all(f"check {name}" in text for name in ("tiling", "completeness", "published_digest", "replay"))
     assert "RED" not in text
     assert f"{len(POISON)} records could not be decoded" in text
     decoded = f"SELECT count(*) FROM read_parquet('{home}/lake/decoded/**/*.parquet')"
-    assert duckdb.sql(decoded).fetchall() == [(RECORDS - len(POISON),)]
+    assert duckdb.sql(decoded).fetchall() == [(flights,)]
     rows = (
         f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
     )
-    assert duckdb.sql(rows).fetchall() == [(RECORDS, RECORDS)]
+    assert duckdb.sql(rows).fetchall() == [(records, records)]
 
     url = next(word for line in lines if "Dagster is at" in line for word in line.split() if word.startswith("http"))
     keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges if offsets.partition == 0]

@@ -23,11 +23,12 @@ from pipeline_defs.alerts import build_failure_sensor, build_watch
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.backfilling import launch_backfill
 from pipeline_defs.checks import QUICK, check_key
+from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing import group_of
 from pipeline_defs.launching import choose_ranges
-from pipeline_defs.ledger import accept_loss
+from pipeline_defs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
@@ -165,6 +166,19 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
     assert {offsets.key for each in both for offsets in each.result()} == set(keys[2:6])
     assert [(tick.result().registered, tick.result().requests) for tick in ticks] == [(0, ())] * 2
     assert keys_of(world) == keys[6:]
+
+
+def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
+    """What is due to be decoded is asked for by its key."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode())
+    keys = fill(world, 3, max_keys=1)
+    world.land()
+    hourly = f"{world.topic.retire_job}_hourly"
+    assert evaluate_schedule(world, hourly).run_requests == [], "all of them are due"
+    assert run_job(world, world.topic.retire_job).success and keys_of(world) == keys
+    world.decode([keys[0]])
+    assert len(evaluate_schedule(world, hourly).run_requests or []) == 1
+    assert run_job(world, world.topic.retire_job).success and keys_of(world) == keys[1:]
 
 
 def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
@@ -319,9 +333,13 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     assert "[100, 150)" in told[1]["message"]
     for key in ("0-0-100", "0-100-200"):
         accept_loss(world.topic, key, world.edges, "test")
+    accepted = watch(world, more.cursor)
+    assert accepted.skip_message == "1 troubles, 0 of them new; over: nothing_lost", "accepted, and not landed yet"
+    (loss, *_) = read_ledger(world.topic, world.edges)
+    assert loss_text(world.topic, loss).endswith("accepted by test")
     world.land()
-    over = watch(world, more.cursor)
-    assert over.skip_message == "0 troubles, 0 of them new; over: nothing_lost, time_to_loss", "accepted, and landed"
+    over = watch(world, accepted.cursor)
+    assert over.skip_message == "0 troubles, 0 of them new; over: time_to_loss", "and landed"
 
 
 def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:

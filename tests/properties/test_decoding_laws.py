@@ -82,8 +82,16 @@ def test_rows_out_of_order_are_named() -> None:
 def test_a_budget_is_a_count_and_a_share(dead: int, rest: int, records: int, share: float) -> None:
     """[R-67] Both must allow; without dead letters any budget does."""
     rows = dead + rest
-    assert Budget(records, share).allows(dead, rows) == (dead <= records and dead <= share * rows)
+    is_within = dead <= share * rows or (dead == 1 and share > 0)
+    assert Budget(records, share).allows(dead, rows) == (dead <= records and is_within)
     assert Budget(0, 0.0).allows(0, rows)
+
+
+def test_one_record_is_within_every_share_but_none() -> None:
+    """[R-67] By default one poison record stops nothing, however few there are; a share of 0 allows none."""
+    assert [Budget().allows(1, rows) for rows in (1, 2, 99, 100)] == [True] * 4
+    assert [Budget().allows(dead, rows) for dead, rows in ((2, 2), (2, 199), (2, 200))] == [False, False, True]
+    assert not Budget(10, 0.0).allows(1, 1) and not Budget(0, 1.0).allows(1, 1)
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=3))

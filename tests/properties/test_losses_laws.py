@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.losses import Acceptance, find_losses, read_from, unrecorded_losses
 from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.offsets import OffsetRange, merge_intervals
+from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from pipeline_defs.core.planlog import PlanLog, Watermarks
 from tests.support.strategies import TOPIC, logs, provenance, staged_file
 
@@ -72,6 +74,9 @@ def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(log: PlanLog
         if o.generation == log.generation
         for at in range(o.start, min(o.end, marks[o.partition].earliest))
     }
+    words = {o: Acceptance(TOPIC, o, (o.start, o.end), "ada", 1) for o in log.ranges if chance.draw(st.booleans())}
+    said = {loss.offsets: loss.acceptance for loss in unrecorded_losses(replace(coverage, accepted=words), marks)}
+    assert said == {loss.offsets: words.get(parse_key(loss.key)) for loss in waiting}, "a word counts before its run"
 
 
 @given(RANGES, st.text(), st.integers(0, 2**40))

@@ -224,14 +224,26 @@ def test_of_seals_that_overlap_one_is_used_and_of_replaced_ranges_none(
 
 @given(sealed_lakes())
 def test_what_nobody_reads_is_found_with_since_when(drawn: tuple[Lake, list[Seal]]) -> None:
-    """[R-65] All but what is used; not before the last seal or revision that could have taken its place."""
+    """[R-65] All but what is used, and what alone has rows that `data/` has not; not before something took its place."""
     lake, seals = drawn
     later = [replace(s, provenance=replace(s.provenance, sealed_at_ms=EPOCH_MS + n)) for n, s in enumerate(seals)]
     used, found = choose_seals(lake.coverage, later), find_superseded(lake.coverage, later)
-    assert [seal for seal in later if seal not in used] == [seal for seal, _ in found]
-    for seal, since_ms in found:
-        over = [other for other in later if not set(other.ranges).isdisjoint(seal.ranges)]
-        assert since_ms == max(other.provenance.sealed_at_ms for other in over)
+    pairs = [pair for seal in used for pair in zip(seal.ranges, seal.originals, strict=True)]
+    read = {(offsets, original.revision) for offsets, original in pairs}
+
+    def is_alone(seal: Seal) -> bool:
+        return any(
+            (offsets, original.revision) not in read
+            and original.revision == lake.manifests[offsets].revision
+            and original.rows > 0
+            and not lake.coverage.is_landed(offsets)
+            for offsets, original in zip(seal.ranges, seal.originals, strict=True)
+        )
+
+    assert [seal for seal in later if seal not in used and not is_alone(seal)] == [each.seal for each in found]
+    for each in found:
+        over = [other for other in later if not set(other.ranges).isdisjoint(each.seal.ranges)]
+        assert each.since_ms == max(other.provenance.sealed_at_ms for other in over)
 
 
 @given(sized_lakes(), st.data())

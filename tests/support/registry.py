@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import ssl
 import subprocess
 import tarfile
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.java import find_java
@@ -61,6 +67,44 @@ def running_registry(jars: Path) -> Iterator[RunningRegistry]:
         finally:
             process.terminate()
             process.wait(30)
+
+
+@contextmanager
+def guarded(registry: RunningRegistry, user: str, certificate: Path) -> Iterator[str]:
+    """Runs a door before the registry while the context is open, and is its address: TLS, and who is not `user` gets 401."""
+    expected = f"Basic {base64.b64encode(user.encode()).decode()}"
+    behind = urlsplit(registry.url)
+
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Authorization") != expected:
+                return self._answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+            with closing(HTTPConnection(behind.netloc, timeout=30)) as inner:
+                inner.request("GET", self.path)
+                answer = inner.getresponse()
+                return self._answer(answer.status, answer.read())
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}{behind.path}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _read_port(process: subprocess.Popen[bytes], log: Path) -> int:

@@ -87,7 +87,7 @@ class World:
 
     @property
     def operations(self) -> Operations:
-        return Operations(self.settings.bootstrap_servers)
+        return Operations(self.settings.bootstrap_servers, self.edges.access(self.topic))
 
     def create_topic(self, partitions: int = 1, *, replicas: int = 1, **configs: str) -> None:
         self.edges.kafka(self.topic).create_topic(self.name, partitions, _dotted(configs), replicas=replicas)

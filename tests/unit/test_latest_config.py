@@ -20,7 +20,16 @@ def read(text: str) -> Topic:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("decode: {}", None), ("decode: {}\nlatest: {}", Latest(16)), ("decode: {}\nlatest: {buckets: 4}", Latest(4))],
+    [
+        ("decode: {}", None),
+        ("decode: {}\nlatest: {}", Latest(16)),
+        ("decode: {}\nlatest: {buckets: 4}", Latest(4)),
+        ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest(16)),
+        (
+            "decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}",
+            Latest(16),
+        ),
+    ],
 )
 def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: Latest | None) -> None:
     assert read(text).latest == expected
@@ -30,7 +39,11 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
     ("text", "found"),
     [
         ("latest: {}", "topic orders has `latest` and no `decode`, expected both"),
-        ("decode: {}\nlatest: {buckets: 0}", "found 0 as `latest.buckets`, expected 1 to 4096"),
+        ("decode: {}\nlatest: {buckets: 0}", "found 0 as `latest.buckets`, expected 1 to 500"),
+        (
+            "decode: {key: {format: json, inline_schema: 'id INT, tags MAP <STRING, INT>'}}\nlatest: {}",
+            "topic orders has `latest`, and `decode.key` with a MAP",
+        ),
         ("decode: {}\nlatest: {buckets: some}", "buckets"),
         ("decode: {}\nlatest: {files: 4}", "files"),
     ],

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.parquet import differing_from_all, read_ranges
+from pipeline_defs.edges.parquet import differing_from_all, differing_rows, read_ranges
 
 FIRST: dict[str, list[Any]] = {"offset": [0, 1, 2], "value": [b"a", None, b"c"]}
 SECOND: dict[str, list[Any]] = {"offset": [5, 7], "value": [b"d", b""]}
@@ -49,6 +49,34 @@ def test_a_merged_file_has_the_rows_of_its_originals(
     originals = [write(tmp_path / "first", FIRST), write(tmp_path / "second", SECOND)]
     found = differing_from_all(originals, write(tmp_path / "merged", merged))
     assert found is None if said is None else found is not None and found.startswith(said), found
+
+
+NAN = float("nan")
+FRACTION, STRUCT = pa.float64(), pa.struct([("x", pa.float32()), ("s", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (FRACTION, NAN, 1.0),
+        (STRUCT, {"x": NAN, "s": "a"}, {"x": NAN, "s": "b"}),
+        (STRUCT, {"x": NAN, "s": None}, {"x": None, "s": None}),
+        (pa.list_(STRUCT), [{"x": NAN, "s": "a"}], [{"x": NAN, "s": "a"}, None]),
+        (pa.map_(pa.string(), FRACTION), [("a", NAN)], [("b", NAN)]),
+    ],
+)
+def test_a_row_with_nan_is_equal_to_itself_and_to_no_other(
+    kind: pa.DataType, one: Any, other: Any, tmp_path: Path
+) -> None:
+    """Else what is decoded again would never be what stands; chunks of any size, at any depth."""
+    rows = [None, one, other, one]
+    for name, cells, group in (("as it was", rows, 4), ("again", rows, 3), ("other", [None, one, one, one], 4)):
+        table = pa.table({"offset": pa.array(range(4)), "value": pa.array(cells, kind)})
+        pq.write_table(table, tmp_path / name, row_group_size=group)
+    assert differing_rows(tmp_path / "as it was", tmp_path / "again") is None
+    assert differing_from_all([tmp_path / "as it was"], tmp_path / "again") is None
+    assert differing_rows(tmp_path / "as it was", tmp_path / "other") == "equal offsets, other values in value"
+    assert differing_from_all([tmp_path / "as it was"], tmp_path / "other") is not None
 
 
 @given(data=st.data())

@@ -29,6 +29,7 @@ SYSTEMS: dict[str, str | None] = {
     "openlineage": "OpenLineage",
     "confluent_kafka.schema_registry": "Schema Registry",
     "httpx2": None,
+    "javaproperties": None,
     "google.protobuf": None,
     "grpc_tools": None,
     "jsonschema_rs": None,

@@ -1,0 +1,254 @@
+"""What the properties file of a Kafka client says, checked: how brokers are spoken to, and who logs in.
+
+Pure; `edges/access.py` reads the file. Invariants: what cannot be told to every client alike is refused, so that Spark
+never reads as another than who plans; no message and no repr has a value that may be a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .errors import BadSetting
+from .jaas import NotJaas, parse_jaas
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+MODULES: Mapping[str, str] = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+PEM_ADVICE = "convert it by keytool or openssl, as docs/security.md shows"
+
+# what boundaries, bytes and completeness rest on, and what a command's own options say
+OURS = frozenset(
+    [
+        "bootstrap.servers",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "isolation.level",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "key.deserializer",
+        "value.deserializer",
+        "key.serializer",
+        "value.serializer",
+        "interceptor.classes",
+        "check.crcs",
+        "allow.auto.create.topics",
+        "acks",
+        "enable.idempotence",
+        "transactional.id",
+    ]
+)
+KNOWN = frozenset(
+    [
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.certificates",
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.enabled.protocols",
+        "schema.registry.basic.auth.user.info",
+        "schema.registry.ssl.ca.location",
+    ]
+)
+_OF_STORES = frozenset({"ssl.truststore.password", "ssl.keystore.password"})  # of JKS and PKCS12, which are refused
+_CLOSED = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "schema.registry.",
+    "config.providers",
+)  # below these, what is not known is refused
+_REGISTRY = "schema.registry."
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Is who logs in by SASL."""
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """Is something in PEM that a key gives: as text, or as the path of a file; `source` is the key and the path."""
+
+    source: str
+    location: str | None = None
+    text: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Is how TLS is spoken; without `trust` this machine's own authorities are trusted. `key` comes with its chain."""
+
+    trust: Pem | None = None
+    key: Pem | None = None
+    chain: Pem | None = None
+    key_password: str | None = field(default=None, repr=False)
+    checks_host_name: bool = True
+    versions: tuple[str, ...] = TLS_VERSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLogin:
+    """Is how a schema registry is entered: `user:password` or nobody, and the authorities that are trusted, as a path."""
+
+    user: str | None = field(default=None, repr=False)
+    authority: str | None = None
+
+
+ANYBODY = RegistryLogin()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProperties:
+    """Is what the file says; `kafka` has what Spark's Kafka client is told, under Kafka's own names."""
+
+    protocol: str = "PLAINTEXT"
+    login: Login | None = None
+    tls: Tls | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    registry: RegistryLogin = ANYBODY
+
+    def __str__(self) -> str:
+        return f"{self.protocol} ({self.login.mechanism})" if self.login else self.protocol
+
+    def hide(self, text: str) -> str:
+        """Is a text of somebody else's, without any secret of ours that may stand in it."""
+        secrets = [
+            self.login.password if self.login else None,
+            self.tls.key_password if self.tls else None,
+            self.registry.user.partition(":")[2] if self.registry.user else None,
+        ]
+        for secret in secrets:
+            text = text.replace(secret, "***") if secret else text
+        return text
+
+
+def parse_client_properties(values: Mapping[str, str], where: str) -> ClientProperties:
+    """Checks what a file has; raises `BadSetting` once, with all that is wrong. `where` names the file."""
+    wrong = _refuse_keys(values)
+    protocol = values.get("security.protocol", "PLAINTEXT").strip().upper()
+    if protocol not in PROTOCOLS:
+        wrong.append(f"security.protocol is none of {', '.join(PROTOCOLS)}")
+    login = _read_login(values, wrong) if protocol.startswith("SASL_") else None
+    tls = _read_tls(values, wrong) if protocol.endswith("SSL") else None
+    user = values.get(f"{_REGISTRY}basic.auth.user.info")
+    if user is not None and ":" not in user:
+        wrong.append(f"{_REGISTRY}basic.auth.user.info has no colon, expected user:password")
+    if wrong:
+        raise BadSetting(
+            f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, docs/security.md "
+            "has examples",
+            keys=sorted(values),
+        )
+    kafka = {key: value for key, value in values.items() if not key.startswith(_REGISTRY)}
+    registry = RegistryLogin(user, values.get(f"{_REGISTRY}ssl.ca.location"))
+    return ClientProperties(protocol, login, tls, kafka, registry)
+
+
+def _refuse_keys(values: Mapping[str, str]) -> list[str]:
+    """Refuses keys in capitals too: Spark takes an option in any case, and would have one key twice."""
+    ours = sorted(key for key in values if key.lower() in OURS)
+    others = sorted(
+        key
+        for key in values
+        if key not in KNOWN | _OF_STORES and key not in ours and (key.lower().startswith(_CLOSED) or key != key.lower())
+    )
+    wrong = []
+    if ours:
+        wrong.append(
+            f"Offsetlake sets {', '.join(ours)} itself, since what it guarantees rests on that: delete it here"
+        )
+    if others:
+        wrong.append(
+            f"not every client of Offsetlake can be told {', '.join(others)}, expected of its kind: {_kin(others)}"
+        )
+    return wrong
+
+
+def _kin(keys: list[str]) -> str:
+    heads = {key.lower().partition(".")[0] for key in keys}
+    found = sorted(key for key in KNOWN if key.partition(".")[0] in heads)
+    return ", ".join(found) or "keys in lower case, with their values as they are"
+
+
+def _read_login(values: Mapping[str, str], wrong: list[str]) -> Login | None:
+    mechanism = values.get("sasl.mechanism", "GSSAPI").strip()
+    if mechanism not in MODULES:
+        wrong.append(f"sasl.mechanism is {mechanism}, expected {', '.join(MODULES)}")
+        return None
+    if "sasl.jaas.config" not in values:
+        wrong.append(f"sasl.jaas.config is missing, and sasl.mechanism is {mechanism}")
+        return None
+    try:
+        jaas = parse_jaas(values["sasl.jaas.config"])
+    except NotJaas as error:
+        wrong.append(f"sasl.jaas.config cannot be read: {error}")
+        return None
+    if jaas.module != MODULES[mechanism]:
+        wrong.append(f"the login module of sasl.jaas.config is not that of {mechanism}, {MODULES[mechanism]}")
+    missing = [name for name in ("username", "password") if not jaas.options.get(name)]
+    more = sorted(set(jaas.options) - {"username", "password"})
+    if missing:
+        wrong.append(f"sasl.jaas.config has no {' and no '.join(missing)}")
+    if more:
+        wrong.append(f"sasl.jaas.config has {', '.join(more)}, expected username and password only")
+    if missing or more:
+        return None
+    if mechanism != "PLAIN" and set(jaas.options["username"]) & set(",="):
+        wrong.append(
+            f"the username of sasl.jaas.config has a comma or an equals sign, which kafka-python cannot send by {mechanism}"
+        )
+    return Login(mechanism, jaas.options["username"], jaas.options["password"])
+
+
+def _read_tls(values: Mapping[str, str], wrong: list[str]) -> Tls:
+    trust = _read_pem(values, "ssl.truststore", "certificates", wrong)
+    key = _read_pem(values, "ssl.keystore", "key", wrong)
+    chain = None
+    if key is not None and key.location is None:
+        chain = Pem("ssl.keystore.certificate.chain", text=values.get("ssl.keystore.certificate.chain"))
+        if chain.text is None:
+            wrong.append("ssl.keystore.certificate.chain is missing, expected the certificate of ssl.keystore.key")
+    checked = values.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+    if checked not in {"", "https"}:
+        wrong.append("ssl.endpoint.identification.algorithm is neither https nor empty")
+    versions = tuple(each.strip() for each in values.get("ssl.enabled.protocols", ",".join(TLS_VERSIONS)).split(","))
+    if not set(versions) <= set(TLS_VERSIONS):
+        wrong.append(f"ssl.enabled.protocols has others than {' and '.join(TLS_VERSIONS)}")
+    return Tls(trust, key, chain, values.get("ssl.key.password"), checked == "https", versions)
+
+
+def _read_pem(values: Mapping[str, str], store: str, inline: str, wrong: list[str]) -> Pem | None:
+    """Reads a store, in PEM and in no other format: only Java reads those."""
+    location, text = values.get(f"{store}.location"), values.get(f"{store}.{inline}")
+    if location is None and text is None:
+        return None
+    kind = values.get(f"{store}.type", "JKS").strip().upper()
+    if kind != "PEM":
+        default = "" if f"{store}.type" in values else ", as Kafka takes it where nothing is said"
+        wrong.append(f"{store}.type is {kind}{default}, expected PEM: {PEM_ADVICE}")
+    if kind == "PEM" and f"{store}.password" in values:
+        wrong.append(f"{store}.password is there, which PEM has no use for: delete it, a key's is ssl.key.password")
+    if location is not None and text is not None:
+        wrong.append(f"{store}.location and {store}.{inline} are both there, expected one of them")
+    if location is not None and not location.startswith("/"):
+        wrong.append(f"{store}.location is {location}, expected a whole path: each process has a folder of its own")
+    if location is not None:
+        return Pem(f"{store}.location {location}", location)
+    return Pem(f"{store}.{inline}", text=text)

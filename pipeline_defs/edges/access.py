@@ -1,0 +1,123 @@
+"""How Kafka clusters are entered: the properties file as Kafka's own commands take it, for every client we have.
+
+Spark's client is told Kafka's own keys, kafka-python what they mean. Invariant: the file is read once per process.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+
+from ..core.client_properties import PEM_ADVICE, ClientProperties, Pem, Tls, parse_client_properties
+from ..core.errors import BadSetting
+from ..core.pem import CERTIFICATE, LOCKED_KEY, PRIVATE_KEY, find_blocks, is_locked_by_pbes2
+
+VARIABLE = "OFFSETLAKE_KAFKA_PROPERTIES"
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Is how one machine enters its clusters; without a file, as anybody, in the clear."""
+
+    properties: ClientProperties = field(default_factory=ClientProperties)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    path: Path | None = None
+
+    def kafka_python(self) -> dict[str, Any]:
+        """Derives the configuration that each client of kafka-python is opened with."""
+        login = self.properties.login
+        config: dict[str, Any] = {"security_protocol": self.properties.protocol, "ssl_context": self.tls}
+        if login is not None:
+            config |= {
+                "sasl_mechanism": login.mechanism,
+                "sasl_plain_username": login.username,
+                "sasl_plain_password": login.password,
+            }
+        return config
+
+    def spark(self) -> Mapping[str, str]:
+        """Derives the options of Spark's Kafka source: what the file says, under its own names."""
+        return {f"kafka.{key}": value for key, value in self.properties.kafka.items()}
+
+
+OPEN = Access()
+
+
+@cache
+def read_access(path: Path) -> Access:
+    """Reads a properties file, once per process. Raises `BadSetting`, with all that is wrong and nothing of its values."""
+    where = f"{VARIABLE} {path}"
+    try:
+        with path.open("rb") as file:
+            values: dict[str, str] = javaproperties.load(file)
+    except (OSError, javaproperties.InvalidUEscapeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "a \\u is not followed by four digits"
+        raise BadSetting(
+            f"{where} cannot be read: {reason}, expected a properties file as Kafka's commands take it by "
+            "--command-config; nothing was asked of any broker; correct the variable or the file"
+        ) from None
+    properties = parse_client_properties(values, where)
+    return Access(properties, _context(properties.tls, where) if properties.tls else None, path)
+
+
+def _context(tls: Tls, where: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    wanted = sorted(_VERSIONS[each] for each in tls.versions)
+    context.minimum_version, context.maximum_version = wanted[0], wanted[-1]
+    context.check_hostname = tls.checks_host_name
+    if tls.trust is None:
+        context.load_default_certs()
+    else:
+        try:
+            context.load_verify_locations(cadata=_read(tls.trust, CERTIFICATE, where))
+        except ssl.SSLError as error:
+            raise _unusable(tls.trust, where, f"a certificate in it cannot be read ({error.reason})") from None
+    if tls.key is not None:
+        key = _read(tls.key, PRIVATE_KEY if tls.key_password is None else LOCKED_KEY, where)
+        if tls.key_password is not None and is_locked_by_pbes2(key):
+            reason = (
+                "its key is encrypted by PBES2, which Spark's Kafka client cannot undo: encrypt it by PBE-SHA1-3DES"
+            )
+            raise _unusable(tls.key, where, reason)
+        both = key + _read(tls.chain or tls.key, CERTIFICATE, where)
+        try:
+            # OpenSSL takes keys from files only, this one is nobody else's to read; without a password it would ask for one
+            with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:
+                file.write(both)
+                file.flush()
+                context.load_cert_chain(file.name, password=tls.key_password or "")
+        except ssl.SSLError as error:
+            reason = (
+                f"its key cannot be read, or is not its certificate's, or ssl.key.password is wrong ({error.reason})"
+            )
+            raise _unusable(tls.key, where, reason) from None
+    return context
+
+
+def _read(pem: Pem, kind: str, where: str) -> str:
+    """Reads the blocks of one kind, of which there must be one at least."""
+    try:
+        text = pem.text if pem.location is None else Path(pem.location).read_text("ascii")
+    except OSError as error:
+        raise _unusable(pem, where, error.strerror or type(error).__name__) from None
+    except UnicodeDecodeError:
+        raise _unusable(pem, where, f"it is not PEM; where it is a JKS or PKCS12 store, {PEM_ADVICE}") from None
+    found = find_blocks(text or "", kind)
+    if not found:
+        raise _unusable(pem, where, f"it has no BEGIN {kind}")
+    return found
+
+
+def _unusable(pem: Pem, where: str, reason: str) -> BadSetting:
+    return BadSetting(
+        f"{where} cannot be used: {pem.source}: {reason}; nothing was asked of any broker; correct the file, "
+        "docs/security.md has examples"
+    )

@@ -1,0 +1,178 @@
+"""Landed ranges without Kafka, and a decoder of them without Spark, for what decoding makes of its outcome.
+
+What is landed, committed and published goes through the protocol's own functions; only the rows are made by pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict, Decoding
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.decoded_staging import DecodeTools
+from pipeline_defs.decoding import decode
+from pipeline_defs.edges import parquet
+from pipeline_defs.edges.decoded import Decoded
+from pipeline_defs.edges.decodings import Decodings
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import read_settings
+from tests.support.strategies import EPOCH_MS, TOPIC, provenance
+
+RAW = pa.schema(
+    {
+        "topic": pa.string(),
+        "generation": pa.int32(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_type": pa.int32(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    }
+)
+Watch = Callable[..., None]
+
+
+class Killed(BaseException):
+    """Ends an attempt at a step as SIGKILL would: nothing of it goes on."""
+
+
+@dataclass(frozen=True)
+class ArrowDecoder:
+    """Reads JSON with whole numbers, or with any, as the column that `schema` says; adds `shift` to each."""
+
+    schema: str = "id BIGINT"
+    shift: int = 0
+    compression: str = "zstd"
+    writer: str = "pyarrow"
+
+    def decide(self, files: Sequence[Path]) -> Decoded:
+        return Decoded(None)  # type: ignore[arg-type]
+
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+        self._stage(files, folder, is_good=True)
+
+    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+        self._stage(files, folder, is_good=False)
+
+    def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:
+        folder.mkdir(parents=True)
+        kind = pa.float64() if "DOUBLE" in self.schema else pa.int64()
+        for at, path in enumerate(files):
+            raw = pq.read_table(path)
+            numbers = [self._read(text) for text in raw["value"].to_pylist()]
+            rows = raw.filter(pa.array([(number is not None) == is_good for number in numbers]))
+            if not rows.num_rows:
+                continue
+            nothing = pa.array([None] * rows.num_rows, pa.int32())
+            if is_good:
+                values = pa.array([{"id": each} for each in numbers if each is not None], pa.struct([("id", kind)]))
+                rows = rows.drop_columns(["timestamp_type", "value"]).append_column("value", values)
+            else:
+                for name in ("side", "error_class", "error"):
+                    rows = rows.append_column(name, pa.array(["json_mismatch"] * rows.num_rows))
+            rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
+            pq.write_table(rows, folder / f"part-{at:05d}.parquet", compression=self.compression)
+
+    def _read(self, text: bytes) -> float | None:
+        number = json.loads(text)["id"]
+        return None if isinstance(number, float) and "DOUBLE" not in self.schema else number + self.shift
+
+
+@dataclass
+class LandedTopic:
+    """Is a topic whose ranges are landed and decoded in this process, each time by who knows nothing yet."""
+
+    root: Path
+    budget: Budget = field(default_factory=lambda: Budget(100, 1.0))
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(str(self.root))
+
+    def land(self, offsets: OffsetRange, values: Sequence[bytes], revision: int = 0) -> Manifest:
+        attempt, lake = f"l{revision}", self.lake
+        path = self.root / "staging" / attempt / f"{offsets.key}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+        rows = [
+            (TOPIC, offsets.generation, offsets.partition, offsets.start + n, at, 0, None, value, None)
+            for n, value in enumerate(values)
+        ]
+        columns = zip(*rows, strict=True)
+        pq.write_table(
+            pa.table([pa.array(column, each.type) for column, each in zip(columns, RAW, strict=True)], schema=RAW), path
+        )
+        (part,) = (each for each in parquet.read_parts(path.parent) if each.path == path)
+        file = parquet.staged_file(part, path.relative_to(self.root).as_posix())
+        manifest = Manifest(TOPIC, offsets, file, (), provenance(offsets, attempt), revision, schema=part.schema)
+        assert lake.commit_manifest(manifest) == manifest
+        assert lake.publish(manifest) == manifest
+        return manifest
+
+    def decode(
+        self, *ranges: OffsetRange, by: ArrowDecoder | None = None, redo: bool = False, watch: Watch | None = None
+    ) -> list[DecodeVerdict]:
+        """Decodes ranges in an attempt of its own, which tells `watch` its steps."""
+        decoder: Any = by or ArrowDecoder()
+        side = Side(Format.JSON, decoder.schema)
+        tools = DecodeTools(
+            Decodings(self.lake),
+            Decode(value=side, budget=self.budget),
+            lambda: decoder,
+            lambda: EPOCH_MS,
+            watch or (lambda *_, **__: None),
+        )
+        attempt = Attempt(f"d-{uuid.uuid4().hex[:6]}", "run", "code", redo=redo)
+        return list(decode(TOPIC, [offsets.key for offsets in ranges], attempt, tools))
+
+    def outcome(self, offsets: OffsetRange, by: ArrowDecoder | None = None, *, redo: bool = False) -> Decided:
+        """Decodes a range; is how that ended."""
+        (verdict,) = self.decode(offsets, by=by, redo=redo)
+        return verdict.outcome
+
+    @property
+    def edges(self) -> Edges:
+        return Edges(read_settings({"OFFSETLAKE_LAKE": str(self.root)}, self.root))
+
+    @property
+    def due(self) -> list[OffsetRange]:
+        lake = self.lake
+        return Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC))
+
+    @property
+    def known(self) -> dict[OffsetRange, Decoding]:
+        return Decodings(self.lake).read(TOPIC)
+
+    def shown(self, tree: str) -> list[int]:
+        """Are the offsets that a plain glob over a tree shows."""
+        files = sorted((self.root / tree / TOPIC).rglob("*.parquet"))
+        return [offset for path in files for offset in pq.read_table(path)["offset"].to_pylist()]
+
+
+def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:
+    """Watches for a step: kills the attempt there, or does something else meanwhile, the first time."""
+    done: list[str] = []
+
+    def watch(name: str, **_: object) -> None:
+        if name == step and not done:
+            done.append(name)
+            if then is None:
+                raise Killed
+            then()
+
+    return watch

@@ -1,0 +1,313 @@
+"""The properties file of Kafka's clients: what is understood, what is refused, and that no secret is ever shown."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+import pytest
+
+from pipeline_defs.core.client_properties import OURS, ClientProperties, parse_client_properties
+from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.jaas import NotJaas, parse_jaas
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.scans import group_scans
+from pipeline_defs.edges.access import OPEN, Access, read_access
+from pipeline_defs.edges.spark import KAFKA_OPTIONS, kafka_options
+from pipeline_defs.settings import PROJECT, Settings, read_settings
+from tests.support.secured import KEY_PASSWORD, SECRETS, Authority, jaas, lock, write_properties
+
+SECRET = "hush-4711"
+PLAIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("PLAIN", SECRET)}
+
+
+def parse(**changes: str | None) -> Any:
+    values = {**PLAIN, **{key.replace("_", "."): value for key, value in changes.items()}}
+    return parse_client_properties({key: value for key, value in values.items() if value is not None}, "the file")
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ('a.B required username="u" password="p";', {"username": "u", "password": "p"}),
+        ("  a.B   REQUIRED\n username='u' password='p\"q' ; ", {"username": "u", "password": 'p"q'}),
+        (r'a.B required password="q\"\\\t\101\x";', {"password": 'q"\\\tAx'}),
+        ("a.B required serviceName=kafka;", {"serviceName": "kafka"}),
+        ("a.B required;", {}),
+    ],
+)
+def test_a_login_is_read_as_java_reads_it(text: str, options: dict[str, str]) -> None:
+    """Either quote, Java's escapes, words without quotes, blanks anywhere."""
+    assert (parse_jaas(text).module, parse_jaas(text).options) == ("a.B", options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f'a.B required username="u" password="{SECRET}"',
+        f'a.B username="u" password="{SECRET}";',
+        f'a.B required password="{SECRET};',
+        f"a.B required password={SECRET[5:]};",
+        f'a.B required password="{SECRET}"; a.C required;',
+        f'a.B required "{SECRET}";',
+    ],
+)
+def test_what_java_would_not_read_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(NotJaas) as caught:
+        parse_jaas(text)
+    assert SECRET not in str(caught.value) and SECRET[5:] not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"security_protocol": "TLS"}, "security.protocol is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"sasl_mechanism": None}, "sasl.mechanism is GSSAPI, expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl_mechanism": "SCRAM-SHA-512"}, "the login module of sasl.jaas.config is not that of SCRAM-SHA-512"),
+        ({"sasl_jaas_config": None}, "sasl.jaas.config is missing"),
+        ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1]}, "sasl.jaas.config cannot be read: expected one"),
+        ({"sasl_jaas_config": jaas("PLAIN", "")}, "sasl.jaas.config has no password"),
+        ({"sasl_jaas_config": jaas("PLAIN", SECRET)[:-1] + ' token="t";'}, "sasl.jaas.config has token, expected"),
+        (
+            {"sasl_mechanism": "SCRAM-SHA-256", "sasl_jaas_config": jaas("SCRAM-SHA-256", SECRET, user="a,b")},
+            "has a comma or an equals sign",
+        ),
+        ({"ssl_truststore_location": "/x.jks"}, "ssl.truststore.type is JKS, as Kafka takes it where nothing is said"),
+        (
+            {"ssl_truststore_location": "/x.jks", "ssl_truststore_password": SECRET},
+            "expected PEM: convert it by keytool or openssl",
+        ),
+        (
+            {"ssl_keystore_location": "/x.p12", "ssl_keystore_type": "PKCS12", "ssl_keystore_password": SECRET},
+            "ssl.keystore.type is PKCS12, expected PEM: convert it",
+        ),
+        (
+            {"ssl_keystore_location": "/x", "ssl_keystore_type": "PEM", "ssl_keystore_password": SECRET},
+            "ssl.keystore.password is there, which PEM has no use for",
+        ),
+        ({"ssl_truststore_location": "x.pem", "ssl_truststore_type": "PEM"}, "is x.pem, expected a whole path"),
+        (
+            {"ssl_truststore_location": "/x", "ssl_truststore_certificates": "x", "ssl_truststore_type": "PEM"},
+            "are both there, expected one of them",
+        ),
+        ({"ssl_keystore_key": SECRET, "ssl_keystore_type": "PEM"}, "ssl.keystore.certificate.chain is missing"),
+        ({"ssl_endpoint_identification_algorithm": "ldaps"}, "is neither https nor empty"),
+        ({"ssl_enabled_protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols has others than TLSv1.2 and TLSv1.3"),
+        ({"ssl_cipher_suites": SECRET}, "not every client of Offsetlake can be told ssl.cipher.suites"),
+        (
+            {"sasl_username": "u", "sasl_password": SECRET},
+            "can be told sasl.password, sasl.username, expected of its kind",
+        ),
+        ({"config_providers": "file"}, "can be told config.providers"),
+        ({"Sasl_Mechanism": "PLAIN"}, "can be told Sasl.Mechanism"),
+        ({"schema_registry_basic_auth_user_info": SECRET}, "has no colon, expected user:password"),
+        ({"schema_registry_url": "http://x"}, "can be told schema.registry.url"),
+    ],
+)
+def test_what_cannot_be_told_to_every_client_is_refused_without_showing_it(
+    changes: dict[str, str | None], expected: str
+) -> None:
+    """The message names the key, what was expected, and the file; and no value that may be a secret."""
+    with pytest.raises(BadSetting) as caught:
+        parse(**changes)
+    assert expected in str(caught.value)
+    assert str(caught.value).startswith("the file cannot be used: ")
+    assert SECRET not in str(caught.value) + repr(caught.value.fields)
+
+
+@pytest.mark.parametrize("key", [*sorted(OURS), "Isolation.Level", "GROUP.ID"])
+def test_what_offsetlake_sets_itself_is_refused(key: str) -> None:
+    """In any case: Spark takes options so, and would have one of them twice."""
+    with pytest.raises(BadSetting, match=f"Offsetlake sets {key} itself"):
+        parse_client_properties({key: "x"}, "the file")
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(BadSetting) as caught:
+        parse(sasl_mechanism="OAUTHBEARER", group_id="x", ssl_engine_factory_class="y")
+    assert all(name in str(caught.value) for name in ("OAUTHBEARER", "group.id", "ssl.engine.factory.class"))
+
+
+def test_no_value_of_ours_shows_a_secret() -> None:
+    """In a traceback, a log of settings, or the words of somebody else."""
+    properties = parse(ssl_key_password="s3", schema_registry_basic_auth_user_info="u:s4")
+    assert properties.login.password == SECRET, "the control: it is there"
+    assert not any(secret in repr(properties) + str(properties) for secret in (SECRET, "s3", "s4"))
+    assert properties.hide(f"login {SECRET} by s3 of u:s4") == "login *** by *** of u:***"
+    assert properties.registry.user == "u:s4", "the control"
+    assert str(properties) == "SASL_SSL (PLAIN)"
+
+
+def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_path: Path) -> None:
+    """Ours stand last; how much is polled at once may be chosen."""
+    values = {
+        **PLAIN,
+        "kafka.x": "1",
+        "client.id": "me",
+        "max.poll.records": "7",
+        "schema.registry.ssl.ca.location": "/x",
+    }
+    access = read_access(write_properties(tmp_path / "c.properties", values))
+    (scan,) = group_scans([OffsetRange(0, 0, 0, 10)])
+    plain, secured = (
+        kafka_options("b:1", "t", scan, "read_committed"),
+        kafka_options("b:1", "t", scan, "read_committed", access),
+    )
+    assert secured["kafka.sasl.jaas.config"] == PLAIN["sasl.jaas.config"]
+    assert (secured["kafka.client.id"], secured["kafka.max.poll.records"]) == ("me", "7")
+    assert not any("schema.registry" in key for key in secured)
+    assert {key: secured[key] for key in plain if key not in KAFKA_OPTIONS} == {
+        key: value for key, value in plain.items() if key not in KAFKA_OPTIONS
+    }
+
+
+def test_what_boundaries_rest_on_is_set_last() -> None:
+    """Whatever a file says that was not refused."""
+    (scan,) = group_scans([OffsetRange(0, 0, 0, 10)])
+    plain = kafka_options("b:1", "t", scan, "read_committed")
+    forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
+    assert "forged" in forged.spark().values(), "the fault"
+    options = kafka_options("b:1", "t", scan, "read_committed", forged)
+    assert {key for key in plain if options[key] != plain[key]} == {
+        key for key in KAFKA_OPTIONS if key.startswith("kafka.")
+    }
+
+
+def test_the_files_that_the_document_shows_are_understood() -> None:
+    """docs/security.md: a login by SCRAM, one by PLAIN, a certificate; and a registry's login."""
+    text = (PROJECT / "docs" / "security.md").read_text()
+    shown = [javaproperties.loads(block) for block in re.findall(r"```properties\n(.*?)```", text, re.DOTALL)]
+    found = [str(parse_client_properties(values, "the file")) for values in shown]
+    assert found == ["SASL_SSL (SCRAM-SHA-512)", "SASL_SSL (PLAIN)", "SSL", "PLAINTEXT"]
+
+
+def test_kafka_python_is_told_what_the_file_means(tmp_path: Path) -> None:
+    access = read_access(write_properties(tmp_path / "c.properties", PLAIN))
+    config = access.kafka_python()
+    assert isinstance(config.pop("ssl_context"), ssl.SSLContext)
+    assert config == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "lander",
+        "sasl_plain_password": SECRET,
+    }
+    assert OPEN.kafka_python() == {"security_protocol": "PLAINTEXT", "ssl_context": None}, "the control: no file"
+    assert (SECRET in repr(access), SECRET in repr(OPEN)) == (False, False)
+
+
+def test_tls_is_as_the_file_says(tmp_path: Path) -> None:
+    """Certificates in a file or in the file itself, in one line; a locked key; no check of names; versions."""
+    authority = Authority("a")
+    key, certificate = authority.issue("client", password=KEY_PASSWORD)
+    (tmp_path / "client.pem").write_text(f"some words\n{certificate}{key}")
+    common = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
+    by_file = {"ssl.keystore.location": str(tmp_path / "client.pem")}
+    inline = {
+        "ssl.keystore.key": key.replace("\n", " "),
+        "ssl.keystore.certificate.chain": certificate.replace("\n", ""),
+    }
+    for number, given in enumerate((by_file, inline)):
+        values = (
+            common
+            | given
+            | {
+                "ssl.truststore.certificates": authority.certificate.replace("\n", " "),
+                "ssl.key.password": KEY_PASSWORD,
+                "ssl.endpoint.identification.algorithm": "",
+                "ssl.enabled.protocols": "TLSv1.3",
+            }
+        )
+        context = read_access(write_properties(tmp_path / f"{number}", values)).tls
+        assert context is not None
+        assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "a"),),)]
+        assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
+        assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_3,) * 2
+        with pytest.raises(BadSetting, match=r"its key cannot be read, .* or ssl.key.password is wrong") as caught:
+            read_access(write_properties(tmp_path / f"wrong-{number}", values | {"ssl.key.password": "other"}))
+        assert key[40:80] not in str(caught.value)
+    assert read_access(write_properties(tmp_path / "x", {"security.protocol": "SSL"})).tls.check_hostname  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("password", "key", "expected"),
+    [
+        (KEY_PASSWORD, lambda plain: lock(plain, KEY_PASSWORD, "-v2", "aes256"), "its key is encrypted by PBES2"),
+        (KEY_PASSWORD, lambda plain: plain, "it has no BEGIN ENCRYPTED PRIVATE KEY"),
+        (None, lambda plain: lock(plain, KEY_PASSWORD), "it has no BEGIN PRIVATE KEY"),
+        (None, lambda plain: plain.replace("PRIVATE", "EC PRIVATE"), "it has no BEGIN PRIVATE KEY"),
+        (None, lambda plain: Authority("b").issue("other")[0], "its key cannot be read, or is not its certificate's"),
+    ],
+)
+def test_a_key_that_kafkas_own_client_does_not_read_is_refused(
+    tmp_path: Path, password: str | None, key: Callable[[str], str], expected: str
+) -> None:
+    """Else planning would go well, by kafka-python, and each read by Spark fail."""
+    plain, certificate = Authority("a").issue("client")
+    store = tmp_path / "client.pem"
+    values = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.location": str(store)}
+    if password:
+        values["ssl.key.password"] = password
+    store.write_text(key(plain) + certificate)
+    with pytest.raises(BadSetting) as caught:
+        read_access(write_properties(tmp_path / "c.properties", values))
+    assert f"ssl.keystore.location {store}: {expected}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "No such file or directory"),
+        (b"\xfe\xed\xfe\xed\x00\x00", "it is not PEM; where it is a JKS or PKCS12 store, convert it by keytool"),
+        (b"nothing", "it has no BEGIN CERTIFICATE"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),
+    ],
+)
+def test_a_store_that_is_none_is_told_from_one_that_is(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    store = tmp_path / "ca.pem"
+    if content is not None:
+        store.write_bytes(content)
+    values = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)}
+    with pytest.raises(BadSetting) as caught:
+        read_access(write_properties(tmp_path / "c.properties", values))
+    assert f"ssl.truststore.location {store}: {expected}" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"a=\\u00zz hush-4711"])
+def test_a_file_that_cannot_be_read_is_named_with_its_variable(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "c.properties"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadSetting, match=f"OFFSETLAKE_KAFKA_PROPERTIES {path} cannot be read") as caught:
+        read_access(path)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None and (caught.value.__suppress_context__ or caught.value.__context__ is None)
+
+
+def test_the_file_is_read_once(tmp_path: Path) -> None:
+    """Planning and Spark of one process log in alike, whatever is written meanwhile."""
+    path = write_properties(tmp_path / "c.properties", PLAIN)
+    first = read_access(path)
+    path.unlink()
+    assert read_access(path) is first
+
+
+def test_the_setting_is_a_path_and_all_that_settings_show_of_it(tmp_path: Path) -> None:
+    assert read_settings({}, tmp_path).kafka_properties is None
+    settings = read_settings({"OFFSETLAKE_KAFKA_PROPERTIES": "c.properties"}, tmp_path)
+    assert settings.kafka_properties == tmp_path / "c.properties"
+    write_properties(tmp_path / "c.properties", PLAIN)
+    assert isinstance(settings, Settings) and SECRET not in repr(settings)
+
+
+def test_passwords_of_the_tests_are_as_hard_as_they_come(tmp_path: Path) -> None:
+    """What a properties file and a JAAS entry must escape comes back as it was."""
+    for secret in SECRETS:
+        values = PLAIN | {"sasl.jaas.config": jaas("PLAIN", secret)}
+        path = write_properties(tmp_path / str(SECRETS.index(secret)), values)
+        assert read_access(path).kafka_python()["sasl_plain_password"] == secret
+        assert javaproperties.loads(path.read_text("latin-1")) == values
