@@ -80,7 +80,7 @@ def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges:
         facts = read_facts(topic.name, day, situation, edges.day_files)
         event = day_event(topic, DayVerdict(day, DayDecided.UP_TO_DATE, facts), facts, edges)
         instance.report_runless_asset_event(event)
-    due = [update.day for update in situation.updates(days, now_ms)]
+    due = situation.due(days, now_ms)
     tried = read_tried_by(instance, topic.daily, days_of)
     last_ended_ms = max((each.last_ended_ms for each in tried.values()), default=0)
     ask = [] if is_backlog(situation.decoded, edges, last_ended_ms) else due

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .core.day_verdicts import DayFacts
-from .core.days import Days, DayState, DayUpdate, find_held_up, find_updates
+from .core.days import Days, DayState, DayUpdate, find_held_up, find_left_behind, find_updates
 from .core.decoding import Decoding
+from .core.errors import BadSetting, BrokenManifest
 from .core.offsets import OffsetRange
 from .edges import event_time as times
 from .edges import parquet
@@ -26,12 +27,14 @@ NEWEST = 5  # ranges that a day's facts name
 class Situation:
     """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
 
-    `moving` are ranges that are decoded anew and not published yet; `uncounted` of them those that nobody has counted by day.
+    `broken` says of days whose files cannot be read what is wrong. `moving` are ranges that are decoded anew and not
+    published yet, and those that nobody has counted by day: so many are `uncounted`.
     """
 
     decoded: DecodedRanges
     counts: Mapping[OffsetRange, Mapping[str, int]]
     states: Mapping[str, DayState]
+    broken: Mapping[str, str]
     moving: frozenset[OffsetRange]
     uncounted: int
 
@@ -43,15 +46,31 @@ class Situation:
     @property
     def days(self) -> set[str]:
         """Are all days that a decoded row is of, or that have a file."""
-        return {day for days in self.counts.values() for day in days} | self.states.keys()
+        return {day for days in self.counts.values() for day in days} | self.states.keys() | self.broken.keys()
 
-    def updates(self, days: Days, now_ms: int) -> list[DayUpdate]:
-        """Are the days that are due."""
-        return self.find(days, now_ms)
+    def due(self, days: Days, now_ms: int) -> list[str]:
+        """Are the days that are not up to date, in order, also those whose files cannot be read; not those that wait."""
+        return sorted({update.day for update in self.updates(days, now_ms)} | self.broken_days(days, now_ms))
 
-    def find(self, days: Days, now_ms: int, anew: Collection[str] = ()) -> list[DayUpdate]:
-        """Are the days that are due, and those that are to be made anew, but for those that wait."""
-        return find_updates(days, self.decodings, self.counts, self.states, now_ms, moving=self.moving, anew=anew)
+    def broken_days(self, days: Days, now_ms: int) -> set[str]:
+        """Are the days that there are to be, and whose files cannot be read."""
+        return {day for day in self.broken if days.place(day, now_ms) == "held"}
+
+    def updates(self, days: Days, now_ms: int, anew: Collection[str] = ()) -> list[DayUpdate]:
+        """Are the days that are due, and those that are to be made anew, but for those that wait or cannot be read."""
+        ranges = self.decodings, self.counts
+        found = find_updates(days, *ranges, self.states, now_ms, moving=self.moving, anew=anew)
+        return [update for update in found if update.day not in self.broken]
+
+    def refuse_left_behind(self, topic: str, days: Days) -> None:
+        """Raises `BadSetting` where days before the first one show rows that are decoded otherwise now."""
+        left = find_left_behind(days, self.decodings, self.counts, self.states, self.moving)
+        if left:
+            raise BadSetting(
+                f"{len(left)} days of {topic}, {left[0]} to {left[-1]}, stand before `days.start` {days.start} in defs.yaml, "
+                "and their rows are decoded otherwise now, or of another event time: beside up-to-date days, "
+                f"days/{topic}/*.parquet would show rows twice; nothing was written; move these files away, or `start` back"
+            )
 
     @property
     def held_up(self) -> Mapping[str, Sequence[OffsetRange]]:
@@ -71,11 +90,12 @@ class Situation:
 def read_days(
     topic: str, days: Days, files: DayFiles, decodings: Decodings, count_at_most: int | None = None
 ) -> Situation:
-    """Reads where a topic's days stand; counts what was never counted, or so many of it. Raises `BadSetting`.
+    """Reads where a topic's days stand; counts what was never counted, or so many of it.
 
-    The files are read before the documents: then a document is at least as new as what a file was made from.
+    The files are read before the documents: then a document is at least as new as what a file was made from. Raises
+    `BadSetting`, and `BrokenManifest` where what is to be counted is not what was decoded.
     """
-    states = files.read_states(topic)
+    states, broken = files.read_states(topic)
     decoded = decodings.read_ranges(topic)
     visible = decoded.visible
     counts = files.read_counts(topic, visible, days.event_time)
@@ -87,9 +107,16 @@ def read_days(
         counted = files.count(visible[offsets], days.event_time)
         if counted is not None:
             counts[offsets] = counted
+        elif decodings.read(topic).get(offsets) == visible[offsets]:  # else it is decoded anew, and counted later
+            raise BrokenManifest(
+                f"range {offsets.text(topic)} is decoded to another file than its document names, "
+                f"{files.url_of(topic, offsets)}: its rows cannot be counted by day; nothing was written; "
+                f"`offsetlake decode {topic} --partition "
+                f"{offsets.key}` decodes it again"
+            )
     uncounted = visible.keys() - counts.keys()
     moving = frozenset(decoded.held | uncounted)
-    return Situation(decoded, counts, states, moving, len(uncounted))
+    return Situation(decoded, counts, states, broken, moving, len(uncounted))
 
 
 def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> DayFacts:

@@ -15,7 +15,7 @@ from pathlib import Path
 from .attempt import Attempt
 from .core.day_verdicts import DayDecided, DayVerdict, day_failed, day_waits
 from .core.days import Days, DayUpdate, split_jobs
-from .core.errors import OffsetlakeError, ScanFailed
+from .core.errors import BrokenManifest, OffsetlakeError, ScanFailed
 from .day_situation import Situation, facts_of, read_days, read_facts
 from .edges import event_time as times
 from .edges import parquet
@@ -57,11 +57,12 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
         for number in range(ROUNDS):
             situation = read_days(topic, tools.days, tools.files, tools.decodings)
             anew = waiting if attempt.redo and chosen is not None else None
-            found = situation.find(tools.days, tools.now_ms(), anew or ())
+            situation.refuse_left_behind(topic, tools.days)
+            found = situation.updates(tools.days, tools.now_ms(), anew or ())
             due = {each.day: each for each in found if waiting is None or each.day in waiting}
             tools.on_step("find_days", topic=topic, due=len(due), chosen="all" if chosen is None else len(chosen))
-            if waiting is not None:
-                yield from (_left(topic, day, situation, tools) for day in sorted(waiting - due.keys()))
+            left = situation.broken_days(tools.days, tools.now_ms()) if waiting is None else waiting - due.keys()
+            yield from (_left(topic, day, situation, tools) for day in sorted(left))
             overtaken: set[str] = set()
             for at, job in enumerate(split_jobs([*due.values()], DAYS_PER_JOB)):
                 for verdict in _run_job(topic, job, situation, tools, attempt, folder / f"days_{number}_{at}"):
@@ -79,7 +80,9 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
 
 
 def _left(topic: str, day: str, situation: Situation, tools: DayTools) -> DayVerdict:
-    """Is the verdict of a chosen day that nothing is done for."""
+    """Is the verdict of a chosen day that nothing is done for, or of one that nothing can be done for."""
+    if day in situation.broken:
+        return day_failed(day, situation.broken[day])
     if ranges := situation.waits_for(day, tools.days):
         return day_waits(topic, day, ranges)
     if day not in situation.states:
@@ -127,7 +130,10 @@ def _are_overtaken(topic: str, job: Sequence[DayUpdate], before: Situation, tool
 
 def _is_as_found(topic: str, update: DayUpdate, before: Situation, tools: DayTools) -> bool:
     """Says whether a day's file is the one that its update was found from: only then may its rows be added to."""
-    return tools.files.read_state(topic, update.day) == before.states.get(update.day)
+    try:
+        return tools.files.read_state(topic, update.day) == before.states.get(update.day)
+    except BrokenManifest:
+        return False
 
 
 def _stage(topic: str, job: Sequence[DayUpdate], tools: DayTools, stack: ExitStack, folder: Path) -> None:

@@ -51,11 +51,12 @@ def check_days(topic: Topic, days: Days, edges: Edges) -> Finding:
     """Holds the rows of every day's file against the documents; one that is due, or held up, is counted as waiting."""
     situation = _read(topic, days, edges)
     now_ms = edges.now_ms()
-    waiting = {update.day for update in situation.updates(days, now_ms)} | situation.held_up.keys()
+    waiting = set(situation.due(days, now_ms)) | situation.held_up.keys()
     violations = [
         f"{path} is no day of {topic.name}: its rows are doubled for who reads days/{topic.name}/*.parquet; move it away"
         for path in edges.day_files.read_strays(topic.name)
     ]
+    violations += [text for _, text in sorted(situation.broken.items())]
     expected = {
         day: sum(situation.counts[offsets][day] for offsets in ranges)
         for day, ranges in touching(situation.counts).items()

@@ -41,7 +41,7 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
         wanted = sorted(day for day in situation.days if settings.place(day, now_ms) == "held")
     else:
         wanted = [_checked(day, settings, now_ms) for day in chosen]
-    wanted = wanted or [update.day for update in situation.updates(settings, now_ms)]
+    wanted = wanted or situation.due(settings, now_ms)
     if not wanted:
         held_up = len(situation.held_up)
         waiting = f", {held_up} wait for ranges that are decoded and not seen yet" if held_up else ""

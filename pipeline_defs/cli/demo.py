@@ -179,7 +179,7 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
 
         def due() -> int:
             situation = read_days(TOPIC, days, edges.day_files, edges.decodings)
-            return len(list(situation.updates(days, edges.now_ms())))
+            return len(situation.due(days, edges.now_ms()))
 
         _watch("putting flights into their days", due(), due)
 

@@ -54,7 +54,7 @@ class EventTime:
     @property
     def text(self) -> str:
         """Names the definition: documents that were counted by the same one can be compared."""
-        return f"{self.path}:{self.unit}" if self.unit else self.path
+        return f"{self.path}:{self.unit or ''}" if self.unit or ":" in self.path else self.path
 
     def accepts(self, kind: Kind | None) -> bool:
         """Says whether a column of that kind is a time: an integer with a unit, everything else without."""
@@ -218,6 +218,25 @@ def find_held_up(
         untouched = set(state.applied.compare(moved).new)
         if held := tuple(sorted(moving - untouched)):
             found[day] = held
+    return found
+
+
+def find_left_behind(
+    days: Days,
+    decodings: Mapping[OffsetRange, Decoding],
+    counts: Mapping[OffsetRange, Counts],
+    states: Mapping[str, DayState],
+    moving: AbstractSet[OffsetRange] = frozenset(),
+) -> list[str]:
+    """Finds the days before the first one whose rows are not what is decoded now: a day that is kept may show them too."""
+    before = {day: state for day, state in sorted(states.items()) if day < days.start and state.rows}
+    by_day, held_up, found = touching(counts) if before else {}, find_held_up(before, moving), []
+    for day, state in before.items():
+        if day not in held_up:
+            ranges = {offsets: decodings[offsets] for offsets in by_day.get(day, ()) if offsets in decodings}
+            update = _update(days, day, ranges, counts, state)
+            if update is not None and update.is_whole:
+                found.append(day)
     return found
 
 

@@ -41,21 +41,28 @@ class DayFiles:
 
     # ---- days
 
-    def read_states(self, topic: str) -> dict[str, DayState]:
-        """Reads what the file of each day says of itself; of those that are as they were nothing is read."""
-        states = {}
+    def read_states(self, topic: str) -> tuple[dict[str, DayState], dict[str, str]]:
+        """Reads what the file of each day says of itself, and what is wrong of each day whose file cannot be read.
+
+        Of those that are as they were nothing is read.
+        """
+        states, broken = {}, {}
         for path, version in self._versions(f"{TREE}/{topic}").items():
             day = _day_of(path)
             if day is None:
                 continue
             known = self._states.get(path)
             if known is None or version is None or known[0] != version:
-                found = self.read_state(topic, day)
+                try:
+                    found = self.read_state(topic, day)
+                except BrokenManifest as error:
+                    broken[day] = error.message
+                    continue
                 if found is None:
                     continue  # taken away since it was listed
                 known = self._states[path] = (version, found)
             states[day] = known[1]
-        return states
+        return states, broken
 
     def read_state(self, topic: str, day: str) -> DayState | None:
         """Reads what the file of one day says of itself now; none where there is none. Raises `BrokenManifest`."""
@@ -63,8 +70,15 @@ class DayFiles:
         if not self.lake.store.exists(path):
             return None
         url = self.lake.store.url(path)
-        with self.lake.local_copy(path) as copy:
-            note, rows = times.read_note(copy)
+        try:
+            with self.lake.local_copy(path) as copy:
+                note, rows = times.read_note(copy)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise BrokenManifest(
+                f"day {url} is no Parquet file: {error}; move it away, and it is made anew from the decoded ranges"
+            ) from error
         state = DayState.from_json(note or "", url)
         if (state.topic, state.day, state.rows) != (topic, day, rows):
             raise BrokenManifest(
@@ -122,6 +136,10 @@ class DayFiles:
         self.lake.store.put_new(path, data, f"staging/count-{uuid.uuid4().hex}")
         self._counts[path] = found
         return found
+
+    def url_of(self, topic: str, offsets: OffsetRange) -> str:
+        """Is where the decoded rows of a range lie."""
+        return self.lake.store.url(decoded_path(topic, offsets))
 
     def refuse_wrong_column(self, decoding: Decoding, event_time: EventTime) -> None:
         """Raises `BadSetting` where a decoded range's file has no such event time."""

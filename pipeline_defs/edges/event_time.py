@@ -87,8 +87,16 @@ def count_late(path: Path, day: str) -> int:
 
 
 def read_note(path: Path) -> tuple[str | None, int]:
-    """Reads what a day's file says of itself, none where it says nothing, and its number of rows."""
-    footer = pq.read_metadata(path)
+    """Reads what a day's file says of itself, none where it says nothing, and its number of rows.
+
+    Raises `ValueError` for what is no Parquet file, in the words of who read it.
+    """
+    try:
+        footer = pq.read_metadata(path)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error).rstrip(".")) from error
     note = (footer.metadata or {}).get(NOTE.encode())
     return (None if note is None else note.decode()), footer.num_rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,16 +16,24 @@ import pytest
 from pipeline_defs.core.calendar import FIRST, LAST
 from pipeline_defs.core.day_verdicts import DayDecided
 from pipeline_defs.core.days import Days, EventTime
+from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.day_situation import read_days
 from pipeline_defs.days_checks import check_days, check_outside
-from tests.support.daily import AT, DecodedDays
+from tests.support.daily import AT, START, DecodedDays
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ONE, TWO, THREE = "2020-01-01", "2020-01-02", "2020-01-03"
 A, B, C, D = (OffsetRange(0, 0, start, start + 4) for start in (0, 4, 8, 12))
+
+
+def not_ours() -> bytes:
+    """Is a Parquet file that says nothing of itself."""
+    data = io.BytesIO()
+    pq.write_table(pa.table({"offset": [1]}), data)
+    return data.getvalue()
 
 
 def outcomes(verdicts: dict[str, Any]) -> dict[str, DayDecided]:
@@ -137,7 +146,10 @@ def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: P
     state.days = Days("0001-01-01", EventTime("value.d`y"))
     numbers = [18_262, 2**31 - 1, -(2**31), FIRST, FIRST - 1, LAST + 1, 110_000_000]
     state.topic.put(OffsetRange(0, 0, 0, 10), {at: ("k", {"d`y": number}) for at, number in enumerate(numbers)})
-    assert outcomes(state.update()) == {"0001-01-01": DayDecided.CREATED, ONE: DayDecided.CREATED}
+    steps: list[str] = []
+    verdicts = state.update(on_step=lambda step, **_: steps.append(step))
+    assert outcomes(verdicts) == {"0001-01-01": DayDecided.CREATED, ONE: DayDecided.CREATED}
+    assert steps.count("read_decoded") == 1, "both days by one job: none had failed, to be halved"
     assert state.offsets() == {"0001-01-01": [3], ONE: [0]}
     outside = check_outside(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
     assert outside.facts["none"] == len(numbers) - 2
@@ -208,3 +220,58 @@ def test_a_range_that_is_decoded_anew_while_it_is_counted_is_counted_later(tmp_p
     (kept,) = tmp_path.rglob("event_days/**/*.json")
     kept.unlink()
     assert edges.day_files.read_counts(state.name, {A: again}, AT) == {}, "what a person has deleted is counted again"
+    (file,) = tmp_path.glob("decoded/**/*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    with pytest.raises(BrokenManifest, match=f"decode {state.name} --partition {A.key}` decodes it again"):
+        read_days(state.name, state.days, edges.day_files, edges.decodings)
+
+
+def test_a_file_that_cannot_be_read_fails_its_own_day_only(tmp_path: Path, spark: SparkSession) -> None:
+    """By name, in the update as in the check; other days are made, and moved away it is made anew."""
+    state = DecodedDays(tmp_path, spark)
+    state.put(A, [ONE, TWO])
+    state.update()
+    state.put(B, [TWO, THREE])
+    (one,) = tmp_path.glob(f"days/*/{ONE}.parquet")
+    for content, found in (
+        (b"", "is no Parquet file"),
+        (b"x" * 100, "is no Parquet file"),
+        (not_ours(), "does not say"),
+    ):
+        one.write_bytes(content)
+        verdicts = state.update()
+        assert verdicts.pop(ONE).violations[0].startswith(f"day {one} {found}")
+        assert set(outcomes(verdicts).values()) <= {DayDecided.UPDATED, DayDecided.CREATED}
+        assert outcomes(state.update(ONE, redo=True)) == {ONE: DayDecided.FAILED}
+        checked = check_days(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
+        (violation,) = checked.violations
+        assert found in violation
+        assert "move it away, and it is made anew from the decoded ranges" in violation
+    one.unlink()
+    assert outcomes(state.update()) == {ONE: DayDecided.CREATED}
+    assert state.offsets() == {ONE: [0], TWO: [1, 4], THREE: [5]}
+
+
+def test_days_before_the_first_one_never_show_a_row_twice(tmp_path: Path, spark: SparkSession) -> None:
+    """Files that stand before a `start` that was moved on stay as long as they are right; else nothing is written beside."""
+    state = DecodedDays(tmp_path, spark)
+    state.put(A, [ONE, TWO])
+    state.update()
+    state.days = Days(TWO, AT)
+    state.put(B, [TWO])
+    assert outcomes(state.update()) == {TWO: DayDecided.UPDATED}
+    assert state.offsets() == {ONE: [0], TWO: [1, 4]}
+    state.put(A, [TWO, TWO], 1)  # a row of a day that nothing keeps up to date comes to one that is kept
+    for days in (state.days, Days(TWO)):
+        state.days = days
+        with pytest.raises(
+            BadSetting, match=f"1 days of {state.name}, {ONE} to {ONE}, stand before `days.start` {TWO}"
+        ):
+            state.update()
+    assert state.offsets() == {ONE: [0], TWO: [1, 4]}
+    state.days = Days(START, AT)
+    state.update()
+    state.days = Days(TWO, AT)
+    assert state.update() == {}, "the control: what stands before shows no rows"
+    assert state.offsets() == {TWO: [0, 1, 4]}

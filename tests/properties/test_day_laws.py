@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from pipeline_defs.core.applied import Applied
@@ -230,6 +230,13 @@ def test_a_day_without_rows_is_made_anew_by_what_comes() -> None:
     assert [(each.day, each.is_whole, each.added) for each in world.updates()] == [(ONE, True, (GRID[1],))]
 
 
+def test_event_times_that_differ_by_a_colon_have_texts_of_their_own() -> None:
+    assert (
+        len({each.text for each in (EventTime("value.a:s"), EventTime("value.a", "s"), EventTime("value.a:s", "s"))})
+        == 3
+    )
+
+
 def test_another_event_time_makes_every_day_anew() -> None:
     world = World()
     world.decode(GRID[0], ("2013-01-01", "2013-01-02"), afresh=False)
@@ -322,3 +329,16 @@ def test_a_run_spans_no_day_that_is_due_and_in_back_off() -> None:
     tried = {TWO: Tried(1, NOW_MS, NOW_MS, "run")}
     for due, runs in (([ONE, TWO, THREE], [(ONE,), (THREE,)]), ([ONE, THREE], [(ONE, THREE)])):
         assert [request.days for request in plan_day_requests(due, frozenset(), tried, NOW_MS)] == runs
+
+
+definition = st.tuples(st.text(":ab.", min_size=1), st.sampled_from([None, "s", "ms"]))
+
+
+@given(st.lists(definition, min_size=2, max_size=2, unique=True))
+def test_every_event_time_has_a_text_of_its_own(definitions: list[tuple[str, str | None]]) -> None:
+    """A name may have a colon in it; what was counted by one event time is never taken for another one's."""
+    try:
+        one, other = (EventTime(path, unit) for path, unit in definitions)
+    except ValueError:  # such as a path that ends with a dot
+        reject()
+    assert one.text != other.text
