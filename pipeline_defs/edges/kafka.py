@@ -10,21 +10,22 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import AuthorizationError, KafkaError, NoError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import AuthorizationError, KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
-from ..core.errors import BrokerRefuses, BrokerUnavailable, UnknownTopic
+from ..core.errors import BrokerRefuses, BrokerUnavailable
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
 from .access import OPEN, Access
+from .kafka_answers import find_replicas, is_retriable, raise_forbidden, read_refusals, unknown_topic
 from .kafka_knock import knock
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
 from .kafka_transactions import OpenTransaction, find_open
@@ -131,7 +132,7 @@ class Kafka:
         """Reads the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
         brokers = self._ask(topic, lambda admin: admin.describe_log_dirs({topic: list(partitions)}))
         sizes: dict[int, int] = {}
-        for replica in _replicas(brokers, topic):
+        for replica in find_replicas(brokers, topic):
             sizes[replica["partition_index"]] = max(sizes.get(replica["partition_index"], 0), replica["partition_size"])
         return sizes
 
@@ -197,7 +198,7 @@ class Kafka:
         if not frontier:
             return
         offsets = {TopicPartition(topic, p): OffsetAndMetadata(at, "", -1) for p, at in frontier.items()}
-        refused = self._ask(topic, lambda admin: _refusals(admin.alter_group_offsets(group, offsets)))
+        refused = self._ask(topic, lambda admin: read_refusals(admin.alter_group_offsets(group, offsets)))
         if refused:
             raise BrokerUnavailable(
                 f"the Kafka broker at {self.bootstrap_servers} does not move consumer group {group} on "
@@ -227,22 +228,22 @@ class Kafka:
     # ---- the connection
 
     def _describe(self, topic: str) -> tuple[str | None, list[int]]:
-        found = self._ask(topic, lambda admin: _raise_forbidden(admin.describe_topics([topic])[0]))
+        found = self._ask(topic, lambda admin: raise_forbidden(admin.describe_topics([topic])[0]))
         if found["error_code"] == UnknownTopicOrPartitionError.errno:
-            raise _unknown_topic(topic, self.bootstrap_servers)
+            raise unknown_topic(topic, self.bootstrap_servers)
         topic_id = found.get("topic_id")
         partitions = sorted(part["partition_index"] for part in found["partitions"])
         return (None if topic_id in {None, _NO_TOPIC_ID} else str(topic_id)), partitions
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
-        retriable = stamina.retry_context(on=_is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
+        retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
         try:
             for attempt in retriable:
                 with attempt:
                     return question(self._connected())
         except UnknownTopicOrPartitionError as error:
-            raise _unknown_topic(topic, self.bootstrap_servers) from error
+            raise unknown_topic(topic, self.bootstrap_servers) from error
         except AuthorizationError as error:
             what = f" of topic {topic}" if topic else ""
             raise BrokerRefuses(
@@ -275,42 +276,3 @@ class Kafka:
                     **self.access.kafka_python(),
                 )
             return self._admin
-
-
-def _is_retriable(error: Exception) -> bool:
-    return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
-
-
-def _raise_forbidden(description: Any) -> Any:
-    """Raises where the broker does not let us see a topic; it says so in its answer, other than of what it does not do."""
-    error = for_code(description["error_code"])
-    if issubclass(error, AuthorizationError):
-        raise error
-    return description
-
-
-def _unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:
-    return UnknownTopic(
-        f"topic {topic} does not exist on the broker at {bootstrap_servers}; nothing was written; create the topic, or "
-        "correct its name in assets/*/defs.yaml",
-        topic=topic,
-    )
-
-
-def _refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
-    """Reads from the answers of a group's coordinator which Kafka partitions it refused; raises what may pass."""
-    refused = {}
-    for tp, answer in sorted(answers.items()):
-        if answer is not NoError:
-            if _is_retriable(answer()):
-                raise answer
-            refused[tp.partition] = answer.__name__
-    return refused
-
-
-def _replicas(brokers: list[Mapping[str, Any]], topic: str) -> Iterator[Mapping[str, Any]]:
-    for broker in brokers:
-        for log_dir in broker["log_dirs"]:
-            for found in log_dir["topics"]:
-                if found["name"] == topic:
-                    yield from found["partitions"]
