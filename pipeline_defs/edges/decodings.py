@@ -1,6 +1,6 @@
 """What is decoded of a lake's topics, beside what is landed: two files and one document per range.
 
-    decoded/<topic>/g0/p0003/<start20>-<end20>.parquet          rows that could be decoded; a plain glob is always right
+    decoded/<topic>/g0/p0003/<start20>-<end20>.parquet          rows that could be decoded; a glob has each once, always
     dead_letters/<topic>/g0/p0003/<start20>-<end20>.parquet     rows that could not, where there ever were any
     decodings/<topic>/g0/p0003/<start20>-<end20>.<rev>.json     what became of the range: the document decides
 

@@ -5,26 +5,27 @@ Spark's own parser does the work; what it would pass over in silence is an error
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import BadSetting
+from .spark_json_values import find_wrong, has_loops, is_null, read_type, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-ROOT, CORRUPT = "r", "c"
-# Spark reads the first value of a text and passes over what comes after it; as the only element of a list, a text with
-# more than one value is a longer list, or no JSON at all
-OPENED, CLOSED = '{"r":[', "]}"
+CORRUPT = "c"
 STRICT = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
+# an escaped backslash, or both halves of a pair: what is left of `\ud800` then stands alone, and Spark would make a ? of it
+WHOLE_ESCAPES = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
+HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
 
 
 def parse_schema(ddl: str) -> DataType:
@@ -48,51 +49,88 @@ def decode_json(source: Column, ddl: str) -> Column:
     | the record | what becomes of it |
     |---|---|
     | null | null: a tombstone |
-    | not UTF-8, no JSON, more than one value, `null` | error |
+    | not UTF-8, no JSON, more than one value, `null`, half of a surrogate pair | error |
     | another type than the schema's, of a field or of the whole | error |
+    | a value that its type cannot say, see `spark_json_values` | error |
     | a field that is null or missing | null; an error where the schema says `NOT NULL` |
     | a field that the schema does not name | passed over: it is in the landed range |
     """
     from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+    from pyspark.sql.types import MapType, StringType, StructField, StructType
 
     schema = parse_schema(ddl)
     text = source.cast("string")
-    wrapped = StructType([StructField(ROOT, ArrayType(schema)), StructField(CORRUPT, StringType())])
-    listed = f.concat(f.lit(OPENED), text, f.lit(CLOSED))
-    parsed = f.from_json(listed, wrapped, STRICT)
-    values = parsed[ROOT]
-    value = f.get(values, 0)
-    lacking = reduce(lambda one, other: one | other, _lacking(value, schema), f.lit(False))  # noqa: FBT003
-    is_right = f.is_valid_utf8(text) & parsed[CORRUPT].isNull() & (f.size(values) == 1) & value.isNotNull() & ~lacking
-    error_class = (
-        f.when(source.isNull() | f.coalesce(is_right, f.lit(False)), f.lit(None).cast("string"))  # noqa: FBT003
-        .when(~f.is_valid_utf8(text), "not_utf8")
-        .when(f.try_parse_json(listed).isNull() | (f.size(values) != 1), "json_malformed")
-        .otherwise("json_mismatch")
+    # Spark reads the first value of a text and passes over what comes after it. So each text is read as the first of two
+    # members of a map, whose every member is counted. A text that closes the map itself, or opens another one, would have to
+    # know these names
+    box, end = secrets.token_hex(8), secrets.token_hex(8)
+    boxed = f.concat(f.lit(f'{{"{box}":{{"v":'), text, f.lit(f',"{end}":null}}}}'))
+    wrapped = StructType(
+        [StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())]
     )
+    is_halved = text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)
+
+    bind = _bind if has_loops(schema) else _use
+
+    def judge(parsed: Column, value: Column, settled: Column) -> Column:
+        is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
+        is_read = f.coalesce(f.is_valid_utf8(text) & parsed[CORRUPT].isNull() & is_one & ~is_halved, f.lit(False))  # noqa: FBT003
+        wrong = find_wrong(value, settled, schema)
+        is_right = is_read & ~is_null(value, schema) & wrong.isNull()
+        inside = f.try_variant_get(f.try_parse_json(boxed), f"$.{box}", "map<string,variant>")
+        is_json = f.coalesce((f.size(inside) == 2) & f.map_contains_key(inside, end), f.lit(False))  # noqa: FBT003
+        failure = (
+            f.when(source.isNull() | is_right, None)
+            .when(~f.is_valid_utf8(text), _failure("not_utf8", f.lit("the bytes are not UTF-8")))
+            .when(is_halved, _failure("json_malformed", f.lit("the text has half of a surrogate pair, no character")))
+            .when(~(is_read | is_json), _failure("json_malformed", f.lit("the text is not one JSON value")))
+            .otherwise(_failure("json_mismatch", _compare(text, schema, f.when(is_read, wrong))))
+        )
+        return bind(
+            failure,
+            lambda failed: f.struct(
+                f.when(failed.isNull(), settled).alias("value"),
+                failed["error_class"].alias("error_class"),
+                failed["error"].alias("error"),
+                f.lit(None).cast("int").alias("schema_id"),
+            ),
+        )
+
+    def settle_and_judge(parsed: Column) -> Column:
+        return bind(
+            f.get(f.map_values(parsed[box]), 0),
+            lambda value: bind(settle(value, schema), lambda settled: judge(parsed, value, settled)),
+        )
+
+    return bind(f.from_json(boxed, wrapped, STRICT), settle_and_judge)
+
+
+def _bind(value: Column, use: Callable[[Column], Column]) -> Column:
+    """Is what is made of a value that is worked out once for each row, however often it is used.
+
+    Spark sees to that itself in the code that it compiles, which is faster. But that has no loops over arrays and maps: for
+    each of those Spark would parse a text again.
+    """
+    from pyspark.sql import functions as f
+
+    return f.get(f.transform(f.array(value), use), 0)
+
+
+def _use(value: Column, use: Callable[[Column], Column]) -> Column:
+    return use(value)
+
+
+def _failure(error_class: str, error: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.struct(f.lit(error_class).alias("error_class"), error.alias("error"))
+
+
+def _compare(text: Column, schema: DataType, wrong: Column) -> Column:
+    """Says which types were found and expected, and, where those are right, what is wrong with a value."""
+    from pyspark.sql import functions as f
+
     wanted = schema.simpleString().replace(":", ": ").replace(",", ", ")
-    found = f.schema_of_variant(f.try_parse_json(text))
-    error = (
-        f.when(error_class == "not_utf8", "the bytes are not UTF-8")
-        .when(error_class == "json_malformed", "the text is not one JSON value")
-        .when(error_class == "json_mismatch", f.concat(f.lit("found "), found, f.lit(f", expected {wanted}")))
-    )
-    return f.struct(
-        f.when(error_class.isNull(), value).alias("value"),
-        error_class.alias("error_class"),
-        error.alias("error"),
-        f.lit(None).cast("int").alias("schema_id"),
-    )
-
-
-def _lacking(value: Column, schema: DataType) -> Iterator[Column]:
-    """Says of each field that may not be null whether it is: those of the value, and of structs in it."""
-    from pyspark.sql.types import StructType
-
-    if isinstance(schema, StructType):
-        for field in schema.fields:
-            if not field.nullable:
-                yield value[field.name].isNull()
-            for inner in _lacking(value[field.name], field.dataType):
-                yield value[field.name].isNotNull() & inner
+    found = f.coalesce(f.schema_of_variant(f.try_parse_json(text)), f.lit("a key twice"))
+    reason = f.coalesce(f.concat(f.lit("; "), wrong), f.lit(""))
+    return f.concat(f.lit("found "), found, f.lit(f", expected {wanted}"), reason)

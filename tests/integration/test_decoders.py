@@ -31,7 +31,7 @@ from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
 from pipeline_defs.edges.schema_registry import connect
 from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, RAW_SCHEMA, SparkDecoder
-from pipeline_defs.edges.spark_wire import head_of
+from pipeline_defs.edges.spark_wire import MOST_IDS, head_of
 from tests.conftest import JARS
 from tests.support.registry import RunningRegistry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
@@ -390,6 +390,15 @@ def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
     assert outcomes.ids == [known, 987654, None, None, None, None, other, known, None]
     assert outcomes.rows[1].error == f"registry {registry.url} has no schema 987654"
     assert outcomes.rows[3].error.endswith(f"found {5 + len(datum)} bytes, 01{known:08X}")
+
+
+def test_bytes_of_other_formats_take_no_ids_place(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+    """As many ids are looked up as may be: not those of what only looks like a head and is more frequent."""
+    known = registry.register(f"{topic}-value", json.dumps(ORDER))
+    garbage = [b"\x01" + number.to_bytes(4) + b"..." for number in range(MOST_IDS + 1)] * 2
+    records = [*garbage, head_of(known) + avro(ORDER, {"id": 1, "note": None})]
+    outcomes = decode(spark, records, Side(Format.AVRO, registry=registry.url), topic)
+    assert outcomes.classes == [*["not_wire_format"] * len(garbage), None]
 
 
 def test_references_are_followed(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:

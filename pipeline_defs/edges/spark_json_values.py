@@ -1,0 +1,174 @@
+"""JSON values in Spark that are of the right JSON type and that their column still cannot say: found, never changed.
+
+Times and dates are read as what they are in the JSON, text or number, and made here: Spark's own reader takes a time without
+a date for one of today, and a number beyond its range for another one. Nothing here parses JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+# the years 1 to 9999, which every reader of the files can say; on their first and last day no offset leads out of them
+DAY = "(?!0000|(0001-01-01|9999-12-31).*[+-](?!00:?(00)?$)[0-9:]+$)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
+ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
+TEXTS = {"date": rf"^{DAY}\z", "timestamp": rf"^{DAY}({TIME}{ZONE})?\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of those years
+INFINITE = {"double", "float"}
+EXPECTED = {
+    "date": "expected a date such as 2013-01-31",
+    "timestamp": "expected a time such as 2013-01-31T12:00:00Z, or seconds since 1970, of the years 1 to 9999",
+    "timestamp_ntz": "expected a time without a zone, such as 2013-01-31T12:00:00",
+    "tinyint": "expected a number from -128 to 127",
+}
+
+
+def read_type(schema: DataType) -> DataType:
+    """Is what a schema is read as, for `settle`: VARIANT for what has to be told apart in the JSON, SMALLINT for TINYINT."""
+    from pyspark.sql.types import ArrayType, MapType, ShortType, StructField, StructType, VariantType
+
+    match schema:
+        case StructType():
+            return StructType([StructField(each.name, read_type(each.dataType), each.nullable) for each in schema])
+        case ArrayType():
+            return ArrayType(read_type(schema.elementType), schema.containsNull)
+        case MapType():
+            return MapType(schema.keyType, read_type(schema.valueType), schema.valueContainsNull)
+    name = schema.simpleString()
+    return VariantType() if name in TEXTS else ShortType() if name == "tinyint" else schema
+
+
+def settle(value: Column, schema: DataType) -> Column:
+    """Is a value that was read as `read_type` says, as its schema has it; null where it cannot be."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if read_type(schema) == schema:
+        return value
+    match schema:
+        case StructType():
+            fields = (settle(value[each.name], each.dataType).alias(each.name) for each in schema)
+            return f.when(value.isNotNull(), f.struct(*fields))
+        case ArrayType():
+            return f.transform(value, lambda each: settle(each, schema.elementType))
+        case MapType():
+            return f.transform_values(value, lambda _, each: settle(each, schema.valueType))
+    name = schema.simpleString()
+    if name == "tinyint":
+        return f.when(value.between(-128, 127), value.cast("tinyint"))
+    text = f.try_variant_get(value, "$", "string")  # a number, too, has one; none that is a day
+    settled = f.when(text.rlike(TEXTS[name]), text.try_cast(name))
+    if name != "timestamp":
+        return settled
+    seconds = f.when(f.schema_of_variant(value) == "BIGINT", f.try_variant_get(value, "$", "bigint"))
+    return settled.when(seconds.between(FIRST_SECOND, LAST_SECOND), f.timestamp_seconds(seconds))
+
+
+def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "") -> Column:
+    """Says what is wrong with a value, read as `read_type` says and settled, and where in it; null where nothing is.
+
+    | the part | wrong is |
+    |---|---|
+    | a field that is `NOT NULL`, in arrays and maps too | null, or not there |
+    | `DOUBLE`, `FLOAT` | a number beyond it, which Spark takes for infinite |
+    | `DATE`, `TIMESTAMP`, `TIMESTAMP_NTZ`, `TINYINT` | what `settle` has no value for |
+    | `MAP` | a key twice |
+    """
+    from pyspark.sql import functions as f
+
+    return f.coalesce(*_wrong_parts(value, settled, schema, path), f.lit(None).cast("string"))
+
+
+def _wrong_parts(value: Column, settled: Column, schema: DataType, path: str) -> Iterator[Column]:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    name, where = schema.simpleString(), path or "the whole"
+    match schema:
+        case StructType():
+            for each in schema:
+                inner, below = value[each.name], f"{path}.{each.name}".lstrip(".")
+                if not each.nullable:
+                    yield f.when(value.isNotNull() & is_null(inner, each.dataType), f"{below} is null or missing")
+                yield from _wrong_parts(inner, settled[each.name], each.dataType, below)
+        case ArrayType():
+            yield from _wrong_elements(value, schema.elementType, f"{path}[]")
+        case MapType():
+            keys = f.map_keys(value)
+            is_twice = (f.size(keys) > 1) & (f.size(f.array_distinct(keys)) < f.size(keys))
+            yield f.when(value.isNotNull() & is_twice, f"{where} has a key twice")
+            yield from _wrong_elements(f.map_values(value), schema.valueType, f"{path}{{}}")
+    if name in INFINITE:
+        yield f.when(f.abs(value) == float("inf"), f"{where} is beyond {name.upper()}")
+    elif name in EXPECTED:
+        yield f.when(~is_null(value, schema) & settled.isNull(), f"{where}: {EXPECTED[name]}")
+
+
+def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Column]:
+    from pyspark.sql import functions as f
+
+    if _is_plain(schema):
+        for leaves, name, where in _numbers(values, schema, path):
+            is_beyond = [f.array_contains(leaves, f.lit(float(sign)).cast(name)) for sign in ("inf", "-inf")]
+            yield f.when(is_beyond[0], f"{where} is beyond {name.upper()}")
+            yield f.when(is_beyond[1], f"{where} is beyond {name.upper()}")
+        return
+
+    def find(each: Column) -> Column:
+        return find_wrong(each, settle(each, schema), schema, path)
+
+    is_wrong = f.exists(values, lambda each: find(each).isNotNull())
+    found = f.filter(f.transform(values, find), lambda why: why.isNotNull())
+    yield f.when(is_wrong, f.get(found, 0))
+
+
+def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Column, str, str]]:
+    """Yields arrays of the numbers that may be infinite in an array's elements, with their type and where they stand."""
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        for each in schema:
+            yield from _numbers(values[each.name], each.dataType, f"{path}.{each.name}")
+    elif schema.simpleString() in INFINITE:
+        yield values, schema.simpleString(), path
+
+
+def _has_rules(schema: DataType) -> bool:
+    from pyspark.sql import functions as f
+
+    return any(True for _ in _wrong_parts(f.lit(None), f.lit(None), schema, ""))
+
+
+def _is_plain(schema: DataType) -> bool:
+    """Says whether of an array's elements nothing can be wrong but that a number is infinite."""
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return all(each.nullable and _is_plain(each.dataType) for each in schema)
+    return schema.simpleString() in INFINITE or not _has_rules(schema)
+
+
+def has_loops(schema: DataType) -> bool:
+    """Says whether `settle` or `find_wrong` go through arrays or maps of the schema one element after the other."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match schema:
+        case StructType():
+            return any(has_loops(each.dataType) for each in schema)
+        case ArrayType():
+            return not _is_plain(schema.elementType)
+        case MapType():
+            return not _is_plain(schema.valueType)
+    return False
+
+
+def is_null(value: Column, schema: DataType) -> Column:
+    """Says whether a value that was read as `read_type` says is null, or not there."""
+    from pyspark.sql import functions as f
+
+    return value.isNull() | f.is_variant_null(value) if schema.simpleString() in TEXTS else value.isNull()

@@ -1,0 +1,179 @@
+"""JSON on real Spark: text that is not one value is none, and a value that its type cannot say never becomes another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from pipeline_defs.core.decoders import Format, Side
+from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
+
+
+def decode(spark: SparkSession, records: Sequence[bytes], side: Side) -> DataFrame:
+    session = spark.newSession()
+    for name, setting in DECODE_CONF.items():
+        session.conf.set(name, setting)
+    rows = session.createDataFrame([*enumerate(records)], "offset long, value binary")
+    return rows.select("offset", DECODERS[side.format](rows, "value", side).column.alias("v"))
+
+
+def outcomes(spark: SparkSession, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
+    """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
+    from pyspark.sql import functions as f
+
+    found = decode(spark, records, side)
+    value = f.to_json(f.struct("v.value"), MICROSECONDS)
+    rows = found.select("offset", value.alias("value"), "v.error_class", "v.error").orderBy("offset").collect()
+    return [(json.loads(row.value).get("value"), row.error_class, row.error) for row in rows]
+
+
+ONE = b'{"a": 1}'
+NOT_ONE_VALUE = [
+    *(
+        b"",
+        b" ",
+        b",",
+        b"nul",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"'a'",
+        b"{a: 1}",
+        b"NaN",
+        b"01",
+        b"+1",
+        b".5",
+        b"1.",
+        b"0x1",
+        b"-",
+    ),
+    # behind a value: another one, garbage, and what closes or goes on with whatever the text is read within
+    *(
+        ONE + more
+        for more in (b"]}", b"]} any", b"}}", b"}}}", b"}", b"]", b",", b"x", b" 5", b"\n{}", b"//", b"/*", b"#")
+    ),
+    *(ONE + more for more in (b"\0", b"\xef\xbb\xbf", b"\xc2\xa0", b',"x', b',"x":"', b',"\\', b',"x":"y\\')),
+    *(
+        ONE + more
+        for more in (b',"x":{"a": 2}', b',"v":{"a": 2}', b'],"x":[{"a": 2}', b'},"x":{"v":{"a": 2}', b'],"e":true}')
+    ),
+    *(b"\xef\xbb\xbf" + ONE, b":" + ONE, b"," + ONE, b'"a": 1', b'{"a": 1 /*c*/}', b'{"a": 1,}', b'{"a": \x001}'),
+    # half of a surrogate pair is no character; a text nested so deep is read by nobody
+    *(
+        b'{"z": "\\ud83d"}',
+        b'{"z": "\\ude00\\ud83d"}',
+        b'{"z": "\\\\\\uD83D."}',
+        b'{"z": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ),
+]
+
+
+def test_text_that_is_not_one_json_value_is_none(spark: SparkSession) -> None:
+    """Spark's parser ends at the first value, whatever comes behind it; what is read of a text must be the whole of it."""
+    sound = [b'\t {"a": 1}\r\n ', b'{"a": 1, "z": "\\ud83d\\ude00 \\\\ud83d \\u00e4"}', b'{"a": 2, "a": 1}']
+    found = outcomes(spark, [*sound, *NOT_ONE_VALUE, b'{"a": 1}\xff'], Side(Format.JSON, "a BIGINT"))
+    assert [value for value, *_ in found[:3]] == [{"a": 1}] * 3, "the control"
+    classes = [error_class for _, error_class, _ in found[3:]]
+    passed = [(text, each) for text, each in zip(NOT_ONE_VALUE, classes, strict=False) if each != "json_malformed"]
+    assert (passed, classes[-1]) == ([], "not_utf8")
+
+
+VALUES = (
+    "at TIMESTAMP, d DATE, t TIMESTAMP_NTZ, x DOUBLE, f FLOAT, b TINYINT, s STRING, l ARRAY<STRUCT<id: BIGINT NOT NULL>>, "
+    "m MAP<STRING, STRUCT<id: BIGINT NOT NULL, at: TIMESTAMP>>, o STRUCT<id: BIGINT NOT NULL, at: TIMESTAMP NOT NULL>"
+)
+SAID: list[tuple[str, str, Any]] = [
+    ("at", '"2020-01-02T03:04:05.678901Z"', "2020-01-02T03:04:05.678901Z"),
+    ("at", '"2020-01-02 08:34:05.678901+05:30"', "2020-01-02T03:04:05.678901Z"),
+    ("at", '"2020-01-02T03:04:05.678901999"', "2020-01-02T03:04:05.678901Z"),
+    ("at", '"2020-01-02T03:04"', "2020-01-02T03:04:00.000000Z"),
+    ("at", '"0001-01-01"', "0001-01-01T00:00:00.000000Z"),
+    ("at", "1577934245", "2020-01-02T03:04:05.000000Z"),
+    ("at", "253402300799", "9999-12-31T23:59:59.000000Z"),
+    ("d", '"2020-01-02"', "2020-01-02"),
+    ("t", '"2020-01-02T03:04:05"', "2020-01-02T03:04:05"),
+    ("x", "1.5e300", 1.5e300),
+    ("f", "0.5", 0.5),
+    ("b", "-128", -128),
+    ("s", '"\\ud83d\\ude00"', "\U0001f600"),
+    ("s", '{"a": [1]}', '{"a":[1]}'),
+    ("l", '[{"id": 1}, null]', [{"id": 1}, None]),
+    ("m", '{"k": {"id": 1, "at": 0}}', {"k": {"id": 1, "at": "1970-01-01T00:00:00.000000Z"}}),
+    ("o", '{"id": 1, "at": "2020-01-02"}', {"id": 1, "at": "2020-01-02T00:00:00.000000Z"}),
+]
+NOTHING = ["{}", '{"at": null, "d": null, "b": null, "l": null, "m": null, "o": null}']
+UNSAID = [
+    # a time of whatever day it is read on; digits that are a year, or a date; days that are none
+    *(("at", f'"{text}"') for text in ("12:00:00", "T12:00", "2020", "20200102", "2020-02-30", "2020-1-2", "now", "")),
+    *(("at", f'"{text}"') for text in ("2020-01-02T24:00:00Z", "2020-01-02T03:04:05Z\\n", "9999-12-31T23:59:59-12:00")),
+    # milliseconds, microseconds, what overflows to a year that there is, and what is no whole number of seconds
+    *(("at", text) for text in ("1577934245000", "1577934245000000", "9223372036854775807", "1.5", "true", "1e20")),
+    *(("at", text) for text in ("253402300800", "-62135596801", "18446744073709551616", '{"a": 1, "b": 2}', "[1]")),
+    *(("d", text) for text in ('"20200102"', '"18000"', '"2020"', '"2020-02-30"', '"2020-01-02T03:04:05Z"', "18000")),
+    *(("t", text) for text in ('"2020-01-02T03:04:05Z"', '"12:00"', "1577934245")),
+    *(("x", "1e400"), ("x", "-1e400"), ("f", "1e39"), ("b", "200"), ("b", "-129"), ("b", "300")),
+    *(("l", "[{}]"), ("l", '[{"id": 1}, {"id": null}]'), ("m", '{"k": {}}'), ("m", '{"k": {"id": 1, "at": "12:00"}}')),
+    *(("m", '{"k": {"id": 1}, "k": {"id": 2}}'), ("m", '{"k": null, "\\u006b": null}')),
+    *(("o", '{"id": 1}'), ("o", '{"id": 1, "at": null}'), ("o", '{"at": 0}')),
+]
+
+
+def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(spark: SparkSession) -> None:
+    """And what it can say is just that; null and missing are null, but where the schema forbids it, at any depth."""
+    records = [f'{{"{name}": {text}}}' for name, text, *_ in (*SAID, *UNSAID)]
+    found = outcomes(spark, [each.encode() for each in (*NOTHING, *records)], Side(Format.JSON, VALUES))
+    assert found[:2] == [({}, None, None)] * 2
+    said, unsaid = found[2 : 2 + len(SAID)], found[2 + len(SAID) :]
+    assert [value for value, *_ in said] == [{name: value} for name, _, value in SAID], "the control"
+    passed = [(what, each[1]) for what, each in zip(UNSAID, unsaid, strict=True) if each[1] != "json_mismatch"]
+    assert passed == []
+    errors = {text: error or "" for (_, text), (_, _, error) in zip(UNSAID, unsaid, strict=True)}
+    expected = "at: expected a time such as 2013-01-31T12:00:00Z, or seconds since 1970, of the years 1 to 9999"
+    assert errors['"12:00:00"'].startswith("found OBJECT<at: STRING>, expected struct<at: timestamp, ")
+    assert errors['"12:00:00"'].endswith(f"; {expected}")
+    assert errors["[{}]"].endswith("; l[].id is null or missing")
+    assert errors['{"k": {"id": 1}, "k": {"id": 2}}'].endswith("; m has a key twice")
+    assert errors["1e39"].endswith("; f is beyond FLOAT")
+
+
+def test_a_value_that_is_no_struct_is_decoded_alone(spark: SparkSession) -> None:
+    """A schema may be one type: null is then no value."""
+    texts = [b'"2020-01-02"', b" 5 ", b"null", b'"12:00"', b"5]}", b'5,"x":6', b'5},"x":{"v":6']
+    found = outcomes(spark, texts, Side(Format.JSON, "TIMESTAMP"))
+    days = ["2020-01-02T00:00:00.000000Z", "1970-01-01T00:00:05.000000Z"]
+    assert [value for value, *_ in found] == [*days, *[None] * 5]
+    assert [each for _, each, _ in found] == [None, None, "json_mismatch", "json_mismatch", *["json_malformed"] * 3]
+
+
+def test_what_a_json_schema_checks_is_what_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing passes that was not checked; a map never has a key twice, which DuckDB cannot read."""
+    number = {"type": "integer", "maximum": 5}
+    schema = {"type": "object", "properties": {"n": number, "m": {"type": "object", "additionalProperties": number}}}
+    deep = b'{"n": 9, "z": ' + b"[" * 980 + b"]" * 980 + b"}"  # Spark reads it, and Python does not
+    wrong = {
+        b'{"n": 9}': "schema_violated",
+        b'{"n": 9}]}': "json_malformed",
+        b'{"n": 1}]} x': "json_malformed",
+        b'{"n": 1}},"x":{"v":{"n": 2}': "json_malformed",
+        b'{"n": 1, "n": 9}': "schema_violated",
+        deep: "schema_violated",
+        b'{"m": {"k": 1, "k": 2}}': "json_mismatch",
+        b'{"m": {"k": 9}}': "schema_violated",
+    }
+    side = Side(Format.JSON_SCHEMA, json.dumps(schema))
+    rows = decode(spark, [b'{"n": 9, "n": 1, "m": {"k": 1, "l": 2}}', *wrong], side).orderBy("offset")
+    assert [row.v.error_class for row in rows.collect()] == [None, *wrong.values()]
+    rows.select("v.value").coalesce(1).write.parquet(str(tmp_path / "rows"))
+    read = duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet') WHERE value IS NOT NULL").fetchall()
+    assert read == [({"n": 1, "m": {"k": 1, "l": 2}},)]
