@@ -194,8 +194,6 @@ class Lake:
 
     def _publish_new(self, manifest: Manifest, file: StagedFile) -> None:
         path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
-        if self.store.exists(path):
-            return
         answer = self.store.publish(file.path, path, guard=guard, is_due=partial(self._is_due, manifest))
         if answer is Answer.CONFLICT and self._is_due(manifest) and not self.store.exists(path):
             raise LakeUnavailable(

@@ -151,6 +151,8 @@ class Store:
                 if self.local_root is None:
                     obstore.put(self.objects, final, obstore.get(self.objects, staged).bytes(), mode="create")
                     return Answer.COMMITTED
+                if (self.local_root / final).exists():
+                    return Answer.CONFLICT
                 with self.locked(guard):
                     if not is_due():
                         return Answer.CONFLICT
