@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import BadSetting
-from .spark_json_values import find_wrong, has_loops, is_null, read_type, settle
+from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, has_loops, is_null, read_type, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -22,6 +22,7 @@ STRICT = {
     "columnNameOfCorruptRecord": CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
+    "timestampFormat": TIMESTAMP_FORMAT,
 }
 # an escaped backslash, or both halves of a pair: what is left of `\ud800` then stands alone, and Spark would make a ? of it
 WHOLE_ESCAPES = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"

@@ -1,7 +1,8 @@
 """JSON values in Spark that are of the right JSON type and that their column still cannot say: found, never changed.
 
-Times and dates are read as what they are in the JSON, text or number, and made here: Spark's own reader takes a time without
-a date for one of today, and a number beyond its range for another one. Nothing here parses JSON.
+Dates and times without a zone are read as what they are in the JSON, text or number, and made here, since Spark's own reader
+takes other text for them. Times with one, which most records have, it reads by a strict format, and here their years are
+looked at: making them here would take as long as all the rest. Nothing here parses JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 # the years 1 to 9999, which every reader of the files can say; on their first and last day no offset leads out of them
 DAY = "(?!0000|(0001-01-01|9999-12-31).*[+-](?!00:?(00)?$)[0-9:]+$)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
-ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
-TEXTS = {"date": rf"^{DAY}\z", "timestamp": rf"^{DAY}({TIME}{ZONE})?\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
+TEXTS = {"date": rf"^{DAY}\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
+TIMESTAMP_FORMAT = "yyyy-MM-dd[['T'][' ']HH:mm[:ss[.SSSSSSSSS]][XXX][XX][X]]"
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of those years
 INFINITE = {"double", "float"}
 EXPECTED = {
@@ -62,11 +63,7 @@ def settle(value: Column, schema: DataType) -> Column:
     if name == "tinyint":
         return f.when(value.between(-128, 127), value.cast("tinyint"))
     text = f.try_variant_get(value, "$", "string")  # a number, too, has one; none that is a day
-    settled = f.when(text.rlike(TEXTS[name]), text.try_cast(name))
-    if name != "timestamp":
-        return settled
-    seconds = f.when(f.schema_of_variant(value) == "BIGINT", f.try_variant_get(value, "$", "bigint"))
-    return settled.when(seconds.between(FIRST_SECOND, LAST_SECOND), f.timestamp_seconds(seconds))
+    return f.when(text.rlike(TEXTS[name]), text.try_cast(name))
 
 
 def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "") -> Column:
@@ -76,7 +73,8 @@ def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "")
     |---|---|
     | a field that is `NOT NULL`, in arrays and maps too | null, or not there |
     | `DOUBLE`, `FLOAT` | a number beyond it, which Spark takes for infinite |
-    | `DATE`, `TIMESTAMP`, `TIMESTAMP_NTZ`, `TINYINT` | what `settle` has no value for |
+    | `TIMESTAMP` | out of the years 1 to 9999 |
+    | `DATE`, `TIMESTAMP_NTZ`, `TINYINT` | what `settle` has no value for |
     | `MAP` | a key twice |
     """
     from pyspark.sql import functions as f
@@ -103,7 +101,10 @@ def _wrong_parts(value: Column, settled: Column, schema: DataType, path: str) ->
             is_twice = (f.size(keys) > 1) & (f.size(f.array_distinct(keys)) < f.size(keys))
             yield f.when(value.isNotNull() & is_twice, f"{where} has a key twice")
             yield from _wrong_elements(f.map_values(value), schema.valueType, f"{path}{{}}")
-    if name in INFINITE:
+    if name == "timestamp":
+        is_known = f.unix_micros(value).between(FIRST_SECOND * 1_000_000, LAST_SECOND * 1_000_000 + 999_999)
+        yield f.when(~is_known, f"{where}: {EXPECTED[name]}")
+    elif name in INFINITE:
         yield f.when(f.abs(value) == float("inf"), f"{where} is beyond {name.upper()}")
     elif name in EXPECTED:
         yield f.when(~is_null(value, schema) & settled.isNull(), f"{where}: {EXPECTED[name]}")
