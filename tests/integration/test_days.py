@@ -59,36 +59,42 @@ def test_late_event_times_do_not_multiply_files(world: World) -> None:
 
 
 def test_a_redone_range_moves_its_records_between_days(world: World) -> None:
-    """A mended decoder that reads another time: the day that a record leaves and the one that it comes to both change.
+    """A mended decoder that reads another column of days: what does not fit together stays as it was, by name.
 
-    What the mended decoder's columns do not fit together with stays as it was, by name, until that is decoded again too.
+    And one that sets records aside: the day that they leave changes, and the other one does not.
     """
-    configure(world, schema="at DATE, n BIGINT")  # which passes over time and zone: it is the next day in UTC
+    configure(world, schema="at DATE, n BIGINT")
     world.create_topic(2)
-    evening, noon = "2013-01-01T23:00:00-05:00", "2013-01-02T12:00:00Z"
+    first, second = "2013-01-01", "2013-01-02"
 
     def sent(partition: int, times: list[str]) -> list[dict[str, object]]:
         values = [json.dumps({"at": at, "n": n}).encode() for n, at in enumerate(times)]
         return [{"partition": partition, "key": b"k", "value": value} for value in values]
 
-    world.send(sent(0, [evening] * 40 + [noon] * 40) + sent(1, ["2013-01-01T12:00:00Z"] * 19 + [noon]))
+    def decode_as(schema: str, key: str) -> None:
+        assert world.topic.decode is not None
+        side = dataclasses.replace(world.topic.decode.value, schema=schema)
+        world.topic = dataclasses.replace(world.topic, decode=dataclasses.replace(world.topic.decode, value=side))
+        world.decode([key], redo=True)
+
+    world.send(sent(0, [first] * 80) + sent(1, [first] * 19 + [second]))
     world.plan_and_land()
     one, other = world.decode()
-    assert outcomes(update(world)) == {"2013-01-01": CREATED, "2013-01-02": CREATED}
-    assert Counter(row[0] for row in shown(world)) == {"2013-01-01": 59, "2013-01-02": 41}
+    assert outcomes(update(world)) == {first: CREATED, second: CREATED}
+    assert Counter(row[0] for row in shown(world)) == {first: 99, second: 1}
 
-    assert world.topic.decode is not None
-    side = dataclasses.replace(world.topic.decode.value, schema=SCHEMA)
-    world.topic = dataclasses.replace(world.topic, decode=dataclasses.replace(world.topic.decode, value=side))
-    world.decode([one.offsets.key], redo=True)
+    decode_as("at DATE, n TINYINT", one.offsets.key)
     verdicts = update(world)
-    assert verdicts["2013-01-01"].outcome is UPDATED
-    assert verdicts["2013-01-02"].outcome is DayDecided.FAILED
-    assert "columns do not fit together, decode the older ones again" in verdicts["2013-01-02"].violations[0]
-    assert Counter(row[0] for row in shown(world)) == {"2013-01-01": 19, "2013-01-02": 41}
-    world.decode([other.offsets.key], redo=True)
-    assert outcomes(update(world)) == {"2013-01-01": UPDATED, "2013-01-02": UPDATED}
-    assert Counter(row[0] for row in shown(world)) == {"2013-01-01": 19, "2013-01-02": 81}
+    assert verdicts.keys() == {first} and verdicts[first].outcome is DayDecided.FAILED
+    assert "columns do not fit together, decode the older ones again" in verdicts[first].violations[0]
+    assert Counter(row[0] for row in shown(world)) == {first: 99, second: 1}
+    decode_as("at DATE, n STRUCT<a: INT>", one.offsets.key)  # which sets all of its records aside
+    assert outcomes(update(world)) == {first: UPDATED}
+    assert Counter(row[0] for row in shown(world)) == {first: 19, second: 1}
+    decode_as(SCHEMA, one.offsets.key)
+    decode_as(SCHEMA, other.offsets.key)
+    assert outcomes(update(world)) == {first: UPDATED, second: UPDATED}
+    assert Counter(row[0] for row in shown(world)) == {first: 99, second: 1}
     assert shown(world) == expected(world)
 
 
