@@ -53,7 +53,7 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Dagster, Ctrl-C ends it (ONCE=1: exit after the summary; DAYS=31: January's only)
 	@exec .venv/bin/offsetlake demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(DAYS),--days $(DAYS))
 
-test: setup ## Run the whole suite, real broker, Spark and browser included (at most 10 minutes)
+test: setup ## Run the whole suite, real broker, Spark and browser included (about 12 minutes on two cores)
 	@.venv/bin/python -m tests.support.browser
 	@exec .venv/bin/python -m pytest tests -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
