@@ -141,8 +141,9 @@ def _read_sealed(topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRa
     """Reads which ranges are read from a sealed file, all that it has, and which swept ones from a part of one."""
     published = seals.read_published(topic)
     sealed = {offsets: seal for seal in choose_seals(coverage, published) for offsets in seal.ranges}
-    holders, swept = find_holders(published), {}
-    for offsets in sorted(coverage.swept - sealed.keys()):
+    alone, swept = sorted(coverage.swept - sealed.keys()), {}
+    holders = find_holders(published) if alone else {}  # most lakes have none, and open as fast as before
+    for offsets in alone:
         revision = coverage.retired[offsets]
         if (offsets, revision) in holders or revision == coverage.manifests[offsets].revision:
             swept[offsets] = seals.holders(topic, offsets, revision, holders)[0]

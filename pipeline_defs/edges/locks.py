@@ -16,9 +16,9 @@ POLL_SECONDS = 0.01
 
 
 @contextmanager
-def hold(path: Path, wait_seconds: float | None = None) -> Iterator[None]:
+def hold(path: Path) -> Iterator[None]:
     """Holds the lock of a file or folder, if there is one; raises `LakeUnavailable` where another does not let go of it."""
-    deadline = time.monotonic() + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
+    deadline = time.monotonic() + WAIT_SECONDS
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

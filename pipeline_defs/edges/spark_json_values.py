@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-# the years 1 to 9999, which every reader of the files can say; on their first and last day no offset leads out of them
-DAY = "(?!0000|(0001-01-01|9999-12-31).*[+-](?!00:?(00)?$)[0-9:]+$)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+# the years 1 to 9999, which every reader of the files can say
+DAY = "(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
 TEXTS = {"date": rf"^{DAY}\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
 TIMESTAMP_FORMAT = "yyyy-MM-dd[['T'][' ']HH:mm[:ss[.SSSSSSSSS]][XXX][XX][X]]"
