@@ -6,7 +6,7 @@ Invariant: nothing here is visible to a reader, and nothing becomes so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,8 @@ def describe(
 ) -> Decoding:
     """Is the document of what was staged of a range, as the first revision."""
     attempt, tools = work.attempt, work.tools
-    ids = _schema_ids(part.path for part in (decoded, dead) if part)
+    sides = [name for name, side in (("key", tools.decode.key), ("value", tools.decode.value)) if side.registry]
+    ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
     schemas = {
         name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()
     }
@@ -111,11 +112,11 @@ def describe(
     )
 
 
-def _schema_ids(paths: Iterable[Path]) -> dict[str, int]:
+def _schema_ids(paths: Iterable[Path], sides: Sequence[str]) -> dict[str, int]:
     """Counts the rows of a range, decoded or not, by side and by the registry id that they were written with."""
     ids: Counter[str] = Counter()
     for path in paths:
-        for side in ("key", "value"):
+        for side in sides:
             counts = parquet.count_values(path, f"{side}_schema_id")
             ids.update({f"{side}:{number}": rows for number, rows in counts.items()})
     return dict(sorted(ids.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,48 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """Is a key or value as it decodes: struct<value, error_class: string, error: string, schema_id: int>.
+class Outcome:
+    """Is what a key or value decodes to; `failure` and `value` are each right only where they are asked for.
 
-    `value` is null for a null and for what cannot be decoded, which `error_class` then says. `schemas` are what decided the
-    outcome beside the configuration: a reader's schema, writers' by their ids. The column is of no one data frame: it can be
-    asked of any rows with columns of those names.
+    | column | of which rows | what |
+    |---|---|---|
+    | `is_right` | all | whether it could be decoded; true of a null, never null |
+    | `value` | those that could | null for a null |
+    | `failure` | the others | struct<error_class: string, error: string>, see `failed` |
+    | `schema_id` | all | the registry's id that it was written with, or null |
     """
 
-    column: Column
+    value: Column
+    is_right: Column
+    failure: Column
+    schema_id: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Is how a key or value decodes, in two steps, so that the work is done once for each row.
+
+    `read` is the work. `judge` is given the column that it became, which may be asked for as often as one likes. Only a
+    `failure` asks for the key or value itself: it is large, and rows that are right need not carry it along. `schemas` are
+    what decided the outcome beside the configuration: a reader's schema, writers' by their ids. All are of no one data frame:
+    they can be asked of any rows with columns of those names.
+    """
+
+    read: Column
+    judge: Callable[[Column], Outcome]
     schemas: Mapping[str, str] = field(default_factory=dict)
+
+
+def failed(error_class: Column | str, error: Column) -> Column:
+    """Is a failure: its class, and what a person is told."""
+    from pyspark.sql import functions as f
+
+    name = f.lit(error_class) if isinstance(error_class, str) else error_class
+    return f.struct(name.alias("error_class"), error.alias("error"))
+
+
+def no_id() -> Column:
+    """Is the `schema_id` of what no registry has the schema of."""
+    from pyspark.sql import functions as f
+
+    return f.lit(None).cast("int")

@@ -109,6 +109,7 @@ def spark_config(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks the JVM where it was written
         "spark.log.level": "ERROR",
     }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..core.avro import END, MARK, VALUE, enclose, inline_references, record_name
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
-from .decoded import Decoded
+from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
@@ -39,13 +39,11 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     reader = check_schema(rows.sparkSession, side.schema or "", f"the avro schema of the {column}")
+    raw = f.col(column)
     broken = f.lit(
         "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"
     )
-    nothing = f.lit(None).cast("int")
-    return Decoded(
-        _outcome(f.col(column), _read(f.col(column), reader, reader), f.lit("avro_malformed"), broken, nothing)
-    )
+    return _decoded(raw, _read(raw, reader, reader), failed("avro_malformed", broken), no_id(), {})
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
@@ -66,23 +64,19 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
     failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}
     error_class, error = wire.explain(raw, failures)
     schemas = {str(each): text for each, text in writers.items()} | ({} if side.schema else {"reader": reader})
-    return Decoded(_outcome(raw, datum, error_class, error, schema_id(raw)), schemas)
+    return _decoded(raw, datum, failed(error_class, error), schema_id(raw), schemas)
 
 
-def _outcome(raw: Column, datum: Column, error_class: Column, error: Column, written_with: Column) -> Column:
-    """Is what `Decoded` promises; the datum is read once, however often its parts are asked for."""
+def _decoded(raw: Column, datum: Column, failure: Column, written_with: Column, schemas: Mapping[str, str]) -> Decoded:
     from pyspark.sql import functions as f
 
-    def outcome(read: Column) -> Column:
-        is_right = raw.isNull() | f.equal_null(read[MARK], f.lit(END))
-        return f.struct(
-            f.when(is_right, read[VALUE]).alias("value"),
-            f.when(~is_right, error_class).alias("error_class"),
-            f.when(~is_right, error).alias("error"),
-            written_with.alias("schema_id"),
-        )
+    read = f.struct(raw.isNull().alias("is_null"), datum.alias("datum"), written_with.alias("schema_id"))
 
-    return f.get(f.transform(f.array(datum), outcome), f.lit(0))
+    def judge(read: Column) -> Outcome:
+        is_whole = f.equal_null(read["datum"][MARK], f.lit(END))
+        return Outcome(read["datum"][VALUE], read["is_null"] | is_whole, failure, read["schema_id"])
+
+    return Decoded(read, judge, schemas)
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:

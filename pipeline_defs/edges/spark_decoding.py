@@ -6,13 +6,14 @@ One landed file is one task is one file, in the order of its rows. Nothing here 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
 from ..core.errors import ScanFailed
-from .decoded import Decoded
+from .decoded import Decoded, Outcome, failed, no_id
 from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
@@ -33,10 +34,14 @@ DECODE_CONF: Mapping[str, str] = {
 # what is decoded has many small columns: dictionaries of them cost a fifth of the whole job and save a tenth of the bytes
 DECODED_PARQUET: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.enable.dictionary": "false"}
 RAW_SCHEMA = (
-    "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key BINARY, "
-    "value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key {key}, "
+    "value {value}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-OUTCOME = "_"  # the column of what keys and values decode to
+TEXTS = (
+    Format.JSON,
+    Format.STRING,
+)  # are read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
+READ = "_"  # the column of what is read of keys and values
 IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
@@ -45,35 +50,25 @@ def decode_none(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     """Leaves bytes as they are."""
     from pyspark.sql import functions as f
 
-    return Decoded(_outcome(f.col(column)))
+    nothing = f.lit(None).cast("string")
+    return Decoded(f.col(column), lambda raw: Outcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
 
 
 def decode_string(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     """Reads UTF-8; other bytes are an error, never replacement characters."""
     from pyspark.sql import functions as f
 
-    text = f.col(column).cast("string")
-    is_text = text.isNull() | f.is_valid_utf8(text)
-    error = f.when(~is_text, f.lit("not_utf8"))
-    return Decoded(_outcome(f.when(is_text, text), error, f.when(~is_text, f.lit("the bytes are not UTF-8"))))
-
-
-def _outcome(value: Column, error_class: Column | None = None, error: Column | None = None) -> Column:
-    from pyspark.sql import functions as f
-
-    nothing = f.lit(None).cast("string")
-    return f.struct(
-        value.alias("value"),
-        (nothing if error_class is None else error_class).alias("error_class"),
-        (nothing if error is None else error).alias("error"),
-        f.lit(None).cast("int").alias("schema_id"),
+    raw, failure = f.col(column), failed("not_utf8", f.lit("the bytes are not UTF-8"))
+    read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
+    return Decoded(
+        read, lambda read: Outcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id())
     )
 
 
 def _decode_json(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     from pyspark.sql import functions as f
 
-    return Decoded(decode_json(f.col(column), side.schema or ""))
+    return decode_json(f.col(column), side.schema or "")
 
 
 DECODERS: Mapping[Format, Decoder] = {
@@ -86,6 +81,31 @@ DECODERS: Mapping[Format, Decoder] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Is how keys and values of rows decode."""
+
+    sides: Mapping[str, Decoded]  # by key, value
+
+    @property
+    def schemas(self) -> Mapping[str, str]:
+        """Are what decided the outcome beside the configuration, by side and id."""
+        return {
+            f"{side}:{what}": text for side, decoded in self.sides.items() for what, text in decoded.schemas.items()
+        }
+
+    def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, Outcome]]:
+        """Decodes rows: these with one column more, and what became of each side in terms of it."""
+        from pyspark.sql import functions as f
+
+        # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
+        # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
+        once = f.monotonically_increasing_id().alias("once")
+        read = f.struct(*(decoded.read.alias(side) for side, decoded in self.sides.items()), once)
+        outcomes = {side: decoded.judge(f.col(READ)[side]) for side, decoded in self.sides.items()}
+        return rows.withColumn(READ, read), outcomes
+
+
 class SparkDecoder:
     """Decodes landed files of one topic with one session."""
 
@@ -93,7 +113,8 @@ class SparkDecoder:
         self._session = session.newSession()
         for name, value in DECODE_CONF.items():
             self._session.conf.set(name, value)
-        self._decode = decode
+        self._sides = {"key": decode.key, "value": decode.value}
+        self._event_time = decode.event_time
         self._login = login
 
     @property
@@ -101,63 +122,52 @@ class SparkDecoder:
         """Names what writes: equal bytes can be expected only from the same writer."""
         return f"spark {self._session.version}"
 
-    def decide(self, files: Sequence[Path]) -> Decoded:
-        """Decides how rows of landed files decode, all that a registry is asked included: struct<key, value>, each as it does.
+    def decide(self, files: Sequence[Path]) -> Decision:
+        """Decides how rows of landed files decode, all that a registry is asked included.
 
         Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
         """
-        from pyspark.sql import functions as f
-
         rows = self._read(files)
-        schemas: dict[str, str] = {}
-        sides = {}
-        for name, side in (("key", self._decode.key), ("value", self._decode.value)):
-            decoded = DECODERS[side.format](rows, name, side, self._login)
-            schemas |= {f"{name}:{what}": schema for what, schema in decoded.schemas.items()}
-            sides[name] = decoded.column.alias(name)
-        # Spark moves filters below what they filter by, and would decode each record once for the filter and once more for
-        # the rows. It does not move them below what is not the same each time, as this number is
-        once = f.monotonically_increasing_id().alias("once")
-        return Decoded(f.struct(sides["key"], sides["value"], once), schemas)
+        return Decision(
+            {name: DECODERS[side.format](rows, name, side, self._login) for name, side in self._sides.items()}
+        )
 
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
         """Writes the rows of landed files that can be decoded below `folder`."""
         from pyspark.sql import functions as f
 
-        outcome = self._read(files).withColumn(OUTCOME, decided.column)
-        good = outcome.where(f.col("_.key.error_class").isNull() & f.col("_.value.error_class").isNull())
-        columns = [
-            *map(f.col, (*IDENTITY, "headers")),
-            f.col("_.key.value").alias("key"),
-            f.col("_.value.value").alias("value"),
-            *_schema_ids(),
-        ]
-        rows = good.select(*columns)
-        if self._decode.event_time is not None:
-            check_event_time(rows.schema, self._decode.event_time)
+        read, sides = decision.read(self._read(files))
+        good = read.where(sides["key"].is_right & sides["value"].is_right)
+        columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
+        rows = good.select(*columns, *_schema_ids(sides))
+        if self._event_time is not None:
+            check_event_time(rows.schema, self._event_time)
         self._write(rows, folder, len(files))
 
-    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
         """Writes the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
         from pyspark.sql import functions as f
 
-        outcome = self._read(files).withColumn(OUTCOME, decided.column)
-        is_key = f.col("_.key.error_class").isNotNull()
-        bad = outcome.where(is_key | f.col("_.value.error_class").isNotNull())
+        read, sides = decision.read(self._read(files))
+        key, value = sides["key"], sides["value"]
+        failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
+        bad = read.where(~(key.is_right & value.is_right))
         columns = [
-            *map(f.col, (*IDENTITY, "key", "value", "headers")),
-            f.when(is_key, "key").otherwise("value").alias("side"),
-            f.coalesce("_.key.error_class", "_.value.error_class").alias("error_class"),
-            f.when(is_key, f.col("_.key.error")).otherwise(f.col("_.value.error")).alias("error"),
-            *_schema_ids(),
+            *map(f.col, IDENTITY),
+            *(f.col(name).cast("binary").alias(name) for name in sides),
+            f.col("headers"),
+            f.when(~key.is_right, "key").otherwise("value").alias("side"),
+            failure["error_class"].alias("error_class"),
+            failure["error"].alias("error"),
         ]
-        self._write(bad.select(*columns), folder, len(files))
+        self._write(bad.select(*columns, *_schema_ids(sides)), folder, len(files))
 
     def _read(self, files: Sequence[Path]) -> DataFrame:
         from pyspark.errors import PySparkException
 
+        types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
         try:
-            return self._session.read.schema(RAW_SCHEMA).parquet(*(str(file) for file in files))
+            return self._session.read.schema(RAW_SCHEMA.format(**types)).parquet(*(str(file) for file in files))
         except PySparkException as error:  # one is not there any more
             raise ScanFailed(
                 f"Spark could not read {len(files)} landed files: {first_cause(error)}; nothing became visible; the ranges "
@@ -177,8 +187,5 @@ class SparkDecoder:
             ) from error
 
 
-def _schema_ids() -> list[Column]:
-    """Are the registry ids that a row's key and value were written with, of rows that can be decoded and of others."""
-    from pyspark.sql import functions as f
-
-    return [f.col(f"{OUTCOME}.{side}.schema_id").alias(f"{side}_schema_id") for side in ("key", "value")]
+def _schema_ids(sides: Mapping[str, Outcome]) -> list[Column]:
+    return [side.schema_id.alias(f"{name}_schema_id") for name, side in sides.items()]

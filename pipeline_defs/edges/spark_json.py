@@ -6,11 +6,11 @@ Spark's own parser does the work; what it would pass over in silence is an error
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import BadSetting
-from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, has_loops, is_null, read_type, settle
+from .decoded import Decoded, Outcome, failed, no_id
+from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -44,8 +44,8 @@ def parse_schema(ddl: str) -> DataType:
         ) from error
 
 
-def decode_json(source: Column, ddl: str) -> Column:
-    """Decodes JSON of a schema in Spark's DDL; see `spark_decoding.Decoded`.
+def decode_json(source: Column, ddl: str) -> Decoded:
+    """Decodes JSON of a schema in Spark's DDL.
 
     | the record | what becomes of it |
     |---|---|
@@ -69,62 +69,39 @@ def decode_json(source: Column, ddl: str) -> Column:
     wrapped = StructType(
         [StructField(box, MapType(StringType(), read_type(schema))), StructField(CORRUPT, StringType())]
     )
-    is_halved = text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)
+    # bytes are ASCII where they stay as many as Latin 1; to be told so is faster than to be told that they are UTF-8
+    is_ascii = f.octet_length(f.decode(source.cast("binary"), "ISO-8859-1")) == f.octet_length(text)
+    # `parsed` is asked for in several fields, each time: Spark works out once what a row needs twice whatever is in it
+    parsed = f.from_json(boxed, wrapped, STRICT)
+    is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
+    read = f.struct(
+        f.get(f.map_values(parsed[box]), 0).alias("value"),
+        parsed.isNull().alias("is_null"),
+        f.coalesce(parsed[CORRUPT].isNull() & is_one, f.lit(False)).alias("is_one"),  # noqa: FBT003
+        (is_ascii | f.is_valid_utf8(text)).alias("is_utf8"),
+        (text.contains("\\u") & f.regexp_replace(text, WHOLE_ESCAPES, " ").rlike(HALF_A_PAIR)).alias("is_halved"),
+    )
 
-    bind = _bind if has_loops(schema) else _use
-
-    def judge(parsed: Column, value: Column, settled: Column) -> Column:
-        is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
-        is_read = f.coalesce(f.is_valid_utf8(text) & parsed[CORRUPT].isNull() & is_one & ~is_halved, f.lit(False))  # noqa: FBT003
+    def judge(read: Column) -> Outcome:
+        value = read["value"]
+        is_read = read["is_one"] & read["is_utf8"] & ~read["is_halved"]
+        settled = settle(value, schema)
         wrong = find_wrong(value, settled, schema)
-        is_right = is_read & ~is_null(value, schema) & wrong.isNull()
         inside = f.try_variant_get(f.try_parse_json(boxed), f"$.{box}", "map<string,variant>")
         is_json = f.coalesce((f.size(inside) == 2) & f.map_contains_key(inside, end), f.lit(False))  # noqa: FBT003
         failure = (
-            f.when(source.isNull() | is_right, None)
-            .when(~f.is_valid_utf8(text), _failure("not_utf8", f.lit("the bytes are not UTF-8")))
-            .when(is_halved, _failure("json_malformed", f.lit("the text has half of a surrogate pair, no character")))
-            .when(~(is_read | is_json), _failure("json_malformed", f.lit("the text is not one JSON value")))
-            .otherwise(_failure("json_mismatch", _compare(text, schema, f.when(is_read, wrong))))
+            f.when(~read["is_utf8"], failed("not_utf8", f.lit("the bytes are not UTF-8")))
+            .when(
+                read["is_halved"],
+                failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")),
+            )
+            .when(~(is_read | is_json), failed("json_malformed", f.lit("the text is not one JSON value")))
+            .otherwise(failed("json_mismatch", _compare(text, schema, f.when(is_read, wrong))))
         )
-        return bind(
-            failure,
-            lambda failed: f.struct(
-                f.when(failed.isNull(), settled).alias("value"),
-                failed["error_class"].alias("error_class"),
-                failed["error"].alias("error"),
-                f.lit(None).cast("int").alias("schema_id"),
-            ),
-        )
+        is_right = read["is_null"] | (is_read & ~is_null(value, schema) & wrong.isNull())
+        return Outcome(settled, is_right, failure, no_id())
 
-    def settle_and_judge(parsed: Column) -> Column:
-        return bind(
-            f.get(f.map_values(parsed[box]), 0),
-            lambda value: bind(settle(value, schema), lambda settled: judge(parsed, value, settled)),
-        )
-
-    return bind(f.from_json(boxed, wrapped, STRICT), settle_and_judge)
-
-
-def _bind(value: Column, use: Callable[[Column], Column]) -> Column:
-    """Is what is made of a value that is worked out once for each row, however often it is used.
-
-    Spark sees to that itself in the code that it compiles, which is faster. But that has no loops over arrays and maps: for
-    each of those Spark would parse a text again.
-    """
-    from pyspark.sql import functions as f
-
-    return f.get(f.transform(f.array(value), use), 0)
-
-
-def _use(value: Column, use: Callable[[Column], Column]) -> Column:
-    return use(value)
-
-
-def _failure(error_class: str, error: Column) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.struct(f.lit(error_class).alias("error_class"), error.alias("error"))
+    return Decoded(read, judge)
 
 
 def _compare(text: Column, schema: DataType, wrong: Column) -> Column:

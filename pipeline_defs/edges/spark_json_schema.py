@@ -11,7 +11,7 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from ..core.errors import UnusableSchema
 from ..core.json_schema import columns_of, find_clashes
-from .decoded import Decoded
+from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
 from .spark_json import decode_json
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KIND = "JSON"
 Checked = tuple[str, tuple[tuple[str, str], ...]]
+Unread = tuple["Column", "Column", "Column"]
 
 
 def decode_json_schema(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:
@@ -35,7 +36,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
     raw = f.col(column)
     reader = _check(side.schema or "", {}, f"the JSON schema of the {column}")
     violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})
-    return Decoded(_outcome(raw, decode_json(raw, _columns(reader)), violation, None, f.lit(None).cast("int")))
+    return _join(decode_json(raw, _columns(reader)), violation, None, no_id(), {})
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
@@ -55,27 +56,35 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
     failures = {each: _failure(schema) for each, schema in wire.writers.items() if each not in writers}
     unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
     schemas = {str(each): _text(schema) for each, schema in checked.items()}
-    column_of = _outcome(raw, decode_json(body, _columns(reader)), violation, unread, schema_id(raw))
-    return Decoded(column_of, schemas | ({} if side.schema else {"reader": _text(reader)}))
+    schemas |= {} if side.schema else {"reader": _text(reader)}
+    return _join(decode_json(body, _columns(reader)), violation, unread, schema_id(raw), schemas)
 
 
-def _outcome(
-    raw: Column, decoded: Column, violation: Column, unread: tuple[Column, Column, Column] | None, written_with: Column
-) -> Column:
-    """Is what `Decoded` promises: what was not read, what is no JSON, what its schema forbids, what has no place."""
+def _join(
+    document: Decoded, violation: Column, unread: Unread | None, written_with: Column, schemas: Mapping[str, str]
+) -> Decoded:
+    """Is what is read as JSON together with what its schema forbids: what was not read, is no JSON, has no place."""
     from pyspark.sql import functions as f
 
-    nothing = f.lit(None).cast("string")
-    is_unread, unread_class, unread_error = unread or (f.lit(False), nothing, nothing)  # noqa: FBT003
-    is_violated = violation.isNotNull() & f.coalesce(decoded["error_class"] == "json_mismatch", f.lit(True))  # noqa: FBT003
-    error_class = f.when(is_unread, unread_class).when(is_violated, "schema_violated").otherwise(decoded["error_class"])
-    error = f.when(is_unread, unread_error).when(is_violated, violation).otherwise(decoded["error"])
-    return f.struct(
-        f.when(raw.isNotNull() & error_class.isNull(), decoded["value"]).alias("value"),
-        error_class.alias("error_class"),
-        error.alias("error"),
+    is_unread, *why = unread or (f.lit(False), f.lit(None).cast("string"), f.lit(None).cast("string"))  # noqa: FBT003
+    read = f.struct(
+        document.read.alias("document"),
+        violation.alias("violation"),
+        is_unread.alias("is_unread"),
         written_with.alias("schema_id"),
     )
+
+    def judge(read: Column) -> Outcome:
+        inner, found = document.judge(read["document"]), read["violation"]
+        is_json = inner.is_right | (inner.failure["error_class"] == "json_mismatch")
+        failure = (
+            f.when(read["is_unread"], failed(*why))
+            .when(found.isNotNull() & is_json, failed("schema_violated", found))
+            .otherwise(inner.failure)
+        )
+        return Outcome(inner.value, ~read["is_unread"] & found.isNull() & inner.is_right, failure, read["schema_id"])
+
+    return Decoded(read, judge, schemas)
 
 
 def _find_violations(rows: DataFrame, number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:

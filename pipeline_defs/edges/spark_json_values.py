@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DAY = "(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
 TEXTS = {"date": rf"^{DAY}\z", "timestamp_ntz": rf"^{DAY}({TIME})?\z"}
-TIMESTAMP_FORMAT = "yyyy-MM-dd[['T'][' ']HH:mm[:ss[.SSSSSSSSS]][XXX][XX][X]]"
+TIMESTAMP_FORMAT = "yyyy-MM-dd[['T'][' ']HH:mm[:ss[.SSSSSSSSS]][XXX][X]]"  # X is +01, and +0130 too
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of those years
 INFINITE = {"double", "float"}
 EXPECTED = {
@@ -152,20 +152,6 @@ def _is_plain(schema: DataType) -> bool:
     if isinstance(schema, StructType):
         return all(each.nullable and _is_plain(each.dataType) for each in schema)
     return schema.simpleString() in INFINITE or not _has_rules(schema)
-
-
-def has_loops(schema: DataType) -> bool:
-    """Says whether `settle` or `find_wrong` go through arrays or maps of the schema one element after the other."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    match schema:
-        case StructType():
-            return any(has_loops(each.dataType) for each in schema)
-        case ArrayType():
-            return not _is_plain(schema.elementType)
-        case MapType():
-            return not _is_plain(schema.valueType)
-    return False
 
 
 def is_null(value: Column, schema: DataType) -> Column:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
-from .decoded import Decoded
+from .decoded import Decoded, Outcome, failed, no_id
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
 from .schema_registry import Registered, connect
 from .spark_wire import Wire, head_of, read_wire, schema_id
@@ -36,7 +36,7 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
     file = compile_proto(side.schema or "", {}, what)
     raw, nothing = f.col(column), f.lit(None).cast("string")
     read = _read(rows, raw, file, find_message(file, side.message, what))
-    return Decoded(_outcome(raw, raw, read, (nothing, nothing), f.lit(None).cast("int")))
+    return _decoded(f.lit(False), read, (nothing, nothing), no_id(), {})  # noqa: FBT003
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
@@ -63,7 +63,8 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
     read = _read(rows, body, file, reader)
     writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
     schemas = writers | ({} if side.schema else {"reader": text})
-    return Decoded(_outcome(raw, body, read, wire.explain(raw, failures), schema_id(raw)), schemas)
+    is_unread = raw.isNotNull() & body.isNull()
+    return _decoded(is_unread, read, wire.explain(raw, failures), schema_id(raw), schemas)
 
 
 def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
@@ -106,19 +107,21 @@ def _read(rows: DataFrame, body: Column, file: ProtoFile, message: Descriptor) -
     return read
 
 
-def _outcome(raw: Column, body: Column, read: Column, failure: tuple[Column, Column], written_with: Column) -> Column:
-    """Is what `Decoded` promises; `failure` is what is wrong where there is no body to read."""
+def _decoded(
+    is_unread: Column, message: Column, failure: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
+) -> Decoded:
+    """Is what was read of messages; `failure` is what is wrong where there is no body to read."""
     from pyspark.sql import functions as f
 
-    unread, broken = raw.isNotNull() & body.isNull(), read["error"].isNotNull()
-    return f.struct(
-        read["value"].alias("value"),
-        f.when(unread, failure[0]).when(broken, "protobuf_malformed").alias("error_class"),
-        f.when(unread, failure[1])
-        .when(broken, f.concat(f.lit("the bytes are not one message: "), read["error"]))
-        .alias("error"),
-        written_with.alias("schema_id"),
-    )
+    read = f.struct(is_unread.alias("is_unread"), message.alias("message"), written_with.alias("schema_id"))
+
+    def judge(read: Column) -> Outcome:
+        value, error = read["message"]["value"], read["message"]["error"]
+        broken = failed("protobuf_malformed", f.concat(f.lit("the bytes are not one message: "), error))
+        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(broken)
+        return Outcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
+
+    return Decoded(read, judge, schemas)
 
 
 def _text(schema: Registered) -> str:

@@ -30,9 +30,10 @@ from pipeline_defs.edges.access import read_access
 from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
 from pipeline_defs.edges.schema_registry import connect
-from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, RAW_SCHEMA, SparkDecoder
+from pipeline_defs.edges.spark_decoding import RAW_SCHEMA, SparkDecoder
 from pipeline_defs.edges.spark_wire import MOST_IDS, head_of
 from tests.conftest import JARS
+from tests.support.outcomes import decode_rows, decoding_session
 from tests.support.registry import RunningRegistry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
 from tests.support.world import World
@@ -68,7 +69,7 @@ class Outcomes:
 
     @property
     def classes(self) -> list[str | None]:
-        return [row.error_class for row in self.rows]
+        return [row.failure.error_class if row.failure else None for row in self.rows]
 
     @property
     def ids(self) -> list[int | None]:
@@ -82,14 +83,10 @@ def decode(
     topic: str = "orders",
     login: RegistryLogin = ANYBODY,
 ) -> Outcomes:
-    session = spark.newSession()
-    for name, setting in DECODE_CONF.items():
-        session.conf.set(name, setting)
-    rows = session.createDataFrame([(topic, 0, at, None, value) for at, value in enumerate(records)], RAW)
-    decoded = DECODERS[side.format](rows, "value", side, login)
-    frame = rows.select("offset", decoded.column.alias("v"))
-    rows = frame.select("offset", "v.*").orderBy("offset").collect()
-    return Outcomes(rows, decoded.schemas, frame.schema["v"].dataType["value"].dataType.simpleString())
+    values = [(topic, 0, at, None, value) for at, value in enumerate(records)]
+    frame, schemas = decode_rows(decoding_session(spark).createDataFrame(values, RAW), side, login)
+    rows = frame.orderBy("offset").collect()
+    return Outcomes(rows, schemas, frame.schema["value"].dataType.simpleString())
 
 
 def record(name: str, *fields: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -172,7 +169,7 @@ def test_what_is_not_one_datum_is_set_aside_alone(spark: SparkSession) -> None:
     bad = "avro_malformed"
     assert outcomes.classes == [None, bad, bad, bad, None, bad, bad]
     assert outcomes.values == [{"id": 5, "note": "word"}, None, None, None, None, None, None]
-    errors = [row.error for row in outcomes.rows]
+    errors = [row.failure and row.failure.error for row in outcomes.rows]
     assert all(("not one datum of the schema" in error) if error else True for error in errors)
     assert [error is None for error in errors] == [each is None for each in outcomes.classes]
 
@@ -230,7 +227,9 @@ def test_interleaved_writers_are_read_as_one(
     records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
     now = datetime(2020, 1, 2, tzinfo=UTC)
     rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
-    spark.createDataFrame(rows, RAW_SCHEMA).coalesce(1).write.parquet(str(tmp_path / "landed"))
+    spark.createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(1).write.parquet(
+        str(tmp_path / "landed")
+    )
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(spark, Decode(value=Side(Format.AVRO, registry=registry.url)))
     decided = decoder.decide(landed)
@@ -362,7 +361,7 @@ def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
         "reader_field_missing_default_value at /fields/0",
         "name_mismatch at /name",
     ]
-    assert [reason in row.error for reason, row in zip(reasons, outcomes.rows, strict=False)] == [True] * 3
+    assert [reason in row.failure.error for reason, row in zip(reasons, outcomes.rows, strict=False)] == [True] * 3
     assert set(outcomes.schemas) == {str(each) for each in ids}, "the reader's schema is in the configuration"
 
 
@@ -388,8 +387,8 @@ def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
     expected = [None, unknown, unknown, unframed, unframed, unframed, "wrong_schema_type", "avro_malformed", None]
     assert outcomes.classes == expected
     assert outcomes.ids == [known, 987654, None, None, None, None, other, known, None]
-    assert outcomes.rows[1].error == f"registry {registry.url} has no schema 987654"
-    assert outcomes.rows[3].error.endswith(f"found {5 + len(datum)} bytes, 01{known:08X}")
+    assert outcomes.rows[1].failure.error == f"registry {registry.url} has no schema 987654"
+    assert outcomes.rows[3].failure.error.endswith(f"found {5 + len(datum)} bytes, 01{known:08X}")
 
 
 def test_bytes_of_other_formats_take_no_ids_place(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
@@ -568,7 +567,7 @@ def test_protobuf_of_any_writers_is_read_as_one_message(
         *("incompatible_schema", "other_message", "protobuf_malformed", "wrong_schema_type"),
         *("unknown_schema_id", "not_wire_format", None),
     ]
-    assert outcomes.rows[3].error.endswith("id = 1 was written as string, expected int64")
+    assert outcomes.rows[3].failure.error.endswith("id = 1 was written as string, expected int64")
     assert outcomes.ids == [ids[1], ids[2], ids[2], ids[0], ids[2], ids[2], elsewhere, 987654, None, None]
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
@@ -625,8 +624,8 @@ def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) 
     assert outcomes.classes == [None, None, *wrong, None]
     nothing = dict.fromkeys(["name", "tags", "by", "free", "inner"])
     assert outcomes.values == [full | {"free": '{"a":[1]}'}, None, *[None] * len(bad), {"id": 2} | nothing]
-    assert outcomes.rows[2].error == "at /id: -1 is less than the minimum of 0"
-    assert outcomes.rows[3].error == 'at /: "id" is a required property'
+    assert outcomes.rows[2].failure.error == "at /id: -1 is less than the minimum of 0"
+    assert outcomes.rows[3].failure.error == 'at /: "id" is a required property'
 
 
 def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
@@ -659,7 +658,7 @@ def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registr
     ]
     assert outcomes.values[:2] == [{"id": "a", "at": None, "n": None}, {"id": "b", "at": {"city": "Rome"}, "n": 1}]
     assert outcomes.ids[:6] == [ids[version] for version, _ in documents]
-    assert outcomes.rows[3].error == 'at /at: "city" is a required property'
+    assert outcomes.rows[3].failure.error == 'at /at: "city" is a required property'
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 

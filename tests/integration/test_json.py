@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from pipeline_defs.core.decoders import Format, Side
-from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS
+from tests.support.outcomes import decode_rows, decoding_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,21 +20,17 @@ MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNT
 
 
 def decode(spark: SparkSession, records: Sequence[bytes], side: Side) -> DataFrame:
-    session = spark.newSession()
-    for name, setting in DECODE_CONF.items():
-        session.conf.set(name, setting)
-    rows = session.createDataFrame([*enumerate(records)], "offset long, value binary")
-    return rows.select("offset", DECODERS[side.format](rows, "value", side).column.alias("v"))
+    rows = decoding_session(spark).createDataFrame([*enumerate(records)], "offset long, value binary")
+    return decode_rows(rows, side)[0]
 
 
 def outcomes(spark: SparkSession, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
     from pyspark.sql import functions as f
 
-    found = decode(spark, records, side)
-    value = f.to_json(f.struct("v.value"), MICROSECONDS)
-    rows = found.select("offset", value.alias("value"), "v.error_class", "v.error").orderBy("offset").collect()
-    return [(json.loads(row.value).get("value"), row.error_class, row.error) for row in rows]
+    value = f.to_json(f.struct("value"), MICROSECONDS)
+    found = decode(spark, records, side).select("offset", value.alias("value"), "failure.*").orderBy("offset")
+    return [(json.loads(row.value).get("value"), row.error_class, row.error) for row in found.collect()]
 
 
 ONE = b'{"a": 1}'
@@ -173,7 +169,7 @@ def test_what_a_json_schema_checks_is_what_is_decoded(spark: SparkSession, tmp_p
     }
     side = Side(Format.JSON_SCHEMA, json.dumps(schema))
     rows = decode(spark, [b'{"n": 9, "n": 1, "m": {"k": 1, "l": 2}}', *wrong], side).orderBy("offset")
-    assert [row.v.error_class for row in rows.collect()] == [None, *wrong.values()]
-    rows.select("v.value").coalesce(1).write.parquet(str(tmp_path / "rows"))
-    read = duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet') WHERE value IS NOT NULL").fetchall()
+    assert [row.failure and row.failure.error_class for row in rows.collect()] == [None, *wrong.values()]
+    rows.where("failure IS NULL").select("value").coalesce(1).write.parquet(str(tmp_path / "rows"))
+    read = duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()
     assert read == [({"n": 1, "m": {"k": 1, "l": 2}},)]

@@ -24,9 +24,9 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.decoded_staging import DecodeTools
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges import parquet
-from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
@@ -60,13 +60,13 @@ class ArrowDecoder:
     compression: str = "zstd"
     writer: str = "pyarrow"
 
-    def decide(self, files: Sequence[Path]) -> Decoded:
-        return Decoded(None)  # type: ignore[arg-type]
+    def decide(self, files: Sequence[Path]) -> Decision:
+        return Decision({})
 
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
         self._stage(files, folder, is_good=True)
 
-    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
         self._stage(files, folder, is_good=False)
 
     def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:
