@@ -81,7 +81,7 @@ def describe(
 ) -> Decoding:
     """Is the document of what was staged of a range, as the first revision."""
     attempt, tools = work.attempt, work.tools
-    sides = [name for name, side in (("key", tools.decode.key), ("value", tools.decode.value)) if side.registry]
+    sides = [name for name, side in tools.decode.sides.items() if side.registry]
     ids = _schema_ids((part.path for part in (decoded, dead) if part), sides)
     schemas = {
         name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()

@@ -64,6 +64,11 @@ class Decode:
     event_time: EventTime | None = None
 
     @property
+    def sides(self) -> Mapping[str, Side]:
+        """Are both sides by their column's name."""
+        return {"key": self.key, "value": self.value}
+
+    @property
     def fingerprint(self) -> str:
         """Is equal where the same bytes are decoded to the same rows; the budget decides none."""
         sides = json.dumps([asdict(self.key), asdict(self.value)], sort_keys=True)

@@ -37,10 +37,8 @@ RAW_SCHEMA = (
     "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key {key}, "
     "value {value}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-TEXTS = (
-    Format.JSON,
-    Format.STRING,
-)  # are read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
+# read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
+TEXTS = (Format.JSON, Format.STRING)
 READ = "_"  # the column of what is read of keys and values
 IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
@@ -113,7 +111,7 @@ class SparkDecoder:
         self._session = session.newSession()
         for name, value in DECODE_CONF.items():
             self._session.conf.set(name, value)
-        self._sides = {"key": decode.key, "value": decode.value}
+        self._sides = decode.sides
         self._event_time = decode.event_time
         self._login = login
 

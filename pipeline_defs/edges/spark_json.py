@@ -71,7 +71,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     )
     # bytes are ASCII where they stay as many as Latin 1; to be told so is faster than to be told that they are UTF-8
     is_ascii = f.octet_length(f.decode(source.cast("binary"), "ISO-8859-1")) == f.octet_length(text)
-    # `parsed` is asked for in several fields, each time: Spark works out once what a row needs twice whatever is in it
+    # asked for by several fields, in each row: what is asked for twice without condition Spark works out once
     parsed = f.from_json(boxed, wrapped, STRICT)
     is_one = (f.size(parsed[box]) == 2) & (f.get(f.map_keys(parsed[box]), 1) == end)
     read = f.struct(

@@ -152,6 +152,15 @@ def test_a_value_that_is_no_struct_is_decoded_alone(spark: SparkSession) -> None
     assert [each for _, each, _ in found] == [None, None, "json_mismatch", "json_mismatch", *["json_malformed"] * 3]
 
 
+def test_a_time_has_its_zone_in_each_of_iso_8601s_forms(spark: SparkSession) -> None:
+    """One moment, whichever way its offset is written."""
+    zones = [b"Z", b"+00", b"+0000", b"+00:00"], [b"+01:30", b"+0130"], [b"-02", b"-0200", b"-02:00"]
+    texts = [b'"2020-01-02T12:00:00.5' + zone + b'"' for same in zones for zone in same]
+    found = outcomes(spark, texts, Side(Format.JSON, "TIMESTAMP"))
+    hours = ["12:00", "12:00", "12:00", "12:00", "10:30", "10:30", "14:00", "14:00", "14:00"]
+    assert found == [(f"2020-01-02T{hour}:00.500000Z", None, None) for hour in hours]
+
+
 def test_what_a_json_schema_checks_is_what_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing passes that was not checked; a map never has a key twice, which DuckDB cannot read."""
     number = {"type": "integer", "maximum": 5}
