@@ -185,15 +185,16 @@ class BadSpark(SparkDecoder):
 
 
 def reverse_encodings(path: Path) -> None:
-    """Lists the encodings of each column chunk the other way round, as a JVM may that hashes them otherwise."""
+    """Lists the encodings of each column chunk in falling order, as some JVMs do by themselves, whose hashes are such."""
     with path.open("r+b") as file:
         start, footer = _read(file, path)
-        reversed_footer = bytearray(footer)
+        falling, rising = bytearray(footer), bytearray(footer)
         for begin, end in _Walk(footer).encodings():
-            reversed_footer[begin:end] = bytes(sorted(footer[begin:end], reverse=True))
-        assert reversed_footer != footer, "some column has two"
+            rising[begin:end] = bytes(sorted(footer[begin:end]))
+            falling[begin:end] = rising[begin:end][::-1]
+        assert falling != rising, "some column has two"
         file.seek(start)
-        file.write(reversed_footer)
+        file.write(falling)
 
 
 def decode_with(world: World, spark: SparkSession, fault: str, *, redo: bool = False) -> list[DecodeVerdict]:
