@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, and how long it took.
+    """Is one Spark job's outcome: the staged files of its ranges, the schemas that decided, who wrote, and how long it took.
 
     `landed` are the files that it read, which are there while the batch is worked off.
     """
@@ -69,6 +69,7 @@ class Batch:
     decoded: Mapping[OffsetRange, parquet.PartFile | None]
     dead: Mapping[OffsetRange, parquet.PartFile | None]
     schemas: Mapping[str, str]
+    writer: str
     seconds_per_row: float
 
 
@@ -98,7 +99,7 @@ def describe(
             attempt=attempt.id,
             run_id=attempt.run_id,
             code_version=attempt.code_version,
-            writer=tools.decoder().writer,
+            writer=batch.writer,
             plan_seq=manifest.provenance.plan_seq,
             topic_id=manifest.provenance.topic_id,
             landed_at_ms=tools.now_ms(),

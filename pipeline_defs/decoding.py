@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
@@ -23,7 +24,7 @@ from .edges import parquet
 from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake
 from .landing import find_ranges
-from .staging import bring, match_parts, open_staging, stage_empty
+from .staging import VERIFY_THREADS, bring, match_parts, open_staging, stage_empty, written_back
 from .standing import LandedFile, landed_files
 
 RANGES_PER_JOB = 200
@@ -96,11 +97,8 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
             yield from _decode_batch(work, manifests[:middle], f"{name}0")
             yield from _decode_batch(work, manifests[middle:], f"{name}1")
             return
-        for manifest in manifests:
-            try:
-                yield _decide(work, manifest, batch)
-            except (OffsetlakeError, FileNotFoundError) as error:
-                yield decode_failed(manifest.offsets, _explain(work, manifest, error))
+        with ThreadPoolExecutor(VERIFY_THREADS) as pool:
+            yield from pool.map(lambda manifest: _decide(work, manifest, batch), manifests)
 
 
 def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
@@ -125,14 +123,18 @@ def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
 def _stage(work: Work, with_rows: Sequence[Manifest], landed: Mapping[OffsetRange, LandedFile], folder: Path) -> Batch:
     """Has Spark decode what has rows, and set aside what does not decode where anything is missing then."""
     tools, topic = work.tools, work.topic
+    decoder = tools.decoder()
     if not with_rows:
-        return Batch({}, {}, {}, {}, 0.0)
+        return Batch({}, {}, {}, {}, decoder.writer, 0.0)
     tools.on_step("read_landed", topic=topic, ranges=len(with_rows))
     started = tools.now_ms()
     files = {offsets: file.path for offsets, file in sorted(landed.items())}
-    decoder = tools.decoder()
     decided = decoder.decide([*files.values()])
-    decoder.stage_decoded([*files.values()], decided, folder / "decoded")
+    of = len(files)
+    with written_back(
+        folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)
+    ):
+        decoder.stage_decoded([*files.values()], decided, folder / "decoded")
     decoded = _parts(topic, [*files], folder / "decoded")
     lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
     dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
@@ -141,7 +143,7 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Mapping[OffsetRang
         dead = _parts(topic, lacking, folder / "dead_letters")
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
-    return Batch(landed, decoded, dead, decided.schemas, seconds / sum(each.rows for each in with_rows))
+    return Batch(landed, decoded, dead, decided.schemas, decoder.writer, seconds / sum(each.rows for each in with_rows))
 
 
 def _parts(topic: str, ranges: Sequence[OffsetRange], folder: Path) -> Mapping[OffsetRange, parquet.PartFile | None]:
@@ -159,6 +161,13 @@ def _rows(part: parquet.PartFile | None) -> int:
 
 
 def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
+    try:
+        return _commit_and_publish(work, manifest, batch)
+    except (OffsetlakeError, FileNotFoundError) as error:
+        return decode_failed(manifest.offsets, _explain(work, manifest, error))
+
+
+def _commit_and_publish(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
     """Verifies one staged range, commits its document and publishes its files, or says why not."""
     offsets, tools = manifest.offsets, work.tools
     decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)

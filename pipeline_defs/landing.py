@@ -27,6 +27,7 @@ from .edges.seals import Seals
 from .reading import claim, split_readable
 from .redo import compare, roll_forward
 from .staging import (
+    VERIFY_THREADS,
     Staged,
     bring,
     match_parts,
@@ -39,8 +40,6 @@ from .staging import (
 
 if TYPE_CHECKING:
     from .edges.kafka import Kafka
-
-VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:

@@ -27,6 +27,7 @@ from .edges.footer import canonicalize
 from .edges.lake import Lake
 
 WATCH_SECONDS = 0.05
+VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
 
 
@@ -46,7 +47,7 @@ class Staged:
 
 @contextmanager
 def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: None) -> Iterator[None]:
-    """Has files written to the disk as soon as their tasks are done, while Spark goes on with the others.
+    """Has files of `folder` written to the disk as soon as their tasks are done, while Spark goes on with the others.
 
     A head start and no more: nothing rests on it, and what is committed is made durable before. `on_files` is told now and
     then how many there are.

@@ -16,8 +16,9 @@ from ..decoded_checks import read_dead_letters
 from ..landing import find_ranges
 from ..launching import decode_through_dagster, open_instance
 from ..resources import Edges
+from ..steps import StepWatcher
 from ..topics import Topic
-from .progress import progress
+from .progress import Shown, progress
 from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
 
 
@@ -48,7 +49,7 @@ def decode(topic: str, **chosen: Any) -> None:
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
-        edges.watch_step = lambda step, **_: shown.advance() if step == "reported_decoded" else None
+        edges.watch_step = _watch(topic, shown)
         for launched in decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo):
             verb = "decoded" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
@@ -56,6 +57,20 @@ def decode(topic: str, **chosen: Any) -> None:
                 failures.append(f"run {launched.run_id}: {launched.reason}")
     if failures:
         raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what they decoded stays decoded", failures)
+
+
+def _watch(topic: str, shown: Shown) -> StepWatcher:
+    """Shows how far Spark is, and counts the ranges that are decided."""
+
+    def on_step(step: str, **fields: object) -> None:
+        if step == "reported_decoded":
+            shown.advance()
+        elif step == "files_decoded":
+            shown.update(text=f"decoding {topic}, Spark has written {fields['files']} of {fields['of']} files")
+        elif step == "stage_decoded":
+            shown.update(text=f"decoding {topic}")
+
+    return on_step
 
 
 def check_decodes(topic: Topic) -> Decode:

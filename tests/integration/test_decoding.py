@@ -13,14 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs import staging
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.cli.decode import _watch
+from pipeline_defs.cli.progress import Shown
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges.decoded import Decoded
 from pipeline_defs.edges.decodings import dead_letters_path
-from pipeline_defs.edges.footer import _read, _Walk
 from pipeline_defs.edges.spark_decoding import SparkDecoder
+from tests.support.footers import list_encodings_falling
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -175,26 +178,13 @@ class BadSpark(SparkDecoder):
         super().stage_decoded(files, decided, folder)
         if self._fault == "shuffles encodings":
             for path in folder.glob("*.parquet"):
-                reverse_encodings(path)
+                list_encodings_falling(path)
 
     def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
         if self._fault == "loses dead letters":
             folder.mkdir()
         else:
             super().stage_dead_letters(files, decided, folder)
-
-
-def reverse_encodings(path: Path) -> None:
-    """Lists the encodings of each column chunk in falling order, as some JVMs do by themselves, whose hashes are such."""
-    with path.open("r+b") as file:
-        start, footer = _read(file, path)
-        falling, rising = bytearray(footer), bytearray(footer)
-        for begin, end in _Walk(footer).encodings():
-            rising[begin:end] = bytes(sorted(footer[begin:end]))
-            falling[begin:end] = rising[begin:end][::-1]
-        assert falling != rising, "some column has two"
-        file.seek(start)
-        file.write(falling)
 
 
 def decode_with(world: World, spark: SparkSession, fault: str, *, redo: bool = False) -> list[DecodeVerdict]:
@@ -244,6 +234,28 @@ def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, 
     (afresh,) = decode_with(world, spark, "shuffles encodings")
     assert first.decoding is not None and afresh.decoding is not None
     assert afresh.decoding.digest == first.decoding.digest
+
+
+def test_a_job_tells_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each few seconds: how many of its files Spark has written. The command shows it (`cli/decode.py`)."""
+    monkeypatch.setattr(staging, "TELL_SECONDS", 0.0)
+    configure(world)
+    world.create_topic(2)
+    world.send({**record(n), "partition": n % 2} for n in range(100))
+    world.plan_and_land()
+    told: list[dict[str, object]] = []
+    shown = Shown("", None)
+    watch = _watch(world.name, shown)
+
+    def on_step(step: str, **fields: object) -> None:
+        watch(step, **fields)
+        if step == "files_decoded":
+            told.append({**fields, "text": shown.text})
+
+    assert len(world.decode(on_step=on_step)) == 2
+    assert told and all(each["of"] == 2 and each["files"] in {0, 1, 2} for each in told)
+    assert told[0]["text"] == f"decoding {world.name}, Spark has written {told[0]['files']} of 2 files"
+    assert shown.text == f"decoding {world.name}"
 
 
 def test_a_range_that_is_landed_anew_is_decoded_anew(world: World) -> None:
