@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,14 @@ from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 
 from .core.dispatch import plan_requests
 from .core.offsets import OffsetRange
+from .dead_runs import end_dead_runs
 from .definitions import build_defs
 from .landing import find_ranges
 from .project import read_dagster_yaml
-from .projection import fail_dead_runs, failure_text, read_order, register_keys
+from .projection import failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
+from .run_locks import hold_run, release_run
 from .runs import range_tags, single_key
 from .settings import find_project
 from .topics import REDO_TAG, Duty, Topic
@@ -95,7 +98,7 @@ def _run_ranges(
 ) -> Iterator[Launched]:
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
-    fail_dead_runs(instance, duty)
+    end_dead_runs(instance, edges.now_ms())
     order = read_order(instance, topic)
     requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
@@ -116,13 +119,19 @@ def execute(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run.
     """
-    result = job.execute_in_process(
-        instance=instance,
-        raise_on_error=False,
-        partition_key=single_key(keys),
-        tags={**tags, **range_tags(keys)},
-        run_config={**QUIET, **(run_config or {})},
-    )
+    run_id = str(uuid.uuid4())
+    hold_run(instance.root_directory, run_id)
+    try:
+        result = job.execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            partition_key=single_key(keys),
+            tags={**tags, **range_tags(keys)},
+            run_config={**QUIET, **(run_config or {})},
+            run_id=run_id,
+        )
+    finally:
+        release_run(run_id)
     if _was_interrupted(instance, result.run_id):
         raise KeyboardInterrupt
     return result

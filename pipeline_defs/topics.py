@@ -21,7 +21,6 @@ REDO_TAG = "offsetlake/redo"
 DECODE_TAG = "offsetlake/decodes"
 DAYS_TAG = "offsetlake/days"
 LATEST_TAG = "offsetlake/latest"
-WORKER_TAG = "offsetlake/worker"
 
 
 def raw_key(topic: str) -> dg.AssetKey:
@@ -37,6 +36,12 @@ class Duty:
     topic: str
     asset_key: dg.AssetKey
     job: str
+
+    @property
+    def pool(self) -> str:
+        """The pool in which its runs take turns."""
+        tree = self.asset_key.path[0]
+        return self.topic if tree == "raw" else f"{self.topic}__{tree}"
 
     @property
     def tags(self) -> dict[str, str]:

@@ -43,8 +43,14 @@ class Tried:
 
         An end in the future is of another clock: what it is ahead is waited for too, but never more than a back-off.
         """
-        wait = min(BACKOFF_FIRST_SECONDS * 2 ** max(0, self.attempts - 1), BACKOFF_LAST_SECONDS)
-        return self.attempts == 0 or abs(now_ms - self.last_ended_ms) >= wait * 1000
+        return self.due_in_seconds(now_ms) <= 0
+
+    def due_in_seconds(self, now_ms: int) -> float:
+        """Return for how long the back-off still lasts; 0 where it is over."""
+        if self.attempts == 0:
+            return 0.0
+        wait: int = min(BACKOFF_FIRST_SECONDS * 2 ** (self.attempts - 1), BACKOFF_LAST_SECONDS)
+        return max(0.0, wait - abs(now_ms - self.last_ended_ms) / 1000)
 
 
 NEVER_TRIED = Tried(0, 0)
