@@ -19,7 +19,7 @@ from .projection import Order, open_pool, read_held, read_order, read_runs
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
 from .runs import run_request
-from .topics import Topic
+from .topics import FAILED_BEFORE_TAG, Topic
 from .tries import read_tried
 
 TICK_SECONDS = 5
@@ -68,7 +68,8 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
     unseen = find_unseen_decoded(topic, order, {*decoded.published} - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
         report_decoded(topic, decoded.known[offsets], edges, instance)
-    tried = read_tried(instance, topic.decoding, order)
+    landed_ms = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in due}
+    tried = read_tried(instance, topic.decoding, order, landed_ms)
     requests: list[Request] = []
     if may_ask(read_runs(instance, topic.decoding)):
         requests = plan_requests(order, set(due), held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
@@ -113,4 +114,5 @@ def decode_request(topic: Topic, request: Request, edges: Edges, instance: dg.Da
     """Return the run that decodes the ranges of a request; its key says when they were landed, which may be anew."""
     landed = edges.lake.coverage(topic.name).manifests
     since_ms = max(landed[offsets].provenance.landed_at_ms for offsets in request.ranges)
-    return run_request(instance, f"decode:{request.run_key(topic.name, since_ms)}", request.keys, topic.decoding.tags)
+    tags = {**topic.decoding.tags, FAILED_BEFORE_TAG: request.failed_before}
+    return run_request(instance, f"decode:{request.run_key(topic.name, since_ms)}", request.keys, tags)

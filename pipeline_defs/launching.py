@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 from dagster._core.events import RunFailureReason
 from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
@@ -40,11 +41,21 @@ class Launched:
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """Opens the Dagster instance of a home; gives the home a project's dagster.yaml where it has none."""
+    """Open the Dagster instance of a home; give the home a project's dagster.yaml where it has none.
+
+    A home other than the project's own that is new is said aloud: it may be a typing error, and shows nothing of before.
+    """
+    is_new = not (home / "dagster.yaml").exists()
     home.mkdir(parents=True, exist_ok=True)
     config = home / "dagster.yaml"
     if not config.exists():
         config.write_text(read_dagster_yaml(find_project()))
+    if is_new and home != find_project() / ".offsetlake" / "dagster":
+        click.echo(
+            f"DAGSTER_HOME {home} was empty: a new history of runs begins there, and what was recorded elsewhere is not shown; "
+            f"if that is not meant, correct DAGSTER_HOME and delete {home}",
+            err=True,
+        )
     return dg.DagsterInstance.from_config(str(home))
 
 

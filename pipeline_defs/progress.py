@@ -70,6 +70,7 @@ class Situation:
 
 def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
     """Read where a topic stands now."""
+    planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in coverage.pending()}
     queue = instance.get_concurrency_config().run_queue_config
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     order = read_order(instance, topic)
@@ -80,7 +81,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         read_holding(topic, edges),
         order,
         read_held(instance, topic.landing, order),
-        read_tried(instance, topic.landing, order),
+        read_tried(instance, topic.landing, order, planned_ms),
         read_runs(instance, topic.landing),
         queue.max_concurrent_runs if queue else -1,
         is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", edges.now_ms() / 1000)),

@@ -28,7 +28,7 @@ from .projection import (
 from .raw_asset import RANGES_PER_RUN, materialization
 from .resources import Edges
 from .runs import run_request
-from .topics import Topic
+from .topics import FAILED_BEFORE_TAG, Topic
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
@@ -120,7 +120,8 @@ def land_request(topic: Topic, request: Request, edges: Edges, instance: dg.Dags
     """Return the run that lands the ranges of a request; its key says when they were planned, which may be anew."""
     planned = edges.lake.read_plan_log(topic.name).ranges
     since_ms = max(planned[offsets].planned_at_ms for offsets in request.ranges)
-    return run_request(instance, request.run_key(topic.name, since_ms), request.keys, topic.landing.tags)
+    tags = {**topic.landing.tags, FAILED_BEFORE_TAG: request.failed_before}
+    return run_request(instance, request.run_key(topic.name, since_ms), request.keys, tags)
 
 
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:

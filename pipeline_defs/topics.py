@@ -18,6 +18,7 @@ from .core.retiring import MAX_KEYS
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
+FAILED_BEFORE_TAG = "offsetlake/failed_before"
 DECODE_TAG = "offsetlake/decodes"
 DAYS_TAG = "offsetlake/days"
 LATEST_TAG = "offsetlake/latest"

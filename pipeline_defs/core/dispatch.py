@@ -30,7 +30,7 @@ class Tried:
     failed_run: str = ""
 
     def then_failed(self, run_id: str, ended_ms: int) -> Tried:
-        """Is this and one more failure after it."""
+        """Return this and one more failure after it."""
         return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id)
 
     @property
@@ -56,6 +56,17 @@ class Tried:
 NEVER_TRIED = Tried(0, 0)
 
 
+def failures_before(text: str) -> dict[str, Tried]:
+    """Read the text of `Request.failed_before`: by key how often a range had failed in a row, and since when."""
+    found: dict[str, Tried] = {}
+    for each in text.split():
+        key, _, counted = each.partition("=")
+        attempts, _, first_ms = counted.partition("@")
+        if attempts.isdecimal() and first_ms.isdecimal():
+            found[key] = Tried(int(attempts), 0, int(first_ms))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Is one run to ask for: ranges that are neighbours in Dagster's insertion order."""
@@ -63,6 +74,14 @@ class Request:
     ranges: tuple[OffsetRange, ...]
     attempt: int
     last_ended_ms: int = 0
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def failed_before(self) -> str:
+        """How often its ranges have failed in a row, and since when, as text that its run carries."""
+        known = zip(self.ranges, self.tried, strict=False)
+        failed = [f"{offsets.key}={each.attempts}@{each.first_failed_ms}" for offsets, each in known if each.attempts]
+        return " ".join(failed) or "none"
 
     @property
     def keys(self) -> list[str]:
@@ -104,7 +123,7 @@ def plan_requests(
         if stretch:
             attempt = 1 + max(history(offsets).attempts for offsets in stretch)
             last_ended_ms = max(history(offsets).last_ended_ms for offsets in stretch)
-            requests.append(Request(tuple(stretch), attempt, last_ended_ms))
+            requests.append(Request(tuple(stretch), attempt, last_ended_ms, tuple(map(history, stretch))))
             stretch.clear()
 
     for offsets in order:

@@ -128,7 +128,8 @@ class Power:
     def pid_of(self, run: DagsterRun) -> int | None:
         """Read the process of a run, as Dagster has logged it; none where it has not yet."""
         events = self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
-        found = [_PID.search(event.user_message) for event in events if "Started process" in event.user_message]
+        texts = [event.dagster_event.message or "" for event in events if event.dagster_event is not None]
+        found = [_PID.search(text) for text in texts if text.startswith("Started process")]
         return next((int(each[1]) for each in found if each), None)
 
 
