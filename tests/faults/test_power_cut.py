@@ -24,7 +24,7 @@ from pipeline_defs.settings import Settings
 from tests.support.power import UNDER_WAY, Power
 from tests.support.world import World
 
-COMPLETE_SECONDS = 180.0  # after the last record
+COMPLETE_SECONDS = 180.0  # after the last record, on a machine whose cores are free
 PATIENCE_SECONDS = 300.0  # on one that has not
 POLICY = Policy(records_per_range=400, max_age_seconds=3)
 SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4 + int(os.environ.get("HUNT", "0")))]
@@ -103,6 +103,11 @@ def cut_power(power: Power, moment: Moment) -> list[DagsterRun]:
     return caught
 
 
+def allowed_seconds() -> float:
+    """Return the stated time, as much longer as others keep the cores busy."""
+    return COMPLETE_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def has_ended(world: World, runs: list[DagsterRun]) -> bool:
     found = [world.instance.get_run_by_id(run.run_id) for run in runs]
     return all(run is not None and run.is_finished for run in found)
@@ -135,7 +140,7 @@ def run_through(settings: Settings, folder: Path, seed: int, moments: list[str])
                     )
                 if not moments:
                     wait(lambda: all(world.rows() for world in worlds))
-            seconds = wait(lambda: is_complete(worlds), COMPLETE_SECONDS, 0.5)
+            seconds = wait(lambda: is_complete(worlds), allowed_seconds(), 0.5)
             records = sum(len(world.sent) for world in worlds)
         print(f"seed {seed}: {records} records, complete {seconds:.1f} s after the last")
         for world in worlds:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +88,17 @@ class Power:
     def processes(self) -> set[int]:
         """Find all that was started, by its mark; what has ended is not among it."""
         return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and self._is_ours(path)}
+
+    def family(self, pid: int) -> set[int]:
+        """Find a process and all below it: a run has its JVM there."""
+        parents: dict[int, int] = {}
+        for each in self.processes():
+            with suppress(OSError):
+                parents[each] = int(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[1])
+        found = {pid} & parents.keys()
+        while more := {each for each, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found
 
     def _is_ours(self, path: Path) -> bool:
         try:
