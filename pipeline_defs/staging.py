@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
-from .core.holes import explain_holes, missing_offsets
+from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
@@ -109,10 +109,12 @@ def verify_range(
     file = parquet.staged_file(part, _staged_path(part, offsets, attempt, tools.lake)) if part else None
     runs = parquet.read_runs(part.path) if part else ()
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
-    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
+    rows = Rows(reading.rest or offsets, runs)
+    is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
+    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
     begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
-    holes, unexplained = explain_holes(missing, evidence, compacted_from=begins)
+    holes, unexplained = explain_holes(missing, evidence, rows, compacted_from=begins)
     holes = (*reading.lost, *holes)
     before, after = staged.topic_ids
     after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too
