@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -134,7 +135,7 @@ class ForgetfulSpark:
         self._spark.stage(topic, scan, isolation_level, folder)
         for path in Path(folder).glob("*.parquet"):
             rows = pq.read_table(path)
-            kept = rows.take(list(range(rows.num_rows))[self._keep])
+            kept = rows.take(pa.array(list(range(rows.num_rows))[self._keep], pa.int64()))
             path.unlink()
             if kept.num_rows:
                 pq.write_table(kept, path)
