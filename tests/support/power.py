@@ -23,6 +23,7 @@ import dagster as dg
 import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster_pyspark import LazyPySparkResource
+from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.planning import Policy
@@ -108,7 +109,11 @@ class Power:
 
     def _kill(self, condition: Callable[[], bool]) -> set[int] | None:
         found = self._signal(signal.SIGSTOP)
-        if not condition():
+        try:
+            is_met = condition()
+        except OperationalError:  # one of them was stopped in the middle of a write, and SQLite waits for it
+            is_met = False
+        if not is_met:
             self._signal(signal.SIGCONT)
             return None
         self._signal(signal.SIGKILL)
