@@ -18,7 +18,7 @@ from .component import KafkaTopic
 from .core.errors import BadSetting
 from .housekeeping import build_sweep
 from .resources import Edges
-from .settings import PROJECT, find_project, read_settings
+from .settings import PROJECT, check_home, find_project, read_settings
 from .topics import Topic
 
 
@@ -27,7 +27,9 @@ def build_defs(
 ) -> dg.Definitions:
     """Builds the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
     project = project or find_project()
-    edges = edges or Edges(read_settings(project=project))
+    if edges is None:
+        check_home(project)
+        edges = Edges(read_settings(project=project))
     return dg.Definitions.merge(
         topics or dg.load_from_defs_folder(path_within_project=_importable(project)),
         build_sweep(),

@@ -8,13 +8,24 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .core.errors import Refused
-from .settings import COMPONENTS, PACKAGE
+from .core.errors import OffsetlakeError, Refused
+from .settings import COMPONENTS, ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
 
 DAGSTER_YAML = "dagster.yaml"
+_GITIGNORE = """\
+.env
+.offsetlake/
+.tmp_dagster_home_*
+__pycache__/
+"""
+_ENV = """\
+# Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
+DAGSTER_HOME='${{DAGSTER_HOME:-{home}}}'
+"""
 
 _PYPROJECT = """\
 [project]
@@ -81,7 +92,7 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
         ),
         folder / "workspace.yaml": _WORKSPACE.format(package=package),
         folder / DAGSTER_YAML: read_dagster_yaml(PACKAGE),
-        folder / ".gitignore": ".offsetlake/\n__pycache__/\n",
+        folder / ".gitignore": _GITIGNORE,
         code / "__init__.py": "",
         code / "definitions.py": _DEFINITIONS,
         **{
@@ -98,6 +109,29 @@ def write_project(files: Mapping[Path, str]) -> None:
         path.write_text(text)
 
 
+def make_home(home: Path, project: Path) -> None:
+    """Make Dagster's home with the project's configuration, where it has none."""
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / DAGSTER_YAML
+    if not config.exists():
+        config.write_text(read_dagster_yaml(project))
+
+
+def write_env(project: Path, home: Path) -> bool:
+    """Have a plain `dagster dev` in the project's folder use a home; return whether `.env` had to be written.
+
+    A home that `.env` names already stays: a person wrote it, or another machine's setting.
+    """
+    make_home(home, project)
+    if "DAGSTER_HOME" in read_env_file(project, {}):
+        return False
+    path = project / ENV_FILE
+    before = path.read_text() if path.exists() else ""
+    separator = "\n" if before and not before.endswith("\n") else ""
+    path.write_text(before + separator + _ENV.format(home=str(home).replace("\\", "\\\\").replace("'", "\\'")))
+    return True
+
+
 def read_dagster_yaml(project: Path) -> str:
     """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
     path = project / DAGSTER_YAML
@@ -110,3 +144,18 @@ def package_name(folder: str) -> str:
     if name[0].isdigit() or keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
         name = f"lake_{name}"
     return name
+
+
+def main() -> int:
+    """Write the `.env` of Offsetlake's own checkout for `make setup`; a stale one is refused in one line."""
+    try:
+        check_home(PROJECT)
+        write_env(PROJECT, read_settings(project=PROJECT).dagster_home)
+    except OffsetlakeError as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,11 +14,16 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dotenv import dotenv_values
+from dotenv.variables import parse_variables
+
 from .core.errors import BadSetting
 
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
 COMPONENTS = "pipeline_defs.component"
+ENV_FILE = ".env"
+DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 
 # name -> (default, what it is); README shows this table, a test holds them together
 VARIABLES: Mapping[str, tuple[str, str]] = {
@@ -92,13 +97,78 @@ def _has_components(pyproject: Path) -> bool:
         return False  # somebody else's file, or none
 
 
+def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a project's `.env`, resolved as `dagster dev` resolves them in that folder."""
+    environment = os.environ if environment is None else environment
+    path = project / ENV_FILE
+    found: dict[str, str] = {}
+    try:
+        for name, text in dotenv_values(path, interpolate=False).items():
+            if text is not None:
+                found[name] = "".join(atom.resolve({**environment, **found}) for atom in parse_variables(text))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} cannot be read: {error}; nothing was started; correct or delete it") from error
+    return found
+
+
+def load_env_file() -> None:
+    """Give this process what the project's `.env` says to other libraries, as `dagster dev` does: a store's login, say.
+
+    `read_settings` takes our own variables from the file itself.
+    """
+    for name, value in read_env_file(find_project()).items():
+        if name not in VARIABLES:
+            os.environ.setdefault(name, value)
+
+
+def _with_env_file(project: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with a project's `.env` below it: what the environment says itself holds.
+
+    An `OFFSETLAKE_HOME` of the environment moves Dagster's home as well.
+    """
+    found = read_env_file(project, environment)
+    if "OFFSETLAKE_HOME" in environment:
+        found.pop("DAGSTER_HOME", None)
+    return {**found, **environment}
+
+
+def check_home(project: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Refuse a Dagster home that commands and `dagster dev` would not share.
+
+    | found | consequence |
+    |---|---|
+    | `.env` names the default home of another folder: the project was moved or copied | runs are recorded there |
+    | `dagster dev` has no home: started elsewhere than in the project's folder, or `.env` is missing | runs are forgotten |
+    """
+    env = os.environ if environment is None else environment
+    plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
+    home = read_env_file(project, plain).get("DAGSTER_HOME")
+    if home is not None and env.get("DAGSTER_HOME", home) == home and _is_of_another(Path(home), project):
+        raise BadSetting(
+            f"DAGSTER_HOME in {project / ENV_FILE} is {home}, the home of another folder than {project}, which was moved or "
+            "copied; nothing was started; delete that line and run `offsetlake doctor` there, which writes the right one"
+        )
+    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
+        raise BadSetting(
+            "`dagster dev` was started without DAGSTER_HOME, so it deletes at its end what it recorded, and no command sees "
+            f"it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in {project}, "
+            f"whose {ENV_FILE} names the home"
+        )
+
+
+def _is_of_another(home: Path, project: Path) -> bool:
+    """Return whether a path is the default Dagster home of a folder that is not the project."""
+    return home.parts[-2:] == DEFAULT_HOME and home.parents[1].resolve() != project.resolve()
+
+
 def read_settings(environment: Mapping[str, str] | None = None, project: Path | None = None) -> Settings:
     """Reads the environment; refuses an `OFFSETLAKE_` variable it does not know, which is most likely a typing error.
 
-    Relative paths are taken from the project's folder, so that every process means the same place.
+    The project's `.env` counts where the environment says nothing. Relative paths are taken from the project's folder, so
+    that every process means the same place.
     """
     project = project or find_project()
-    env = os.environ if environment is None else environment
+    env = _with_env_file(project, os.environ if environment is None else environment)
     unknown = sorted(name for name in env if name.startswith("OFFSETLAKE_") and name not in VARIABLES)
     if unknown:
         raise BadSetting(

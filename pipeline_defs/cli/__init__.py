@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 
 from ..core.errors import OffsetlakeError, Refused
+from ..settings import load_env_file
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
@@ -85,6 +86,7 @@ for command in (
 def main() -> None:
     """Runs the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
     try:
+        load_env_file()
         cli(standalone_mode=True)
     except OffsetlakeError as error:
         ERRORS.print(f"[bold red]error[/] [dim]{error.kind}[/]: {escape(str(error))}", soft_wrap=True)

@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 
 from ..core.errors import EmptySelection, UnknownTopic
-from ..project import plan_project, write_project
+from ..project import plan_project, write_env, write_project
 from ..resources import Edges
 from ..settings import read_settings
 from .show import OUT, PATIENCE_SECONDS, print_table
@@ -56,6 +56,7 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
             marks = edges.kafka().read_watermarks(name, "read_committed")
             rows.append((name, len(marks), sum(mark.end - mark.earliest for mark in marks.values())))
     write_project(files)
+    write_env(folder.absolute(), read_settings(project=folder.absolute()).dagster_home)
     print_table(
         f"{folder}: {len(chosen)} topics of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
     )

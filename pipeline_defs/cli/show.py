@@ -16,7 +16,7 @@ from rich.table import Table
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import find_project, read_settings
+from ..settings import check_home, find_project, read_settings
 from ..topics import Topic
 
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
@@ -36,6 +36,7 @@ on_change_option = click.option(
 
 def open_edges() -> Edges:
     """Opens what this machine's environment names."""
+    check_home(find_project())
     return Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
 
 
