@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from dotenv import dotenv_values
 from dotenv.variables import parse_variables
@@ -22,6 +23,7 @@ from .core.errors import BadSetting
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
 COMPONENTS = "pipeline_defs.component"
+DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 
@@ -89,12 +91,24 @@ def find_project(folder: Path | None = None) -> Path:
     return next((each for each in (start, *start.parents) if _has_components(each / "pyproject.toml")), PROJECT)
 
 
+def defs_folder(project: Path) -> Path:
+    """Return the folder below which a project's topics are configured, one folder with a defs.yaml for each."""
+    dg = _read_dg(project / "pyproject.toml").get("project", {})
+    root = dg.get("root_module", project.name)
+    return project.joinpath(*dg.get("defs_module", f"{root}.defs").split("."))
+
+
 def _has_components(pyproject: Path) -> bool:
+    return COMPONENTS in _read_dg(pyproject).get("project", {}).get("registry_modules", [])
+
+
+def _read_dg(pyproject: Path) -> Mapping[str, Any]:
+    """Return what a project says to dg; nothing where the file is somebody else's, or none."""
     try:
         dg = tomllib.loads(pyproject.read_text())["tool"]["dg"]
-        return COMPONENTS in dg["project"]["registry_modules"]
+        return {"project": dg["project"]}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return False  # somebody else's file, or none
+        return {}
 
 
 def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -150,8 +164,8 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
         )
     if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
         raise BadSetting(
-            "`dagster dev` was started without DAGSTER_HOME, so it deletes at its end what it recorded, and no command sees "
-            f"it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in {project}, "
+            "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no command "
+            f"sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in {project}, "
             f"whose {ENV_FILE} names the home"
         )
 

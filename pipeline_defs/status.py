@@ -45,7 +45,7 @@ def read_status_or_absence(topic: Topic, edges: Edges, instance: dg.DagsterInsta
     try:
         return read_status(topic, edges, instance)
     except UnknownTopic as error:
-        what_to_do = f"create the topic on the broker, or take assets/{topic.name}/defs.yaml away"
+        what_to_do = f"create the topic {topic.name} on the broker, or delete the folder of its defs.yaml"
         return {"topic": topic.name, "error": str(error), "next_action": what_to_do, "partitions": []}
 
 

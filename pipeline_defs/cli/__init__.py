@@ -20,6 +20,7 @@ from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
+from .explain import explain
 from .glance import status
 from .init import init
 from .land import land, plan, rebuild
@@ -76,6 +77,7 @@ for command in (
     metrics,
     sweep,
     doctor,
+    explain,
     demo,
     bench,
     drill,

@@ -14,7 +14,7 @@ from ..edges.java import find_java
 from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
-from ..settings import DEFAULT_HOME, find_project, read_env_file
+from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file
 from ..topics import Topic
 from .show import json_option, open_edges, print_json, print_table
 
@@ -104,4 +104,4 @@ def _ask_topics(edges: Edges) -> str:
         found.append(
             name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"
         )
-    return ", ".join(found) or "none configured: add assets/<topic>/defs.yaml"
+    return ", ".join(found) or f"none configured: add {defs_folder(find_project())}/<topic>/defs.yaml"

@@ -16,7 +16,7 @@ from rich.table import Table
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import check_home, find_project, read_settings
+from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topics import Topic
 
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
@@ -46,7 +46,7 @@ def find_topic(name: str) -> Topic:
     if name not in topics:
         raise UnknownTopic(
             f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
-            f"was written; add a folder {name} with its defs.yaml beside the others"
+            f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
         )
     return topics[name]
 

@@ -13,6 +13,7 @@ from tests.conftest import JARS
 from tests.support.markdown import read_blocks
 from tests.support.shell import Shell
 
+WRITTEN = {".env", ".gitignore", ".offsetlake", "dagster.yaml", "my_lake", "pyproject.toml", "workspace.yaml"}
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 
 
@@ -35,7 +36,7 @@ def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_pat
     for block in read_blocks(TUTORIAL):
         assert block.language == "console", f"tutorial.md:{block.line}: nothing runs a block of {block.language}"
         reader.type_in(block, f"tutorial.md:{block.line}")
-        if home.parent.exists() and not home.exists():
-            home.mkdir()
+        if home.exists() and not (home / "jars").exists():
             (home / "jars").symlink_to(JARS)  # not fetched again for the test
     assert home.joinpath("lake").is_dir(), "the lake is the reader's own, not the checkout's"
+    assert {path.name for path in home.parent.iterdir()} == WRITTEN, "Spark and Dagster leave nothing beside these"
