@@ -54,8 +54,8 @@ def load_topics(project: Path | None = None) -> dict[str, Topic]:
 
 
 def _importable(project: Path) -> Path:
-    """Has the project's own package be found where it is not installed."""
-    if project != PROJECT and str(project) not in sys.path:
+    """Have the project's own package be found: it is not installed."""
+    if str(project) not in sys.path:
         sys.path.insert(0, str(project))
     return project
 

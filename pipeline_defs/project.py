@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .core.errors import OffsetlakeError, Refused
-from .settings import COMPONENTS, ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
+from .settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
 
 DAGSTER_YAML = "dagster.yaml"
 _GITIGNORE = """\
@@ -40,7 +40,6 @@ directory_type = "project"
 root_module = "{package}"
 code_location_target_module = "{package}.definitions"
 code_location_name = "{package}"
-registry_modules = ["{components}"]
 """
 _WORKSPACE = """\
 load_from:
@@ -56,16 +55,16 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline_defs.definitions import build_defs
+from offsetlake import build_defs
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Is the code location."""
+    """Return the code location."""
     return build_defs(project=Path(__file__).parent.parent)
 '''
 _DEFS = """\
-type: {components}.KafkaTopic
+type: offsetlake.KafkaTopic
 attributes:
   topic: {topic}
 """
@@ -87,18 +86,13 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
     code = folder / package
     servers = _BOOTSTRAP.format(servers=bootstrap_servers) if bootstrap_servers else ""
     return {
-        folder / "pyproject.toml": _PYPROJECT.format(
-            name=package.replace("_", "-"), package=package, components=COMPONENTS
-        ),
+        folder / "pyproject.toml": _PYPROJECT.format(name=package.replace("_", "-"), package=package),
         folder / "workspace.yaml": _WORKSPACE.format(package=package),
         folder / DAGSTER_YAML: read_dagster_yaml(PACKAGE),
         folder / ".gitignore": _GITIGNORE,
         code / "__init__.py": "",
         code / "definitions.py": _DEFINITIONS,
-        **{
-            code / "defs" / topic / "defs.yaml": _DEFS.format(components=COMPONENTS, topic=topic) + servers
-            for topic in topics
-        },
+        **{code / "defs" / topic / "defs.yaml": _DEFS.format(topic=topic) + servers for topic in topics},
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from .core.errors import BadSetting
 
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
-COMPONENTS = "pipeline_defs.component"
+DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
@@ -83,31 +84,41 @@ class Settings:
 
 
 def find_project(folder: Path | None = None) -> Path:
-    """Finds the project that a folder, by default the current one, lies in: a dg project with Offsetlake's components.
+    """Return the project that a folder, by default the current one, lies in: a dg project that depends on Offsetlake.
 
-    Where there is none at or above it, Offsetlake's own checkout.
+    Where there is none at or above it: Offsetlake's own checkout, or the folder itself where only the package is installed.
     """
     start = (folder or Path.cwd()).absolute()
-    return next((each for each in (start, *start.parents) if _has_components(each / "pyproject.toml")), PROJECT)
+    fallback = PROJECT if _is_project(PROJECT) else start
+    return next((each for each in (start, *start.parents) if _is_project(each)), fallback)
 
 
 def defs_folder(project: Path) -> Path:
     """Return the folder below which a project's topics are configured, one folder with a defs.yaml for each."""
-    dg = _read_dg(project / "pyproject.toml").get("project", {})
+    dg = _read_pyproject(project).get("tool", {}).get("dg", {}).get("project", {})
     root = dg.get("root_module", project.name)
     return project.joinpath(*dg.get("defs_module", f"{root}.defs").split("."))
 
 
-def _has_components(pyproject: Path) -> bool:
-    return COMPONENTS in _read_dg(pyproject).get("project", {}).get("registry_modules", [])
-
-
-def _read_dg(pyproject: Path) -> Mapping[str, Any]:
-    """Return what a project says to dg; nothing where the file is somebody else's, or none."""
+def _is_project(folder: Path) -> bool:
+    pyproject = _read_pyproject(folder)
     try:
-        dg = tomllib.loads(pyproject.read_text())["tool"]["dg"]
-        return {"project": dg["project"]}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        names = [pyproject["project"].get("name", ""), *pyproject["project"].get("dependencies", [])]
+        return "project" in pyproject["tool"]["dg"] and any(_distribution(name) == DISTRIBUTION for name in names)
+    except (KeyError, TypeError, AttributeError):
+        return False  # somebody else's
+
+
+def _distribution(requirement: str) -> str:
+    """Return the package that a requirement such as `offsetlake[demo]>=1` names."""
+    return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
+
+
+def _read_pyproject(folder: Path) -> Mapping[str, Any]:
+    """Return a folder's pyproject.toml; nothing where there is none, or one that is not TOML."""
+    try:
+        return tomllib.loads((folder / "pyproject.toml").read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         return {}
 
 
@@ -164,9 +175,9 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
         )
     if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
         raise BadSetting(
-            "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no command "
-            f"sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in {project}, "
-            f"whose {ENV_FILE} names the home"
+            "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no "
+            "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "
+            f"{project}, whose {ENV_FILE} names the home"
         )
 
 

@@ -157,6 +157,17 @@ def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
                 assert "'OFFSETLAKE_" not in ast.unparse(node) or file == "settings.py", ast.unparse(node)
 
 
+def test_nothing_imports_the_package_for_users() -> None:
+    """`offsetlake` is how it is installed; imported by its folder too, its module would be loaded twice."""
+    importing = [
+        file
+        for file in files("")
+        for name in imports(file)
+        if name.startswith(("offsetlake", "pipeline_defs.offsetlake"))
+    ]
+    assert importing == []
+
+
 def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
     """What lives here, what must not, the invariant; `edges/lake.py` draws the tree of the lake in its own."""
     for file in files("core"):
