@@ -34,6 +34,7 @@ from .read import audit, sql, trace
 from .seal import seal
 from .show import ERRORS
 from .sweep import sweep
+from .up import up
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -53,6 +54,7 @@ def cli() -> None:
 
 for command in (
     init,
+    up,
     broker,
     produce,
     plan,

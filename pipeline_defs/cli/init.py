@@ -63,6 +63,4 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
     OUT.print("next, a preview of what would be landed; nothing is written by it:")
     OUT.print(f"  cd {escape(shlex.quote(str(folder)))} && offsetlake plan {chosen[0]}", soft_wrap=True)
     OUT.print("or let Dagster land all of it, and go on landing what arrives:")
-    OUT.print(
-        f"  cd {escape(shlex.quote(str(folder)))} && offsetlake doctor && dagster dev -w workspace.yaml", soft_wrap=True
-    )
+    OUT.print(f"  cd {escape(shlex.quote(str(folder)))} && offsetlake up", soft_wrap=True)

@@ -47,7 +47,7 @@ ENVIRONMENT = {
     "edges/processes.py": "hands it to a child process",
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
-    "demo/dagster_server.py": "sets what Dagster's processes inherit",
+    "dagster_server.py": "sets what Dagster's processes inherit",
     "drills/children.py": "gives a child what its system needs",
     "drills/systems.py": "looks whether a JVM is shared",
 }
