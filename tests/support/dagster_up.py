@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 180
+PATIENCE_SECONDS = 400
 RUNS = "{ runsOrError { ... on Runs { results { runId } } } }"
 _URL = re.compile(r"http://127\.0\.0\.1:\d+")
 
