@@ -25,7 +25,7 @@ from .edges.processes import Process, read_process, spawn_process
 from .launching import open_instance
 from .settings import ENV_FILE, PROJECT, read_env_file
 
-START_SECONDS = 120
+START_SECONDS = 300
 STOP_SECONDS = 30
 RUN_SECONDS = 600
 PREFERRED_PORT = 3000

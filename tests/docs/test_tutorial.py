@@ -25,7 +25,6 @@ LANDED = re.compile(r"[\d:]{8} landed [\d,]+ ranges?, ([\d,]+) rows: orders [\d,
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 
 
-@pytest.mark.timeout(900)
 def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     reader = Shell(

@@ -20,7 +20,6 @@ from tests.conftest import JARS
 from tests.support.dagster_up import is_answering, run_ids, terminal
 
 NOBODY = "127.0.0.1:1"  # nothing is landed here
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 400
+from tests.support.world import PATIENCE_SECONDS
+
 RUNS = "{ runsOrError { ... on Runs { results { runId } } } }"
 _URL = re.compile(r"http://127\.0\.0\.1:\d+")
 
