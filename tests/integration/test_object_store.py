@@ -26,7 +26,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.sealing import SealOutcome
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.lake import published_path
+from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.latest_files import bucket_path
 from pipeline_defs.edges.store import Answer, Store
 from pipeline_defs.edges.swapping import see, swap
