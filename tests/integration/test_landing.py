@@ -14,8 +14,8 @@ from pipeline_defs.core.errors import BadKey, EmptySelection
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.edges import spark as spark_edge
 from pipeline_defs.edges import disk
+from pipeline_defs.edges import spark as spark_edge
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.landing import group_of

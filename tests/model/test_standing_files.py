@@ -5,7 +5,6 @@ On a disk and in a bucket with S3's conditional puts; each law is one that a use
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +26,10 @@ from tests.support.strategies import EPOCH_MS
 
 
 @pytest.fixture(params=["disk", "bucket"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallWorld]:
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """Is a topic of 6 records in 2 planned ranges, of which nothing is landed."""
     watch_obstore(monkeypatch)
-    yield SmallWorld(tmp_path / "lake", request.param)
+    return SmallWorld(tmp_path / "lake", request.param)
 
 
 def outcomes(verdicts: list[Verdict]) -> list[Outcome]:
