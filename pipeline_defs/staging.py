@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from .attempt import Attempt, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import DamagedFile, StagedFileGone
-from .core.holes import explain_holes, missing_offsets
+from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
@@ -82,6 +83,7 @@ def match_parts(
 ) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
     """Matches files to ranges by their footers; a file that is of no one range, gone or torn is named as a stray."""
     parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(ranges)
+    places = sorted(ranges, key=_place)
     strays = []
     try:
         with told_if_gone(f"of {topic} below {folder}"), parquet.told_if_damaged(f"what Spark staged of {topic}"):
@@ -89,21 +91,25 @@ def match_parts(
     except (StagedFileGone, DamagedFile) as error:
         return parts, [str(error)]
     for part in found:
-        owners = [
-            offsets
-            for offsets in ranges
-            if part.partitions == (offsets.partition, offsets.partition)
-            and part.min_offset in offsets
-            and part.max_offset in offsets
-        ]
-        if len(owners) == 1 and parts[owners[0]] is None:
-            parts[owners[0]] = part
+        at = bisect_right(places, (part.partitions[0], part.min_offset), key=_place)
+        owner = places[at - 1] if at else None
+        if owner is not None and _is_of(part, owner) and parts[owner] is None:
+            parts[owner] = part
         else:
             strays.append(
                 f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
                 f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
             )
     return parts, strays
+
+
+def _place(offsets: OffsetRange) -> tuple[int, int]:
+    return offsets.partition, offsets.start
+
+
+def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
+    is_its_partition = part.partitions == (offsets.partition, offsets.partition)
+    return is_its_partition and part.min_offset in offsets and part.max_offset in offsets
 
 
 def verify_range(
@@ -113,10 +119,12 @@ def verify_range(
     offsets, part = reading.offsets, staged.part_of(reading)
     file, runs = _facts(part, offsets, attempt, tools.lake) if part else (None, ())
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
-    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
+    rows = Rows(reading.rest or offsets, runs)
+    is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
+    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
     begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
-    holes, unexplained = explain_holes(missing, evidence, compacted_from=begins)
+    holes, unexplained = explain_holes(missing, evidence, rows, compacted_from=begins)
     holes = (*reading.lost, *holes)
     before, after = staged.topic_ids
     after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too
