@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 
 import click
-from rich.markup import escape
 
 from ..core.errors import OffsetlakeError, Refused
 from .backfill import backfill
@@ -30,8 +29,8 @@ from .originals import restore_originals, retire_originals, sweep_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
-from .show import ERRORS
 from .sweep import sweep
+from .terminal import ERRORS, styled
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -87,7 +86,7 @@ def main() -> None:
     try:
         cli(standalone_mode=True)
     except OffsetlakeError as error:
-        ERRORS.print(f"[bold red]error[/] [dim]{error.kind}[/]: {escape(str(error))}", soft_wrap=True)
+        ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)
         for note in error.__notes__:
             ERRORS.print(note, style="dim", soft_wrap=True)
         sys.exit(2 if isinstance(error, Refused) else 1)

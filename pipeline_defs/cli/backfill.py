@@ -25,7 +25,8 @@ from ..moments import duration_text, time_text
 from ..topics import Duty, Topic
 from .decode import check_decodes
 from .progress import progress
-from .show import OUT, find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT
 
 SHOWN = 40  # ranges of the preview; --json has them all
 POLL_SECONDS = 1.0

@@ -7,7 +7,8 @@ import click
 from ..edges.broker import read_broker, start_broker, stop_broker
 from ..edges.jars import resolve_jars
 from ..settings import read_settings
-from .show import OUT, json_option, print_json
+from .show import json_option, print_json
+from .terminal import OUT
 
 
 @click.group()

@@ -16,7 +16,8 @@ from ..launching import open_instance
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import OUT, find_topic, open_edges
+from .show import find_topic, open_edges
+from .terminal import OUT
 
 
 @click.command()

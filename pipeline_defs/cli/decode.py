@@ -19,7 +19,8 @@ from ..resources import Edges
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
+from .show import find_topic, json_option, open_edges, print_json, print_table
+from .terminal import OUT
 
 
 @click.command()

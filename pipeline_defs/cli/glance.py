@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 import click
-from rich.markup import escape
 
 from ..moments import duration_text
 from ..status import find_instance, read_status, read_status_or_absence
 from .progress import progress
-from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT, styled
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
 PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "failed", "last", "loss")
@@ -60,15 +60,15 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
         rows = [_partition_cells(row, now_ms) for row in each["partitions"]]
         print_table(f"{each['topic']} by Kafka partition (generation {each['generation']})", PARTITION_COLUMNS, rows)
     for each in documents:
-        OUT.print(f"[bold]{each['topic']}[/]: {escape(each['next_action'])}", soft_wrap=True)
+        OUT.print(styled((each["topic"], "bold"), f": {each['next_action']}"), soft_wrap=True)
     for row in (row for each in documents for row in each["partitions"]):
         for transaction in row["open_transactions"]:
-            OUT.print(escape(transaction["text"]), soft_wrap=True)
+            OUT.print(transaction["text"], soft_wrap=True)
 
 
 def _cells(of: dict[str, Any]) -> tuple[object, ...]:
     if "error" in of:
-        return ("[red]no topic[/]", *["-"] * (len(COLUMNS) - 1))
+        return (styled(("no topic", "red")), *["-"] * (len(COLUMNS) - 1))
     return (
         of["lag"],
         size_text(of["lag_bytes"]),
@@ -97,4 +97,4 @@ def _partition_cells(row: dict[str, Any], now_ms: int) -> tuple[object, ...]:
 
 
 def _alarming(count: int) -> object:
-    return f"[red]{count:,}[/]" if count else 0
+    return styled((f"{count:,}", "red")) if count else 0

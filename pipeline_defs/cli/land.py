@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 
 import click
-from rich.markup import escape
 
 from ..core.errors import EmptySelection, RangesFailed
 from ..core.planlog import PlanStep
@@ -22,17 +21,8 @@ from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
 from .progress import Shown, progress
-from .show import (
-    OUT,
-    find_topic,
-    find_topics,
-    json_option,
-    on_change_option,
-    open_edges,
-    print_json,
-    print_table,
-    size_text,
-)
+from .show import find_topic, find_topics, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT
 
 
 @click.command()
@@ -84,7 +74,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         f"{'planned' if commit else 'would plan'} {len(ranges)} ranges", ["key", "range", "offsets", "~bytes"], rows
     )
     for transaction in transactions:
-        OUT.print(escape(transaction["text"]), soft_wrap=True)
+        OUT.print(transaction["text"], soft_wrap=True)
     if not commit and ranges:
         OUT.print("nothing was written; add --commit to fix these boundaries")
 

@@ -12,7 +12,8 @@ from ..latest_launching import update_latest_through_dagster
 from ..launching import open_instance
 from ..steps import StepWatcher
 from .progress import Shown, progress
-from .show import OUT, find_topic, open_edges
+from .show import find_topic, open_edges
+from .terminal import OUT
 
 
 @click.command()

@@ -17,7 +17,8 @@ from ..metrics import read_metrics
 from ..resources import Edges
 from ..status import find_instance
 from ..topics import Topic
-from .show import ERRORS, OUT, find_topics, open_edges
+from .show import find_topics, open_edges
+from .terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
 

@@ -10,7 +10,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..edges import producer
-from .show import ERRORS, OUT, open_edges
+from .show import open_edges
+from .terminal import ERRORS, OUT, Words
 
 
 @click.command()
@@ -68,7 +69,7 @@ def produce(
         if partitions is None:
             raise
         kafka.create_topic(topic, partitions, replicas=replicas)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,} records"))
+    columns = (SpinnerColumn(), Words(), TextColumn("{task.completed:,} records"))
     with Progress(*columns, TimeElapsedColumn(), console=ERRORS) as bar:
         task = bar.add_task(f"producing to {topic}", total=None)
         count = producer.produce(

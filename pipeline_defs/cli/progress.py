@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..moments import pace_text
-from .show import ERRORS
+from .terminal import ERRORS, Words
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line
 EVERY_SECONDS = 10.0
@@ -65,18 +64,21 @@ def progress(text: str, total: int | None = None) -> Iterator[Shown]:
 
 
 def _draw(shown: Shown, ended: threading.Event) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    columns = (
+        Words(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=ERRORS, transient=True) as bar:
-        task = bar.add_task(escape(shown.text), total=shown.total, rate="")
+        task = bar.add_task(shown.text, total=shown.total, rate="")
         while not ended.wait(0.1):
             rate = shown.done / max(0.001, time.monotonic() - shown.started)
-            bar.update(
-                task, completed=shown.done, total=shown.total, description=escape(shown.text), rate=f"{rate:.1f}/s"
-            )
+            bar.update(task, completed=shown.done, total=shown.total, description=shown.text, rate=f"{rate:.1f}/s")
 
 
 def _print(shown: Shown, ended: threading.Event) -> None:
     wait = FIRST_SECONDS
     while not ended.wait(wait):
-        ERRORS.print(escape(shown.line()), soft_wrap=True)
+        ERRORS.print(shown.line(), soft_wrap=True)
         wait = EVERY_SECONDS

@@ -5,24 +5,21 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
 from ..settings import find_project, read_settings
 from ..topics import Topic
+from .terminal import OUT
 
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
-PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
-OUT = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-ERRORS = Console(stderr=True, highlight=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 on_change_option = click.option(
@@ -83,20 +80,33 @@ def size_text(count: float | None) -> str:
     return f"{count:.1f} TiB"
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> str | Text:
+    if isinstance(value, Text):
+        return value
     if isinstance(value, bool) or value is None:
         return "-" if value is None else str(value).lower()
     if isinstance(value, int):
         return f"{value:,}"
-    return str(_plain(value)) if isinstance(value, bytes) else str(value)
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    return bytes_text(value) if isinstance(value, bytes) else str(value)
+
+
+def bytes_text(value: bytes) -> str:
+    """Return bytes for a person to read: as text where they are UTF-8, else as Python writes them."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return str(value)
 
 
 def _plain(value: Any) -> Any:
+    """Return what JSON has no type for as text; bytes that are not UTF-8 in base64, as a program reads them."""
     if isinstance(value, bytes):
         try:
             return value.decode()
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
-    if isinstance(value, datetime.date | datetime.datetime):
+    if isinstance(value, datetime.date | datetime.datetime | datetime.time):
         return value.isoformat()
     return str(value)
