@@ -77,6 +77,14 @@ class Edges:
         broker = read_broker(self.settings.broker)
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
 
+    def _named_by(self, topic: Topic | None) -> str:
+        """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
+        if topic is not None and topic.bootstrap_servers:
+            return f"bootstrap_servers in the defs.yaml of topic {topic.name}"
+        if self.settings.bootstrap_servers:
+            return "OFFSETLAKE_BOOTSTRAP_SERVERS"
+        return "OFFSETLAKE_BOOTSTRAP_SERVERS, or `offsetlake broker start` for the embedded broker"
+
     def access(self, topic: Topic | None = None) -> Access:
         """Is how the topic's cluster is entered: as the properties file says; the embedded broker is open to this machine."""
         path = self.settings.kafka_properties
@@ -94,7 +102,10 @@ class Edges:
         servers = self.bootstrap_servers(topic)
         if servers not in self._kafka:
             access = self.access(topic)
-            self._kafka[servers] = Kafka(servers, timeout_seconds=self.kafka_timeout_seconds, access=access)
+            named_by = self._named_by(topic)
+            self._kafka[servers] = Kafka(
+                servers, timeout_seconds=self.kafka_timeout_seconds, access=access, named_by=named_by
+            )
         return self._kafka[servers]
 
     def spark_conf(self) -> dict[str, str]:
