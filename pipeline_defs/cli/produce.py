@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ..core.errors import UnknownTopic
+from ..core.errors import BadSetting, UnknownTopic
 from ..definitions import load_topics
 from ..edges import producer
 from .show import open_edges
@@ -18,6 +18,10 @@ from .terminal import ERRORS, OUT, Words
 @click.argument("topic")
 @click.option("--file", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--key", "key_field", help="Field of each JSON line that becomes the record's key.")
+@click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys."
+)
 @click.option("--timestamp", "timestamp_field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Copies of each partition that is created.")
@@ -43,6 +47,8 @@ def produce(
     topic: str,
     path: Path,
     key_field: str | None,
+    raw: bool,
+    key_separator: str | None,
     timestamp_field: str | None,
     partitions: int | None,
     replicas: int,
@@ -53,12 +59,25 @@ def produce(
 ) -> None:
     """Produce each line of a .jsonl or .jsonl.gz file to TOPIC; say what was acknowledged, and what was not.
 
+    A line that is no record ends it: what came before is produced, but for its open transaction, and that is said.
+
     \b
     Examples:
       offsetlake produce orders --file orders.jsonl --key order_id
       offsetlake produce orders --file orders.jsonl.gz --key order_id --partitions 4
+      offsetlake produce orders --file poison.txt --raw --key-separator ,
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
+    if raw and (key_field or timestamp_field):
+        raise BadSetting(
+            "--raw takes lines as they are and has no fields; nothing was produced; leave --key and --timestamp out"
+        )
+    if key_separator is not None and not raw:
+        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key")
+    separator = "\t" if key_separator is None else key_separator
+    records = (
+        producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
+    )
     guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
     edges = open_edges()
     configured = load_topics().get(topic)
@@ -75,7 +94,7 @@ def produce(
         count = producer.produce(
             edges.bootstrap_servers(configured),
             topic,
-            producer.read_jsonl(path, key_field, timestamp_field),
+            records,
             lambda done: bar.update(task, completed=done),
             guarantees,
             edges.access(configured),

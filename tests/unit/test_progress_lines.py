@@ -62,7 +62,7 @@ def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pyte
     ("module", "asks", "arguments", "said"),
     [
         ("glance", "find_topics", ["status"], "asking lake, broker and Dagster about all topics"),
-        ("glance", "find_topic", ["status", "flights"], "asking lake, broker and Dagster about flights"),
+        ("glance", "find_topics", ["status", "flights"], "asking lake, broker and Dagster about flights"),
         ("read", "find_topic", ["trace", "flights", "0", "7"], "following flights/0 offset 7"),
     ],
 )

@@ -81,7 +81,7 @@ def test_tables_obey_no_record(rows: list[tuple[Any, Any]], name: str) -> None:
 def test_what_is_printed_is_what_the_record_says(text: str) -> None:
     """Nothing of it is swallowed: each line stands there, with pictures for what a terminal would obey."""
     finding = Finding("check", "one", (text,))
-    trouble = {"topic": "t", "error": "e", "next_action": text, "partitions": []}
+    trouble = {"topic": "t", "kind": "k", "error": "e", "next_action": text, "partitions": []}
     with pytest.MonkeyPatch.context() as patch:
         screen = Screen(patch)
         show.print_table("title", ["value"], [[text]])
