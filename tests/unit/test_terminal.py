@@ -113,9 +113,9 @@ def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     moment = "{'at': TIMESTAMP '2013-01-01 05:15:00'}"
     statement = f"""SELECT '{{"x": "[/b]"}}' AS value, chr(27) || '[31m' AS esc, {moment} AS nested"""
     shown = CliRunner().invoke(cli, ["sql", statement])
-    assert shown.exception is None, shown.output
-    assert '{"x": "[/b]"}' in shown.output and "␛[31m" in shown.output
-    assert '{"at": "2013-01-01T05:15:00"}' in shown.output
+    assert shown.exception is None, shown.stdout
+    assert '{"x": "[/b]"}' in shown.stdout and "␛[31m" in shown.stdout
+    assert '{"at": "2013-01-01T05:15:00"}' in shown.stdout
     exact = CliRunner().invoke(cli, ["sql", statement, "--json"])
     nested = {"at": "2013-01-01T05:15:00"}
     assert json.loads(exact.stdout) == [{"value": '{"x": "[/b]"}', "esc": "\x1b[31m", "nested": nested}]
