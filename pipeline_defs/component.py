@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr
@@ -68,15 +68,15 @@ def _word(*words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _resolve_topic(context: dg.ResolutionContext, model: Any) -> str:
+def _resolve_topic(context: dg.ResolutionContext, name: str) -> str:
     """Return the name as it is written: Dagster makes the number 1000 of the text `1_000`, and of `null` nothing."""
-    return str(context.resolve_value(model.topic)) if "{{" in model.topic else str(model.topic)
+    return str(context.resolve_value(name)) if "{{" in name else name
 
 
 class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
-    topic: Annotated[str, dg.Resolver(_resolve_topic), AfterValidator(check_topic)] = Field(
+    topic: Annotated[str, dg.Resolver(_resolve_topic, model_field_type=str), AfterValidator(check_topic)] = Field(
         description="Kafka topic name; quoted, where YAML reads something else: '123'"
     )
     bootstrap_servers: str | None = Field(
