@@ -52,7 +52,7 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
     failures = []
     redo = bool(chosen) or whole
     with open_instance(edges.settings.dagster_home) as instance, progress(f"days of {topic}", len(wanted)) as shown:
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         for launched in update_through_dagster(configured, wanted, edges, instance, redo=redo):
             verb = "brought up to date" if launched.succeeded else "failed to bring up to date"
             first, last = launched.days[0], launched.days[-1]

@@ -50,7 +50,7 @@ def decode(topic: str, **chosen: Any) -> None:
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         for launched in decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo):
             verb = "decoded" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")

@@ -150,7 +150,7 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"landing {topic}", len(ranges)) as shown:
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         for launched in land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change):
             verb = "landed" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..moments import pace_text
+from ..steps import StepWatcher, no_step
 from .terminal import ERRORS, Words
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line
@@ -24,6 +25,7 @@ class Shown:
 
     def __init__(self, text: str, total: int | None) -> None:
         self.text, self.total, self.done = text, total, 0
+        self.waits_for = ""
         self.started = time.monotonic()
 
     def update(self, done: int | None = None, text: str | None = None, total: int | None = None) -> None:
@@ -44,9 +46,25 @@ class Shown:
         """Says that so much more is done."""
         self.done += by
 
+    def watching(self, watch: StepWatcher = no_step) -> StepWatcher:
+        """Return a watcher of steps that says while Spark starts, and passes all other steps on."""
+
+        def on_step(step: str, **fields: object) -> None:
+            if step in {"start_spark", "spark_started"}:
+                self.waits_for = ", starting Spark" if step == "start_spark" else ""
+            else:
+                watch(step, **fields)
+
+        return on_step
+
+    @property
+    def words(self) -> str:
+        """What is done now, and what it waits for."""
+        return f"{self.text}{self.waits_for}"
+
     def line(self) -> str:
         """Is the progress in one line."""
-        return f"{self.text}: {pace_text(self.done, self.total, time.monotonic() - self.started)}"
+        return f"{self.words}: {pace_text(self.done, self.total, time.monotonic() - self.started)}"
 
 
 @contextmanager
@@ -74,7 +92,7 @@ def _draw(shown: Shown, ended: threading.Event) -> None:
         task = bar.add_task(shown.text, total=shown.total, rate="")
         while not ended.wait(0.1):
             rate = shown.done / max(0.001, time.monotonic() - shown.started)
-            bar.update(task, completed=shown.done, total=shown.total, description=shown.text, rate=f"{rate:.1f}/s")
+            bar.update(task, completed=shown.done, total=shown.total, description=shown.words, rate=f"{rate:.1f}/s")
 
 
 def _print(shown: Shown, ended: threading.Event) -> None:

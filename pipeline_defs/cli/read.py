@@ -85,6 +85,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
         raise click.BadParameter("expected a number, all or none", param_hint="--replay")
     configured, edges = find_topic(topic), open_edges()
     with progress(f"auditing {topic}") as shown:
+        edges.watch_step = shown.watching()
         findings = run_audit(configured, edges, replay, seed, shown)
     if as_json:
         print_json(

@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from rich.text import Text
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import find_project, read_settings
+from ..settings import Settings, find_project, read_settings
 from ..topics import Topic
 from .terminal import OUT
 
@@ -32,8 +33,14 @@ on_change_option = click.option(
 
 
 def open_edges() -> Edges:
-    """Opens what this machine's environment names."""
-    return Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
+    """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
+    settings = read_settings()
+    return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
+
+
+def spark_log(settings: Settings) -> Path:
+    """Return where what the JVMs of commands print is kept."""
+    return settings.home / "logs" / "spark.log"
 
 
 def find_topic(name: str) -> Topic:

@@ -171,11 +171,16 @@ def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environ
     assert "its file is not published" in red.stdout
 
 
-def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake) -> None:
+def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake, environment: dict[str, str]) -> None:
     key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
     again = flights("land", "flights", "--partition", key)
     assert again.returncode == 0, again.stderr
     assert "landed 1 ranges in run" in again.stdout
+    log = Path(environment["OFFSETLAKE_HOME"], "logs", "spark.log").read_text()
+    said = [line for line in again.stderr.splitlines() if not line.startswith("landing flights")]
+    assert "Setting Spark log level" in log and said == [], (
+        "what Spark says of itself is in its log, not above the output"
+    )
     assert "nothing of flights is pending" in flights("land", "flights", "--pending").stdout
 
 
