@@ -76,9 +76,9 @@ def _resolve_topic(context: dg.ResolutionContext, name: str) -> str:
 class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
-    topic: Annotated[str, dg.Resolver(_resolve_topic, model_field_type=str), AfterValidator(check_topic)] = Field(
-        description="Kafka topic name; quoted, where YAML reads something else: '123'"
-    )
+    topic: Annotated[
+        str, dg.Resolver(_resolve_topic, model_field_type=str, inject_before_resolve=False), AfterValidator(check_topic)
+    ] = Field(description="Kafka topic name; quoted, where YAML reads something else: '123'")
     bootstrap_servers: str | None = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
