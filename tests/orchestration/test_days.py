@@ -181,7 +181,7 @@ def test_the_command_brings_days_up_to_date_and_makes_them_anew(world: World, co
     world.plan_and_land()
     world.decode()
     first = command("days", world.name)
-    assert first.exit_code == 0, (first.stdout, first.exception)
+    assert first.exit_code == 0, (first.output, first.exception)
     assert "brought up to date 3 days from 2013-01-01 to 2013-01-03 in run" in first.stdout
     assert shown(world) == expected(world)
     assert f"no day of {world.name} is due; 3 are up to date" in command("days", world.name).stdout
