@@ -6,7 +6,9 @@ Errors are printed as one message with what to do; exit code 2 means refused, 1 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import click
 
@@ -30,6 +32,7 @@ from .originals import restore_originals, retire_originals, sweep_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
+from .show import SPARK_LOGS
 from .sweep import sweep
 from .terminal import ERRORS, styled
 
@@ -91,10 +94,16 @@ for _commands in SECTIONS.values():
 
 def main() -> None:
     """Runs the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
+    began = time.time()
     try:
         cli(standalone_mode=True)
     except OffsetlakeError as error:
         ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)
-        for note in error.__notes__:
+        for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in _written(SPARK_LOGS, began))):
             ERRORS.print(note, style="dim", soft_wrap=True)
         sys.exit(2 if isinstance(error, Refused) else 1)
+
+
+def _written(logs: Iterable[Path], began: float) -> list[Path]:
+    """Return the logs that have been written to since a moment, in seconds since 1970."""
+    return [log for log in dict.fromkeys(logs) if log.is_file() and log.stat().st_mtime >= began]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..core.errors import BadSetting, UnknownTopic
 from ..definitions import load_topics
 from ..edges import producer
+from .progress import progress
 from .show import open_edges
-from .terminal import ERRORS, OUT, Words
+from .terminal import OUT
 
 
 @click.command()
@@ -79,25 +79,18 @@ def produce(
         producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
     )
     guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
-    edges = open_edges()
-    configured = load_topics().get(topic)
-    kafka = edges.kafka(configured)
-    try:
-        kafka.read_topic_id(topic)
-    except UnknownTopic:
-        if partitions is None:
-            raise
-        kafka.create_topic(topic, partitions, replicas=replicas)
-    columns = (SpinnerColumn(), Words(), TextColumn("{task.completed:,} records"))
-    with Progress(*columns, TimeElapsedColumn(), console=ERRORS) as bar:
-        task = bar.add_task(f"producing to {topic}", total=None)
+    with progress(f"producing to {topic}") as shown:
+        edges = open_edges()
+        configured = load_topics().get(topic)
+        kafka = edges.kafka(configured)
+        try:
+            kafka.read_topic_id(topic)
+        except UnknownTopic:
+            if partitions is None:
+                raise
+            kafka.create_topic(topic, partitions, replicas=replicas)
         count = producer.produce(
-            edges.bootstrap_servers(configured),
-            topic,
-            records,
-            lambda done: bar.update(task, completed=done),
-            guarantees,
-            edges.access(configured),
+            edges.bootstrap_servers(configured), topic, records, shown.update, guarantees, edges.access(configured)
         )
     if acks == "0":
         OUT.print(

@@ -18,6 +18,7 @@ from .terminal import ERRORS, Words
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line
 EVERY_SECONDS = 10.0
+_showing = threading.Lock()  # held by the one progress that is shown
 
 
 class Shown:
@@ -69,8 +70,14 @@ class Shown:
 
 @contextmanager
 def progress(text: str, total: int | None = None) -> Iterator[Shown]:
-    """Shows the progress of what is done inside; `total` is none where nobody knows it yet."""
+    """Show the progress of what is done inside; `total` is none where nobody knows it yet.
+
+    Inside of another progress that one goes on being shown.
+    """
     shown, ended = Shown(text, total), threading.Event()
+    if not _showing.acquire(blocking=False):
+        yield shown
+        return
     watch = _draw if ERRORS.is_terminal else _print
     watcher = threading.Thread(target=watch, args=(shown, ended), name="offsetlake-progress", daemon=True)
     watcher.start()
@@ -79,6 +86,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Shown]:
     finally:
         ended.set()
         watcher.join()
+        _showing.release()
 
 
 def _draw(shown: Shown, ended: threading.Event) -> None:

@@ -18,8 +18,10 @@ from ..definitions import load_topics
 from ..resources import Edges
 from ..settings import Settings, find_project, read_settings
 from ..topics import Topic
+from .progress import progress
 from .terminal import OUT
 
+SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
@@ -35,6 +37,7 @@ on_change_option = click.option(
 def open_edges() -> Edges:
     """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
     settings = read_settings()
+    SPARK_LOGS.append(spark_log(settings))
     return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
 
 
@@ -45,7 +48,7 @@ def spark_log(settings: Settings) -> Path:
 
 def find_topic(name: str) -> Topic:
     """Finds a topic that a defs.yaml names; refuses others, naming those there are."""
-    topics = load_topics()
+    topics = _read_topics()
     if name not in topics:
         raise UnknownTopic(
             f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
@@ -56,7 +59,12 @@ def find_topic(name: str) -> Topic:
 
 def find_topics(name: str | None) -> list[Topic]:
     """Finds the topic named, or all that a defs.yaml names."""
-    return [find_topic(name)] if name else list(load_topics().values())
+    return [find_topic(name)] if name else list(_read_topics().values())
+
+
+def _read_topics() -> dict[str, Topic]:
+    with progress("reading the topics of this project"):
+        return load_topics()
 
 
 def print_json(document: object) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli import cli, show
 from pipeline_defs.cli import progress as command
 from pipeline_defs.core.errors import UnknownTopic
 
@@ -86,3 +86,28 @@ def test_a_command_that_looks_says_so_while_it_looks(
 
     monkeypatch.setattr(importlib.import_module(f"pipeline_defs.cli.{module}"), asks, answer)
     assert isinstance(CliRunner().invoke(cli, arguments).exception, UnknownTopic)
+
+
+TOPIC_COMMANDS = (
+    *("plan x", "land x --pending", "backfill x --all", "status x", "losses x", "accept-loss x 0-0-1", "map x"),
+    *("trace x 0 7", "audit x", "metrics x", "rebuild x", "seal x", "retire-originals x", "sweep-originals x"),
+    *("restore-originals x", "decode x --due", "dead-letters x", "latest x", "days x"),
+)
+
+
+@pytest.mark.parametrize("line", TOPIC_COMMANDS)
+def test_no_command_reads_the_project_in_silence(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading Dagster and the topics takes seconds on a slow machine: what is waited for is said, by every command."""
+    out = io.StringIO()
+    monkeypatch.setattr(command, "ERRORS", Console(file=out, width=120))
+    monkeypatch.setattr(command, "FIRST_SECONDS", 0.02)
+    deadline = time.monotonic() + 60
+
+    def load() -> dict[str, object]:
+        while not out.getvalue():
+            assert time.monotonic() < deadline, "nothing is said"
+            time.sleep(0.01)
+        return {}
+
+    monkeypatch.setattr(show, "load_topics", load)
+    assert isinstance(CliRunner().invoke(cli, line.split()).exception, UnknownTopic)
