@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, MessageSizeTooLargeError
+from kafka.errors import KafkaError
 
 from ..core.errors import BadSetting, BrokerUnavailable, Refused
 from .access import OPEN, Access
@@ -219,9 +219,8 @@ def produce(
             _produce_in_transactions(producer, records, tally, each)
         if tally.failure is not None:
             raise tally.failure
-    except (Refused, MessageSizeTooLargeError) as error:
-        what = error.message if isinstance(error, Refused) else f"record {tally.sent + 1} is too large: {error}"
-        raise Refused(f"{what}; {tally.told(guarantees)}; nothing behind it was sent") from error
+    except Refused as error:
+        raise Refused(f"{error.message}; {tally.told(guarantees)}; nothing behind it was sent") from error
     except KafkaError as error:
         done = "committed" if guarantees.transactional_id else "acknowledged"
         raise BrokerUnavailable(
