@@ -12,9 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from .core.errors import OffsetlakeError, Refused
 from .settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
+from .topics import slug_of
 
+COMPONENT = "offsetlake.KafkaTopic"
 DAGSTER_YAML = "dagster.yaml"
 _GITIGNORE = """\
 .env
@@ -24,7 +28,7 @@ __pycache__/
 """
 _ENV = """\
 # Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
-DAGSTER_HOME='${{DAGSTER_HOME:-{home}}}'
+DAGSTER_HOME="${{DAGSTER_HOME:-{home}}}"
 """
 
 _PYPROJECT = """\
@@ -63,14 +67,6 @@ def defs() -> dg.Definitions:
     """Return the code location."""
     return build_defs(project=Path(__file__).parent.parent)
 '''
-_DEFS = """\
-type: offsetlake.KafkaTopic
-attributes:
-  topic: {topic}
-"""
-_BOOTSTRAP = """\
-  bootstrap_servers: {servers}
-"""
 
 
 def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | None) -> Mapping[Path, str]:
@@ -84,7 +80,6 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
         )
     package = package_name(folder.absolute().name)
     code = folder / package
-    servers = _BOOTSTRAP.format(servers=bootstrap_servers) if bootstrap_servers else ""
     return {
         folder / "pyproject.toml": _PYPROJECT.format(name=package.replace("_", "-"), package=package),
         folder / "workspace.yaml": _WORKSPACE.format(package=package),
@@ -92,7 +87,7 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
         folder / ".gitignore": _GITIGNORE,
         code / "__init__.py": "",
         code / "definitions.py": _DEFINITIONS,
-        **{code / "defs" / topic / "defs.yaml": _DEFS.format(topic=topic) + servers for topic in topics},
+        **{code / "defs" / folder_name(topic) / "defs.yaml": defs_yaml(topic, bootstrap_servers) for topic in topics},
     }
 
 
@@ -122,7 +117,7 @@ def write_env(project: Path, home: Path) -> bool:
     path = project / ENV_FILE
     before = path.read_text() if path.exists() else ""
     separator = "\n" if before and not before.endswith("\n") else ""
-    path.write_text(before + separator + _ENV.format(home=str(home).replace("\\", "\\\\").replace("'", "\\'")))
+    path.write_text(before + separator + _ENV.format(home=str(home).replace("\\", "\\\\").replace('"', '\\"')))
     return True
 
 
@@ -130,6 +125,19 @@ def read_dagster_yaml(project: Path) -> str:
     """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
     path = project / DAGSTER_YAML
     return (path if path.is_file() else PACKAGE / DAGSTER_YAML).read_text()
+
+
+def defs_yaml(topic: str, bootstrap_servers: str | None) -> str:
+    """Return the text of a topic's defs.yaml; a name such as 123 or null stays a text, which YAML would read otherwise."""
+    attributes = {"topic": topic, **({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})}
+    document = {"type": COMPONENT, "attributes": attributes}
+    text: str = yaml.safe_dump(document, sort_keys=False, width=10_000)
+    return text
+
+
+def folder_name(topic: str) -> str:
+    """Return the folder of a topic's defs.yaml; Dagster passes by those that begin with a dot."""
+    return slug_of(topic) if topic.startswith((".", "_")) else topic
 
 
 def package_name(folder: str) -> str:

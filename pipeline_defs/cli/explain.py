@@ -7,7 +7,8 @@ from rich.markdown import Markdown
 
 from ..documents import explain as find_text
 from ..documents import read_runbook
-from .show import OUT, print_table
+from .show import print_table
+from .terminal import OUT
 
 
 @click.command()

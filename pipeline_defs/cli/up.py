@@ -23,7 +23,8 @@ from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
-from .show import OUT, open_edges
+from .show import open_edges
+from .terminal import OUT, styled
 
 LOOKS_EVERY_SECONDS = 1.0
 
@@ -52,7 +53,8 @@ def up(port: int | None) -> None:
             since = LandedSince(topics, instance)
             names = ", ".join(sorted(topic.name for topic in topics))
             OUT.print(
-                f"Dagster is at [bold]{server.url}[/]; it lands {names} by itself; Ctrl-C ends it", soft_wrap=True
+                styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
+                soft_wrap=True,
             )
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
