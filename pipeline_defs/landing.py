@@ -24,7 +24,7 @@ from .core.scans import READS_AT_ONCE, Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
 from .edges.parquet import PartFile
 from .edges.seals import Seals
-from .reading import claim, split_readable
+from .reading import claim, split_readable, why_unreadable
 from .redo import compare, roll_forward
 from .staging import (
     VERIFY_THREADS,
@@ -200,7 +200,7 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Sc
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
     yield from verdicts
     if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
-        yield from (failed(reading.offsets, str(error)) for reading in left)
+        yield from (failed(reading.offsets, why_unreadable(run, reading) or str(error)) for reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):

@@ -22,7 +22,7 @@ from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
 from .kafka_answers import find_replicas, raise_forbidden, read_refusals, unknown_topic
 from .kafka_connection import Connection
-from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
+from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellable, read_batches, send_fetch
 from .kafka_topic import Description, Observation, read_ids_of_leaders
 from .kafka_transactions import OpenTransaction, find_open
 
@@ -161,6 +161,12 @@ class Kafka(Connection):
                 span = batch.span
                 reached = max(reached, span.end)
                 yield span if span.kind is not SpanKind.DATA or is_told(span) else batch.look_into()
+
+    def find_untellable(
+        self, topic: str, partition: int, start: int, end: int, isolation_level: str
+    ) -> tuple[int, int] | None:
+        """Find the first record whose time no column can hold, which nobody's reader gets past: its offset and timestamp."""
+        return find_untellable(self._read_batches(topic, partition, start, end, isolation_level), start, end)
 
     def is_compacted(self, topic: str) -> bool:
         """Says whether the topic's cleanup policy includes compaction."""
