@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ..core.durability import Durability
 from ..core.errors import BadSetting, OffsetlakeError
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
@@ -23,6 +24,8 @@ from .show import json_option, open_edges, print_json, print_table
 @json_option
 def doctor(as_json: bool) -> None:
     """Check Java, jars, broker, lake, Dagster home and topics. Exit code 1 where something is wrong.
+
+    The last lines say of each topic what the loss of a broker would take: a risk is no error.
 
     \b
     Example:
@@ -43,10 +46,15 @@ def doctor(as_json: bool) -> None:
             answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
         else:
             answers[name] = _ask(question)
+    durable = read_durabilities(edges) if answers["topics"][0] else {}
     if as_json:
-        print_json([{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()])
+        found = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
+        risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
+        print_json([*found, *risks])
     else:
         rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
+        for name, each in durable.items():
+            rows += [(f"topic {name}", "risk", risk) for risk in each.risks] or [(f"topic {name}", "ok", each.promise)]
         print_table("doctor", ["what", "", "found"], rows)
     if not all(ok for ok, _ in answers.values()):
         raise SystemExit(1)
@@ -64,9 +72,8 @@ def _ask_brokers(edges: Edges) -> str:
     asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in _configured()}
     found = []
     for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
-        topics = edges.kafka(
-            topic
-        ).list_topics()  # first: what is wrong of the address or the properties file is said here
+        # first: what is wrong of the address or the properties file is said here
+        topics = edges.kafka(topic).list_topics()
         found.append(f"{address} answers over {edges.access(topic).properties}, {len(topics)} topics")
     return "\n".join(found)
 
@@ -95,6 +102,11 @@ def _ask_dagster(edges: Edges) -> str:
     if Path(elsewhere) != home:
         found += f"; a plain `dagster dev` in {project} takes {elsewhere} of its .env: use `offsetlake up`"
     return found
+
+
+def read_durabilities(edges: Edges) -> dict[str, Durability]:
+    """Read of each topic what the loss of a broker would take."""
+    return {name: edges.kafka(topic).read_durability(name) for name, topic in sorted(load_topics().items())}
 
 
 def _ask_topics(edges: Edges) -> str:

@@ -198,8 +198,10 @@ def test_rebuild_restores_a_lost_dagster_home(flights: Offsetlake, tmp_path: Pat
 
 def test_doctor_is_green_here(flights: Offsetlake) -> None:
     answers = {answer["what"]: answer for answer in document(flights("doctor", "--json"))}
-    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics"}
+    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics", "topic flights"}
     assert all(answer["ok"] for answer in answers.values())
+    (risk,) = answers["topic flights"]["found"]
+    assert risk == "replication.factor is 1: a broker's disk that fails takes acknowledged records with it"
 
 
 @pytest.fixture
