@@ -18,13 +18,13 @@ from .core.offsets import OffsetRange
 from .dead_runs import end_dead_runs
 from .definitions import build_defs
 from .landing import find_ranges
-from .project import read_dagster_yaml
+from .project import make_home
 from .projection import failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
 from .run_locks import hold_run, release_run
 from .runs import range_tags, single_key
-from .settings import find_project
+from .settings import DEFAULT_HOME, find_project
 from .topics import REDO_TAG, Duty, Topic
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
@@ -45,12 +45,10 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
     A home other than the project's own that is new is said aloud: it may be a typing error, and shows nothing of before.
     """
+    project = find_project()
     is_new = not (home / "dagster.yaml").exists()
-    home.mkdir(parents=True, exist_ok=True)
-    config = home / "dagster.yaml"
-    if not config.exists():
-        config.write_text(read_dagster_yaml(find_project()))
-    if is_new and home != find_project() / ".offsetlake" / "dagster":
+    make_home(home, project)
+    if is_new and home != project.joinpath(*DEFAULT_HOME):
         click.echo(
             f"DAGSTER_HOME {home} was empty: a new history of runs begins there, and what was recorded elsewhere is not shown; "
             f"if that is not meant, correct DAGSTER_HOME and delete {home}",
