@@ -27,9 +27,13 @@ def filled(world: World) -> World:
     """A topic with planned ranges, over which Dagster's daemon watches."""
     world.create_topic()
     world.send_numbered(250)
+    have_dagster_run(world)
+    return world
+
+
+def have_dagster_run(world: World) -> None:
     for daemon in ("SENSOR", "QUEUED_RUN_COORDINATOR"):
         world.instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), daemon, "test", []))
-    return world
 
 
 def start(world: World, run: DagsterRun) -> None:
@@ -116,6 +120,7 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
 def test_a_tail_that_waits_for_its_age_says_so(world: World) -> None:
     """U18, U22: 0 pending ranges are not nothing."""
     world.create_topic()
+    have_dagster_run(world)
     world.with_policy(max_age_seconds=3600)
     now_ms = world.edges.now_ms()
     world.edges.now_ms = lambda: now_ms
