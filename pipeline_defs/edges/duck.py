@@ -121,7 +121,7 @@ class Duck:
         if others or topic in TABLES:
             self._unreadable[topic] = Refused(
                 f"topic {topic} has no view: DuckDB cannot tell it from {', '.join(others or ['the table of that name'])}; "
-                "read its files by a glob (docs/reading.md)"
+                "read its files by a glob (`offsetlake explain reading`)"
             )
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:

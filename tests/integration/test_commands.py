@@ -372,7 +372,7 @@ def test_a_wrong_defs_yaml_is_refused_with_file_and_line(
     for name in ("pyproject.toml", "workspace.yaml", "dagster.yaml"):
         shutil.copy(PROJECT / name, tmp_path / name)
     defs = tmp_path / "assets" / "flights" / "defs.yaml"
-    defs.write_text(f"type: pipeline_defs.component.KafkaTopic\nattributes:\n  topic: flights\n  {line}\n")
+    defs.write_text(f"type: offsetlake.KafkaTopic\nattributes:\n  topic: flights\n  {line}\n")
     run = subprocess.run(
         [sys.executable, "-m", "pipeline_defs.cli", "status"],
         cwd=tmp_path,
