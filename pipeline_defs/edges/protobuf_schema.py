@@ -129,7 +129,7 @@ def find_message(file: ProtoFile, name: str | None, what: str) -> Descriptor:
 
 
 def find_problems(message: Descriptor, outside: tuple[str, ...]) -> Iterator[str]:
-    """Finds what of a message has no column: a message within itself, without fields, or fields that differ in case only."""
+    """Find what of a message has no column: a message within itself, without fields, groups, fields that differ in case only."""
     if message.full_name in outside:
         yield f"{message.full_name} contains itself"
         return
@@ -139,6 +139,8 @@ def find_problems(message: Descriptor, outside: tuple[str, ...]) -> Iterator[str
     for field in message.fields:
         if names.count(field.name.lower()) > 1:
             yield f"{message.full_name}.{field.name} differs from another field in case only"
+        if _type(field) == "group":  # ptars passes over it
+            yield f"{message.full_name}.{field.name} is a group"
         if field.message_type is not None:
             yield from find_problems(field.message_type, (*outside, message.full_name))
 

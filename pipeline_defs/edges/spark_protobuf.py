@@ -117,8 +117,7 @@ def _decoded(
 
     def judge(read: Column) -> Outcome:
         value, error = read["message"]["value"], read["message"]["error"]
-        broken = failed("protobuf_malformed", f.concat(f.lit("the bytes are not one message: "), error))
-        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(broken)
+        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(failed("protobuf_malformed", error))
         return Outcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)

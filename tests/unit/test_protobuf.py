@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,104 @@ def test_protobufs_own_runtime_judges_each_message() -> None:
     assert [value is not None for value in values] == sound
 
 
+SPELLINGS = """
+syntax = "proto2";
+message M {
+  optional int32 n = 1; map<string, V> of = 2; oneof one { int32 a = 3; string b = 4; } optional E e = 5; optional V v = 6;
+}
+message V { optional int32 x = 1; optional int32 y = 2; }
+enum E { ZERO = 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("spelled", "row"),
+    [
+        (
+            "12030a016b",
+            {"of": [("k", {"x": None, "y": None})]},
+        ),  # an entry without its value, as Rust producers send it
+        ("1200", {"of": [("", {"x": None, "y": None})]}),
+        (
+            "12070a016b12020801" + "12070a016b12020802",
+            {"of": [("k", {"x": 2, "y": None})]},
+        ),  # DuckDB reads no key twice
+        ("1805" + "220162", {"b": "b"}),
+        ("2807", {}),
+        ("32020801" + "32021002", {"v": {"x": 1, "y": 2}}),
+        ("0801" + "0802", {"n": 2}),
+    ],
+)
+def test_a_message_is_read_the_same_however_it_is_spelled(spelled: str, row: dict[str, Any]) -> None:
+    """What Protobuf's own runtime makes of it, which says what is legal; its neighbours are read."""
+    expected = {"n": None, "of": [], "a": None, "b": None, "e": None, "v": None} | row
+    values, errors = decode(SPELLINGS, "M", [b"\x08\x05", bytes.fromhex(spelled), b"\xff", b"\x08\x06"])
+    assert (values[1], errors[1]) == (expected, None)
+    assert [value and value["n"] for value in values[::2]] == [5, None]
+    assert [error is None for error in errors] == [True, True, False, True]
+
+
+class Panic(BaseException):
+    """As pyo3 makes it of a panic in Rust."""
+
+
+Panic.__name__ = "PanicException"
+
+
+def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
+    """Whatever it panics at next; what is no panic is raised."""
+    reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
+
+    class Panics:
+        def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
+            if b"\x08\x07" in bodies.to_pylist():
+                raise Panic("secret contents")
+            return reader.handler.array_to_record_batch(bodies)
+
+    wanted = arrow_type(pa.struct(list(reader.handler.schema())))
+    bodies = pa.array([b"\x08\x05", b"\x08\x07", None, b"\x08\x06"], pa.binary())
+    values, errors = decode_bodies(bodies, replace(reader, handler=Panics()), wanted)
+    assert [value and value["id"] for value in values.to_pylist()] == [5, None, None, 6]
+    assert errors == [None, "ptars, which makes columns of messages, fails at it", None, None]
+
+    class Stops:
+        def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        decode_bodies(bodies, replace(reader, handler=Stops()), wanted)
+
+
+def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> None:
+    """At any depth: ptars ends at 64 bits of microseconds, and makes January 1st of a year."""
+    text = """syntax = "proto3"; package google.type; import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
+    message Date { int32 year = 1; int32 month = 2; int32 day = 3; }
+    message In { repeated google.protobuf.Timestamp at = 1; map<string, google.protobuf.Duration> by = 2; Date day = 3; }
+    message M { repeated In in = 1; }"""
+    kind = GetMessageClass(message_of(text, "M"))
+    good = {
+        "at": [{"seconds": 253402300799}],
+        "by": {"k": {"seconds": -315576000000}},
+        "day": {"year": 1, "month": 1, "day": 1},
+    }
+    bad = [
+        {"at": [{"seconds": 253402300800}]},
+        {"at": [{}, {"seconds": 1 << 62}]},
+        {"by": {"k": {"seconds": 1 << 50}}},
+        {"day": {"year": 2020}},
+        {"day": {"year": 10_000, "month": 1, "day": 1}},
+    ]
+    bodies = [kind(**{"in": [good, each]}).SerializeToString() for each in ({}, *bad)]
+    values, errors = decode(text, "M", bodies)
+    assert values[0] is not None and values[1:] == [None] * len(bad)
+    assert errors == [
+        None,
+        *["in[].at[] is a Timestamp out of the years 1 to 9999"] * 2,
+        "in[].by{} is a Duration of more than 10,000 years",
+        *["a google.type.Date is no day of the years 1 to 9999"] * 2,
+    ]
+
+
 def test_what_ptars_takes_or_panics_at_is_an_error_all_the_same() -> None:
     """A tag of more than 32 bits, and a length beyond all memory; the control: ptars alone takes the first."""
     reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
@@ -108,6 +207,7 @@ def test_a_string_that_is_not_utf8_is_an_error_of_its_own() -> None:
         ('syntax = "proto3"; message A { A a = 1; }', None, "A contains itself"),
         ('syntax = "proto3"; message A { B b = 1; } message B {}', "A", "B has no fields"),
         ('syntax = "proto2"; message A { optional int32 x = 1; optional int32 X = 2; }', None, "in case only"),
+        ('syntax = "proto2"; message A { optional group G = 1 { optional int32 x = 1; } }', "A", "A.g is a group"),
         (ORDER, None, "has the messages shop.Order, shop.Order.Line, shop.Refund, shop.Refund.Why, expected one"),
         (ORDER, "Gone", "expected one Gone"),
     ],
