@@ -6,8 +6,10 @@ Nothing here decodes, and no schema is judged beyond what these need. Invariant:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from .bounds import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
@@ -17,10 +19,13 @@ VALUE, MARK = "value", "end"
 
 
 def parse_avro(text: str) -> Any:
-    """Reads a schema; a bare name such as `string` is one too. Raises `ValueError`."""
+    """Read a schema; a bare name such as `string` is one too. Raises `ValueError`."""
     if text.strip() in PRIMITIVES:
         return text.strip()
-    schema = json.loads(text)
+    try:
+        schema = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep to be read") from error
     if not isinstance(schema, dict | list | str):
         raise ValueError(f"expected a JSON object, list or string, found {text.strip()[:40]}")
     return schema
@@ -40,6 +45,14 @@ def enclose(text: str) -> str:
     mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
     fields = [{"name": VALUE, "type": parse_avro(text)}, mark]
     return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
+
+
+def refuse_bomb(schema: Any) -> None:
+    """Raise `ValueError` for a schema, without references, that no process has room for: columns, levels, bytes of a `fixed`.
+
+    24 records that each have two fields of the next one are 16 million columns; room for a `fixed` is made before it is read.
+    """
+    _Size().of(schema, "", 0)
 
 
 def record_name(text: str) -> str | None:
@@ -85,6 +98,41 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (field["type"] for field in schema.get("fields", ()))
     if not isinstance(schema.get("type"), str):
         yield schema.get("type", [])
+
+
+class _Size:
+    """Counts the columns of a schema, and the levels of them; a type that contains itself counts where it is defined."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def of(self, schema: Any, namespace: str, level: int) -> tuple[int, int]:
+        """Return columns and levels."""
+        if isinstance(schema, str):
+            return next((self._known[each] for each in _readings(schema, namespace) if each in self._known), (1, 1))
+        if isinstance(schema, list):
+            return self._sum([self.of(branch, namespace, level + 1) for branch in schema])
+        if level > MOST_LEVELS:
+            raise ValueError(f"it has more than {MOST_LEVELS} levels, expected less")
+        if schema.get("type") not in NAMED:
+            return self._sum([self.of(inner, namespace, level + 1) for inner in _inner(schema)])
+        name = full_name(schema, namespace)
+        self._known[name] = (1, 1)
+        size = schema.get("size", 0)
+        if isinstance(size, int) and size > MOST_FIXED_BYTES:
+            raise ValueError(f"fixed {name} has {size:,} bytes, expected at most {MOST_FIXED_BYTES:,}")
+        inner = [self.of(each, name.rpartition(".")[0], level + 1) for each in _inner(schema)]
+        self._known[name] = self._sum(inner)
+        return self._known[name]
+
+    @staticmethod
+    def _sum(inner: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        columns, levels = 1 + sum(each for each, _ in inner), 1 + max((each for _, each in inner), default=0)
+        if columns > MOST_COLUMNS or levels > MOST_LEVELS:
+            raise ValueError(
+                f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each type is put where it is named"
+            )
+        return columns, levels
 
 
 class _Inliner:

@@ -22,7 +22,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from ptars import HandlerPool, PtarsConfig
 
-PANIC = "PanicException"  # of pyo3, which derives it from BaseException and lets nobody import it
+from .panics import is_panic
+
 MICROS = 1_000_000
 TIMESTAMP = ("Timestamp out of the years 1 to 9999", -62_135_596_800 * MICROS, 253_402_300_800 * MICROS - 1)
 DURATION = ("Duration of more than 10,000 years", -315_576_000_001 * MICROS, 315_576_000_001 * MICROS)
@@ -134,7 +135,7 @@ def _read(bodies: pa.Array, start: int, handler: Any) -> Iterator[tuple[int, pa.
         _refuse_times(columns)
         yield start, columns
     except BaseException as error:
-        if not isinstance(error, ValueError) and type(error).__name__ != PANIC:
+        if not isinstance(error, ValueError) and not is_panic(error):
             raise
         if len(bodies) == 1:
             yield start, _explain(error)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..core.avro import END, MARK, VALUE, enclose, inline_references, record_name
+from ..core.avro import END, MARK, VALUE, enclose, record_name
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
-from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths
-from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
+from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths, whole_schema
+from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -38,7 +38,8 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     limit_lengths(rows.sparkSession)
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
-    reader = check_schema(rows.sparkSession, side.schema or "", f"the avro schema of the {column}")
+    what = f"the avro schema of the {column}"
+    reader = check_schema(rows.sparkSession, whole_schema(side.schema or "", (), what), what)
     raw = f.col(column)
     broken = f.lit(
         "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"
@@ -50,18 +51,23 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
     from pyspark.sql import functions as f
 
     session, raw = rows.sparkSession, f.col(column)
-    writers = {each: _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
+    avro = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
+    writers, unusable = usable(avro, _text)
     if side.schema:
-        reader = check_schema(session, side.schema, f"the reader's schema of {wire.topic}'s {column}")
+        what = f"the reader's schema of {wire.topic}'s {column}"
+        reader = check_schema(session, whole_schema(side.schema, (), what), what)
     else:
         names = {record_name(text) for text in writers.values()}
-        latest = wire.read_reader(side.subject, side.message or (names.pop() if len(names) == 1 else None))
+        record = side.message or (names.pop() if len(names) == 1 else None)
+        latest = wire.read_reader(side.subject, record, KIND)
         reader = check_schema(session, _text(latest), f"schema {latest.id} of registry {wire.registry.url}")
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
-    mismatches = {each: find_mismatch(session, text, reader) for each, text in writers.items()}
-    readable = {each: _read(body, text, reader) for each, text in writers.items() if not _is_other(mismatches[each])}
+    known = {each: avro[each] for each in writers}
+    mismatches, refused = usable(known, lambda schema: find_mismatch(session, writers[schema.id], reader))
+    readable = {each: _read(body, writers[each], reader) for each, found in mismatches.items() if not _is_other(found)}
     datum = choose_by_id(raw, readable, _read(f.lit(None).cast("binary"), reader, reader))
     failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}
+    failures |= {**unusable, **refused}
     error_class, error = wire.explain(raw, failures)
     schemas = {str(each): text for each, text in writers.items()} | ({} if side.schema else {"reader": reader})
     return _decoded(raw, datum, failed(error_class, error), schema_id(raw), schemas)
@@ -87,7 +93,7 @@ def _read(body: Column, writer: str, reader: str) -> Column:
 
 
 def _text(schema: Registered) -> str:
-    return inline_references(schema.text, schema.references.values())
+    return whole_schema(schema.text, schema.references.values(), f"schema {schema.id}")
 
 
 def _is_other(mismatch: Mismatch | None) -> bool:

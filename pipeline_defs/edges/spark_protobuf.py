@@ -14,7 +14,7 @@ from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
 from .schema_registry import Registered, connect
-from .spark_wire import Wire, head_of, read_wire, schema_id
+from .spark_wire import Wire, head_of, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -47,14 +47,14 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
         what = f"the reader's schema of {wire.topic}'s {column}"
         text, file = side.schema, compile_proto(side.schema, {}, what)
     else:
-        latest = wire.read_reader(side.subject, side.message)
+        latest = wire.read_reader(side.subject, side.message, KIND)
         what = f"schema {latest.id} of registry {wire.registry.url}"
         text, file = _text(latest), compile_proto(latest.text, latest.references, what)
     reader = find_message(file, side.message, what)
     body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
-    failures = {}
-    for each, schema in wire.writers.items():
-        prefixes, failures[each] = _compare(schema, reader)
+    compared, unusable = usable(wire.writers, lambda schema: _compare(schema, reader))
+    failures = {each: failure for each, (_, failure) in compared.items()} | unusable
+    for each, (prefixes, _) in compared.items():
         for prefix in prefixes:
             start = head_of(each) + prefix
             body = body.when(

@@ -1,4 +1,4 @@
-"""Random Protobuf schemas, and random bytes for them in every spelling the wire format allows; what the runtime reads of them."""
+"""Random Protobuf schemas, random bytes for them in every spelling of the wire format, and what the runtime reads of them."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def draw_message(dice: random.Random, kind: Descriptor, depth: int = 4) -> bytes
     """Draw the bytes of a message: fields in any order, more than once, split, packed or not, and unknown ones."""
     parts = []
     for field in kind.fields:
-        for _ in range(dice.choice([0, 1, 1, 1, 2, 3]) if depth else 0):
-            parts.append(_draw_field(dice, field, depth))
+        times = dice.choice([0, 1, 1, 1, 2, 3]) if depth else 0
+        parts += [_draw_field(dice, field, depth) for _ in range(times)]
     if dice.random() < 0.3:
         parts.append(_draw_unknown(dice, depth))
     if dice.random() < 0.5:

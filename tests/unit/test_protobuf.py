@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pipeline_defs.core.errors import UnusableSchema
 from pipeline_defs.edges.protobuf_batches import arrow_type, decode_bodies, open_reader
-from pipeline_defs.edges.protobuf_schema import compile_proto, encode_path, find_message, find_mismatches
+from pipeline_defs.edges.protobuf_schema import (
+    MAIN,
+    ProtoFile,
+    compile_proto,
+    encode_path,
+    find_message,
+    find_mismatches,
+)
 
 ORDER = """
 syntax = "proto3";
@@ -151,7 +160,8 @@ def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
 
 def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> None:
     """At any depth: ptars ends at 64 bits of microseconds, and makes January 1st of a year."""
-    text = """syntax = "proto3"; package google.type; import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
+    text = """syntax = "proto3"; package google.type;
+    import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
     message Date { int32 year = 1; int32 month = 2; int32 day = 3; }
     message In { repeated google.protobuf.Timestamp at = 1; map<string, google.protobuf.Duration> by = 2; Date day = 3; }
     message M { repeated In in = 1; }"""
@@ -202,7 +212,7 @@ def test_a_string_that_is_not_utf8_is_an_error_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "reason"),
     [
-        ("nonsense", None, "the schema is no Protobuf schema: .*Expected top-level statement"),
+        ("nonsense", None, "the schema cannot be used: it is no Protobuf schema: .*Expected top-level statement"),
         ('syntax = "proto3"; import "gone.proto";', None, "gone.proto"),
         ('syntax = "proto3"; message A { A a = 1; }', None, "A contains itself"),
         ('syntax = "proto3"; message A { B b = 1; } message B {}', "A", "B has no fields"),
@@ -217,9 +227,60 @@ def test_a_schema_that_cannot_be_used_is_said(text: str, name: str | None, reaso
         message_of(text, name)
 
 
-def test_no_import_is_written_outside_its_folder() -> None:
-    with pytest.raises(UnusableSchema, match=r"the schema imports \.\./x\.proto, which is no path below its own"):
-        compile_proto(ORDER, {"../x.proto": ORDER}, "the schema")
+NAMES = [
+    *("../x.proto", "a/../../x.proto", "/tmp/x.proto", "..", ".", "", "a//b.proto", "a/", "./a.proto", "a\\b.proto"),
+    *("a\0b.proto", "a\nb.proto", MAIN, "\ud800.proto"),
+]
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_import_is_written_outside_its_folder(
+    name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is called, as text or as a descriptor: one error that says which."""
+    from confluent_kafka.schema_registry.protobuf import _schema_to_str
+
+    text = ORDER if is_text else _schema_to_str(message_of(ORDER, "Order").file)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b"))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(UnusableSchema, match=r"the schema cannot be used: (it imports|the import) '") as caught:
+        compile_proto(ORDER, {name: text}, "the schema")
+    assert len(str(caught.value)) < 600
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_import_may_be_called_like_a_file_of_ours() -> None:
+    """And two of which one is the other's folder are one error."""
+    place = 'syntax = "proto3"; package p; message Place { string city = 1; }'
+    for name in ("x" * 300, "/".join("x" * 99 for _ in range(60))):
+        with pytest.raises(UnusableSchema, match=r"the import 'x+' cannot be written: File name too long"):
+            compile_proto(ORDER, {name: place}, "the schema")
+    for name in ("given", "descriptors", "a/b c.proto", "ü.proto"):
+        text = f'syntax = "proto3"; import "{name}"; message M {{ p.Place to = 1; }}'
+        assert message_of_compiled(compile_proto(text, {name: place}, "the schema")).name == "M"
+    with pytest.raises(UnusableSchema, match=r"the import 'b\.proto' cannot be written"):
+        compile_proto(ORDER, {"a": place, "a/b.proto": place}, "the schema")
+
+
+def message_of_compiled(file: ProtoFile) -> Any:
+    return find_message(file, None, "the schema")
+
+
+def test_messages_that_multiply_are_refused_in_no_time() -> None:
+    """24 levels that each name the next one twice are 16 million columns, and as many comparisons."""
+    levels = [f"message L{at} {{ L{at + 1} a = 1; L{at + 1} b = 2; }}" for at in range(24)]
+    text = f'syntax = "proto3"; {" ".join(levels)} message L24 {{ int32 n = 1; }}'
+    with pytest.raises(
+        UnusableSchema, match="L12 has more than 10,000 columns, once each message is put where it is named"
+    ):
+        message_of(text, "L0")
+    bomb = compile_proto(text, {}, "the schema").messages()["L0"]
+    assert [*find_mismatches(bomb, compile_proto(f"{text} ", {}, "the schema").messages()["L0"])] == []
+    assert message_of(text, "L20").name == "L20", "the control"
+    deep = [f"message L{at} {{ L{at + 1} a = 1; }}" for at in range(120)]
+    with pytest.raises(UnusableSchema, match="is more than 100 levels deep"):
+        message_of(f'syntax = "proto3"; {" ".join(deep)} message L120 {{ int32 n = 1; }}', "L0")
 
 
 def test_a_schema_may_import_a_descriptor_in_base64() -> None:
