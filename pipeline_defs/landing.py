@@ -20,7 +20,7 @@ from .core.errors import BadKey, BrokerUnavailable, EmptySelection, OffsetlakeEr
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
-from .core.scans import Scan, group_scans
+from .core.scans import READS_AT_ONCE, Scan, group_scans
 from .core.verdicts import Outcome, Verdict, failed
 from .edges.parquet import PartFile
 from .edges.seals import Seals
@@ -152,7 +152,9 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
 def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iterator[Verdict]:
     """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     by_rest = {reading.rest: reading for reading in readings if reading.rest is not None}
-    for scan in group_scans(by_rest):
+    # where what fails is abandoned, a scan that fails must take as little along as can be
+    reads_at_once = 1 if run.tools.delivery is Delivery.AT_MOST_ONCE else READS_AT_ONCE
+    for scan in group_scans(by_rest, reads_at_once=reads_at_once):
         yield from _land_scan(run, scan, by_rest, staging)
     gone = [reading for reading in readings if reading.rest is None]
     if gone:
@@ -166,7 +168,8 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
     topic, tools = run.topic, run.tools
     readings = [by_rest[rest] for rest in scan.ranges]
     folder = staging / f"{scan.ranges[0].key}_{len(scan.ranges)}"
-    tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(scan.bounds))
+    partitions = {rest.partition for rest in scan.ranges}
+    tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
     started = tools.now_ms()
     before = tools.kafka.read_topic_id(topic)
     try:

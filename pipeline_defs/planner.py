@@ -6,11 +6,23 @@ record is read.
 
 from __future__ import annotations
 
-from .core.planlog import PlanStep
-from .core.planning import Policy, plan
+import stamina
+
+from .core.planlog import PlanStep, Tail
+from .core.planning import Policy, TopicState, find_shrunk, is_proven, plan
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .steps import StepWatcher, no_step
+
+SETTLE_SECONDS = 20.0  # how long a log that only seems to have shrunk is looked at
+
+
+class _Unproven(Exception):
+    """What a broker too old for leader epochs shows: a log that ends below what was planned of it."""
+
+    def __init__(self, state: TopicState) -> None:
+        super().__init__()
+        self.state = state
 
 
 def decide_step(
@@ -18,8 +30,22 @@ def decide_step(
 ) -> PlanStep | None:
     """Decides the next plan step without writing it; none where there is nothing to decide."""
     tail = lake.read_tail(topic)
-    state = kafka.read_topic_state(topic, tail, policy, now_ms)
+    state = _read_settled(topic, tail, policy, kafka, now_ms)
     return plan(tail, state, policy, now_ms, planner=planner, through_end=through_end)
+
+
+def _read_settled(topic: str, tail: Tail, policy: Policy, kafka: Kafka, now_ms: int) -> TopicState:
+    """Read what planning needs; what may be the answer of a broker that lags is asked again, and believed after a while."""
+    try:
+        for attempt in stamina.retry_context(on=_Unproven, timeout=SETTLE_SECONDS, attempts=None, wait_max=2):
+            with attempt:
+                state = kafka.read_topic_state(topic, tail, policy, now_ms)
+                if not is_proven(tail, state, find_shrunk(tail, state)):
+                    raise _Unproven(state)
+                return state
+    except _Unproven as last:
+        return last.state
+    raise AssertionError("a retry context ends by returning or raising")
 
 
 def commit_next_step(

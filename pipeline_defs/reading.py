@@ -21,8 +21,8 @@ def split_readable(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdic
     if not ranges:
         return [], []
     tools, tail = run.tools, run.coverage.log.tail
-    topic_id = tools.kafka.read_topic_id(run.topic)
-    watermarks = tools.kafka.read_watermarks(run.topic, tools.isolation_level)
+    seen = tools.kafka.observe(run.topic, tools.isolation_level)
+    topic_id, watermarks = seen.topic_id, seen.watermarks
     verdicts, readings = [], []
     for offsets in ranges:
         is_current = offsets.generation == tail.generation and tail.topic_id in {None, topic_id}

@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
-from .core.holes import explain_holes, missing_offsets
+from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
@@ -80,23 +81,28 @@ def match_parts(
 ) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
     """Matches files to ranges by their footers; a file that is of no one range is named as a stray."""
     parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(ranges)
+    places = sorted(ranges, key=_place)
     strays = []
     for part in parquet.read_parts(folder):
-        owners = [
-            offsets
-            for offsets in ranges
-            if part.partitions == (offsets.partition, offsets.partition)
-            and part.min_offset in offsets
-            and part.max_offset in offsets
-        ]
-        if len(owners) == 1 and parts[owners[0]] is None:
-            parts[owners[0]] = part
+        at = bisect_right(places, (part.partitions[0], part.min_offset), key=_place)
+        owner = places[at - 1] if at else None
+        if owner is not None and _is_of(part, owner) and parts[owner] is None:
+            parts[owner] = part
         else:
             strays.append(
                 f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
                 f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
             )
     return parts, strays
+
+
+def _place(offsets: OffsetRange) -> tuple[int, int]:
+    return offsets.partition, offsets.start
+
+
+def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
+    is_its_partition = part.partitions == (offsets.partition, offsets.partition)
+    return is_its_partition and part.min_offset in offsets and part.max_offset in offsets
 
 
 def verify_range(
@@ -109,10 +115,12 @@ def verify_range(
     file = parquet.staged_file(part, _staged_path(part, offsets, attempt, tools.lake)) if part else None
     runs = parquet.read_runs(part.path) if part else ()
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
-    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level)
+    rows = Rows(reading.rest or offsets, runs)
+    is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
+    spans = tools.kafka.read_spans(topic, offsets.partition, missing, tools.isolation_level, is_told)
     evidence = list(spans)  # before the log's start is asked for: it only ever moves on
     begins = _log_start(topic, offsets.partition, tools) if missing and staged.is_compacted else None
-    holes, unexplained = explain_holes(missing, evidence, compacted_from=begins)
+    holes, unexplained = explain_holes(missing, evidence, rows, compacted_from=begins)
     holes = (*reading.lost, *holes)
     before, after = staged.topic_ids
     after = tools.kafka.read_topic_id(topic) if missing else after  # the evidence must be of the same topic too

@@ -18,7 +18,7 @@ from ..component import build_topic_defs
 from ..core.errors import RangesFailed
 from ..core.offsets import OffsetRange
 from ..core.planning import Policy
-from ..core.scans import Scan
+from ..core.scans import Read
 from ..core.verdicts import Outcome
 from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns, scan_session
 from ..landing import land
@@ -252,6 +252,6 @@ def _our_read(place: Place) -> DataFrame:
     load = place.load
     marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
     ranges = tuple(OffsetRange(0, p, mark.earliest, mark.end) for p, mark in sorted(marks.items()))
-    scan = Scan(ranges, load.records_per_range)
-    options = kafka_options(place.bootstrap_servers, load.topic, scan, ISOLATION_LEVEL)
+    read = Read(ranges, load.records_per_range)
+    options = kafka_options(place.bootstrap_servers, load.topic, read, ISOLATION_LEVEL)
     return raw_columns(scan_session(place.session).read.format("kafka").options(**options).load(), 0)

@@ -6,8 +6,10 @@ never reads as another than who plans; no message and no repr has a value that m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from .errors import BadSetting
 from .jaas import NotJaas, parse_jaas
@@ -71,6 +73,10 @@ _CLOSED = (
     "config.providers",
 )  # below these, what is not known is refused
 _REGISTRY = "schema.registry."
+_LEADING_TO_LOGINS = {name.split(".", maxsplit=1)[0] for name in KNOWN}
+_PLAIN_KEY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_BYTE_ORDER_MARKS = ("\ufeff", "\xef\xbb\xbf", "\xff\xfe", "\xfe\xff")  # the last three as properties files are read
+_LIKE_A_KEY, _LIKE_ITS_HEAD = 0.85, 0.75  # how alike two names are that somebody may have mistaken for one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +145,21 @@ class ClientProperties:
         return text
 
 
-def parse_client_properties(values: Mapping[str, str], where: str) -> ClientProperties:
-    """Checks what a file has; raises `BadSetting` once, with all that is wrong. `where` names the file."""
-    wrong = _refuse_keys(values)
+def parse_client_properties(
+    values: Mapping[str, str], where: str, lines: Mapping[str, int] | None = None
+) -> ClientProperties:
+    """Check what a file has; raise `BadSetting` once, with all that is wrong.
+
+    `where` names the file, `lines` has the line of each key. What is not understood is refused, not passed over: a key with
+    a typing error would otherwise mean a connection in the clear, and as anybody.
+    """
+    lines = lines or {}
+    wrong = _refuse_keys(values, lines)
     protocol = values.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
         wrong.append(f"security.protocol is none of {', '.join(PROTOCOLS)}")
+    else:
+        wrong += _refuse_unused(values, protocol, lines)
     login = _read_login(values, wrong) if protocol.startswith("SASL_") else None
     tls = _read_tls(values, wrong) if protocol.endswith("SSL") else None
     user = values.get(f"{_REGISTRY}basic.auth.user.info")
@@ -161,15 +176,18 @@ def parse_client_properties(values: Mapping[str, str], where: str) -> ClientProp
     return ClientProperties(protocol, login, tls, kafka, registry)
 
 
-def _refuse_keys(values: Mapping[str, str]) -> list[str]:
-    """Refuses keys in capitals too: Spark takes an option in any case, and would have one key twice."""
+def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[str]:
+    """Refuse keys in capitals too: Spark takes an option in any case, and would have one key twice."""
     ours = sorted(key for key in values if key.lower() in OURS)
+    taken = KNOWN | _OF_STORES | {*ours}
+    mistaken = {key: said for key in sorted(values.keys() - taken) if (said := _mistake_in(key)) is not None}
     others = sorted(
-        key
-        for key in values
-        if key not in KNOWN | _OF_STORES and key not in ours and (key.lower().startswith(_CLOSED) or key != key.lower())
+        key for key in values.keys() - taken - mistaken.keys() if key.lower().startswith(_CLOSED) or key != key.lower()
     )
-    wrong = []
+    wrong = [
+        f"{_line_of(key, lines)}{said}"
+        for key, said in sorted(mistaken.items(), key=lambda item: lines.get(item[0], 0))
+    ]
     if ours:
         wrong.append(
             f"Offsetlake sets {', '.join(ours)} itself, since what it guarantees rests on that: delete it here"
@@ -179,6 +197,57 @@ def _refuse_keys(values: Mapping[str, str]) -> list[str]:
             f"not every client of Offsetlake can be told {', '.join(others)}, expected of its kind: {_kin(others)}"
         )
     return wrong
+
+
+def _mistake_in(key: str) -> str | None:
+    """Say what is wrong with a key that nobody can have meant, and which one was; none where it may be another of Kafka's."""
+    for mark in _BYTE_ORDER_MARKS:
+        if key.startswith(mark):
+            return (
+                f"a byte order mark stands before {key.removeprefix(mark)!r}, so that the key is another one: save the file "
+                "without it"
+            )
+    plain = re.sub(r"[^a-z0-9]+", ".", key.lower()).strip(".")
+    meant = _meant_by(plain)
+    if meant is not None and key.lower() != meant:
+        return f"{key!r} is no key of Kafka's clients, probably meant: {meant}"
+    if not _PLAIN_KEY.fullmatch(key.lower()):
+        return f"{key!r} is no key: it has other signs than letters, digits, dots, hyphens and underscores"
+    return None
+
+
+def _meant_by(key: str) -> str | None:
+    """Return the key of a login, of TLS or of a registry that a key is a slip of, none where it resembles none."""
+    if key in KNOWN:
+        return key
+    head, _, rest = key.partition(".")
+    if rest in KNOWN:  # `kafka.security.protocol`, as Spark's options have it, or `consumer.` before it
+        return rest
+    near = get_close_matches(key, KNOWN, n=1, cutoff=_LIKE_A_KEY)
+    if near:
+        return near[0]
+    if head not in _LEADING_TO_LOGINS and get_close_matches(head, _LEADING_TO_LOGINS, n=1, cutoff=_LIKE_ITS_HEAD):
+        return next(iter(get_close_matches(key, KNOWN, n=1, cutoff=0.0)), None)
+    return None
+
+
+def _refuse_unused(values: Mapping[str, str], protocol: str, lines: Mapping[str, int]) -> Iterator[str]:
+    """Name keys of a login or of TLS which the protocol makes no use of: nobody writes them for nothing."""
+    said = "" if "security.protocol" in values else ", as Kafka takes it where nothing is said"
+    for head, is_used, expected in (
+        ("sasl.", protocol.startswith("SASL_"), "SASL_SSL or SASL_PLAINTEXT"),
+        ("ssl.", protocol.endswith("SSL"), "SSL or SASL_SSL"),
+    ):
+        unused = sorted(key for key in values if key.startswith(head) and key in KNOWN | _OF_STORES)
+        if unused and not is_used:
+            yield (
+                f"{_line_of(unused[0], lines)}{', '.join(unused)} would not be used: security.protocol is {protocol}{said}, "
+                f"expected {expected}"
+            )
+
+
+def _line_of(key: str, lines: Mapping[str, int]) -> str:
+    return f"line {lines[key]}: " if key in lines else ""
 
 
 def _kin(keys: list[str]) -> str:

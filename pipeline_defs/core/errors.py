@@ -109,6 +109,12 @@ class BrokerRefuses(BrokerUnavailable):
     retriable = False
 
 
+class StaleAnswer(Unavailable):
+    """Answer of a Kafka broker that lags behind its cluster: of a topic that is gone, or by a leader that was replaced."""
+
+    kind = "stale_answer"
+
+
 class LakeUnavailable(Unavailable):
     """Says that the lake cannot be read or written."""
 

@@ -48,20 +48,33 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Is where planning of one Kafka partition stands: the next offset, and when it was last moved (ms since 1970)."""
+    """Place where planning of one Kafka partition goes on: the next offset, and when it was last moved (ms since 1970).
+
+    `leader_epoch` is that of the leader whose answer moved it, none where the broker told none.
+    """
 
     offset: int
     moved_at_ms: int
+    leader_epoch: int | None = None
+
+    def to_list(self) -> list[int]:
+        """Return the head as plain numbers, the epoch only where it is known."""
+        known = [] if self.leader_epoch is None else [self.leader_epoch]
+        return [self.offset, self.moved_at_ms, *known]
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Is all that planning must know of the log: the next sequence number, the open generation and its heads."""
+    """All that planning must know of the log: the next sequence number, the open generation and its heads.
+
+    `former_ids` are the topic ids of earlier generations: no broker that is up to date answers with one of them.
+    """
 
     seq: int = 0
     generation: int = 0
     topic_id: str | None = None
     heads: Mapping[int, Head] = field(default_factory=dict)
+    former_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,7 @@ class PlanStep:
     links: tuple[Link, ...]
     heads: Mapping[int, Head]
     planner: str = ""
+    former_ids: tuple[str, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -87,7 +101,7 @@ class PlanStep:
     @property
     def tail(self) -> Tail:
         """Is the tail of a log that ends with this step."""
-        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads)
+        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids)
 
     def to_json(self) -> bytes:
         """Encodes the step; the same step gives the same bytes."""
@@ -97,6 +111,7 @@ class PlanStep:
             "topic": self.topic,
             "generation": self.generation,
             "topic_id": self.topic_id,
+            "former_topic_ids": list(self.former_ids),
             "planned_at_ms": self.planned_at_ms,
             "planner": self.planner,
             "policy": dict(self.policy),
@@ -112,7 +127,7 @@ class PlanStep:
                 }
                 for link in self.links
             ],
-            "heads": {str(p): [head.offset, head.moved_at_ms] for p, head in sorted(self.heads.items())},
+            "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
         }
         return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
@@ -141,6 +156,7 @@ class PlanStep:
                 ),
                 heads={int(p): Head(*map(_whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
+                former_ids=tuple(document["former_topic_ids"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenPlanLog(
@@ -167,6 +183,7 @@ class PlanLog:
     | those of a truncated log at its first offset | |
     | the heads a step carries are where its links end, none is dropped | wrong or missing head |
     | a step's links are of its generation, which grows by one | wrong generation |
+    | a step carries the topic ids of all earlier generations, and has none of them | forgotten or former topic id |
     """
 
     topic: str
@@ -225,6 +242,12 @@ def _sequence_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterat
         yield f"plan step {step.seq} is of topic {step.topic}, expected {topic}"
     if not before.generation <= step.generation <= before.generation + (before.seq >= 0):
         yield f"plan step {step.seq} goes from generation {before.generation} to {step.generation}"
+    closed = {before.topic_id} - {None, step.topic_id} if step.generation > before.generation else set()
+    forgotten = ({*before.former_ids} | closed) - {*step.former_ids}
+    if forgotten:
+        yield f"plan step {step.seq} does not carry topic ids of earlier generations: {', '.join(sorted(map(str, forgotten)))}"
+    if step.topic_id in step.former_ids:
+        yield f"plan step {step.seq} has topic id {step.topic_id}, which was that of an earlier generation"
 
 
 def _link_violations(topic: str, step: PlanStep, at: dict[tuple[int, int], int]) -> Iterator[str]:

@@ -6,13 +6,13 @@ the log has, lies inside the watermarks it was given, and asked again with the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import inf
 from typing import Literal
 
-from .errors import Refused
+from .errors import Refused, StaleAnswer
 from .offsets import OffsetRange
 from .planlog import Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
@@ -34,17 +34,26 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Is what the broker shows of one Kafka partition.
+    """What the broker shows of one Kafka partition.
 
     `oldest_ms` is the timestamp of the first record at or after the head, none where there is no record or it
     is not known; `start_offset` is the offset that the policy's `start` resolves to; `seconds_to_loss` is when the broker
     may delete that first record at the soonest, none where it keeps it or where there is none.
+    `high_watermark` is where the log itself ends, which an open transaction keeps a reader from: none where that is not
+    known to be behind the end that a reader sees. `leader_epoch` is that of the leader that said all this.
     """
 
     watermarks: Watermarks
     oldest_ms: int | None = None
     start_offset: int | None = None
     seconds_to_loss: float | None = None
+    high_watermark: int | None = None
+    leader_epoch: int | None = None
+
+    @property
+    def log_end(self) -> int:
+        """End of the log, whatever of it a reader may see."""
+        return max(self.watermarks.end, self.high_watermark or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ def plan(
 
     `through_end` cuts the tail now, whatever its age: a person said so.
     """
+    refuse_stale(tail, state)
     opened, opening_links = _open(tail, state, policy)
     grid = records_per_range(policy, state.bytes_per_record)
     links = list(opening_links)
@@ -95,6 +105,7 @@ def plan(
     if not links and opened == tail:
         return None
     return PlanStep(
+        former_ids=opened.former_ids,
         seq=tail.seq,
         topic=state.topic,
         generation=opened.generation,
@@ -108,26 +119,75 @@ def plan(
     )
 
 
+def refuse_stale(tail: Tail, state: TopicState) -> None:
+    """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
+
+    A topic id never comes back, and within one topic the epoch of a partition's leader only grows. Without this, an
+    answer of yesterday opened a generation that never was, and what it did not show was lost in the ledger.
+    """
+    if state.topic_id is not None and state.topic_id in tail.former_ids:
+        raise StaleAnswer(
+            f"a Kafka broker that lags shows topic {state.topic} with id {state.topic_id}, which is that of an earlier "
+            f"generation, expected {tail.topic_id}; nothing was planned and nothing is lost; the next tick asks again, "
+            "and where it stays so, look which broker is cut off from the others",
+            topic=state.topic,
+        )
+    for partition in _deposed(tail, state):
+        raise StaleAnswer(
+            f"a Kafka broker that no longer leads {state.topic}/{partition} has answered for it: its leader epoch is "
+            f"{state.partitions[partition].leader_epoch}, expected {tail.heads[partition].leader_epoch} or later; nothing "
+            "was planned and nothing is lost; the next tick asks again, and where it stays so, look which broker is cut off "
+            "from the others",
+            topic=state.topic,
+        )
+
+
+def _deposed(tail: Tail, state: TopicState) -> Iterator[int]:
+    if state.topic_id is None or state.topic_id != tail.topic_id:
+        return  # epochs of another topic, or of one that may be another, say nothing
+    for partition, seen in sorted(state.partitions.items()):
+        known = tail.heads[partition].leader_epoch if partition in tail.heads else None
+        if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
+            yield partition
+
+
+def find_shrunk(tail: Tail, state: TopicState) -> list[int]:
+    """Return the Kafka partitions of the open generation whose log ends below what was planned of it."""
+    if None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id:
+        return []
+    ends = {p: seen.log_end for p, seen in state.partitions.items()}
+    return [p for p, head in sorted(tail.heads.items()) if p in ends and ends[p] < head.offset]
+
+
+def is_proven(tail: Tail, state: TopicState, shrunk: Iterable[int]) -> bool:
+    """Return whether ids and leader epochs prove that it is this topic's leader of now who shows a shorter log.
+
+    Brokers too old to tell them may show the end of a moment ago instead: whoever asks them asks again for some time.
+    """
+    return all(
+        None not in (tail.topic_id, state.topic_id, tail.heads[p].leader_epoch, state.partitions[p].leader_epoch)
+        for p in shrunk
+    )
+
+
 def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
     """Opens the log, a new generation, or new partitions; returns the tail to plan from and the links that takes."""
     if tail.seq == 0:
         return _open_log(tail, state, policy)
     # a log begun on a broker too old to give an id takes the id as soon as there is one
     generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
-    recreated = None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id
-    truncated = any(
-        p in heads and partition.watermarks.end < heads[p].offset for p, partition in state.partitions.items()
-    )
-    if recreated:
+    former_ids = tail.former_ids
+    if tail.topic_id is not None and state.topic_id not in {None, tail.topic_id}:
         generation, topic_id, heads = generation + 1, state.topic_id, {}
-    elif truncated:
+        former_ids = (*former_ids, tail.topic_id)
+    elif find_shrunk(tail, state):
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
-        firsts = {p: Head(partition.watermarks.earliest, 0) for p, partition in state.partitions.items()}
-        generation, topic_id, heads = generation + 1, state.topic_id, firsts
+        firsts = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in state.partitions.items()}
+        generation, heads = generation + 1, firsts
     # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
     # its records have waited
     appeared = {p: Head(0, 0) for p in state.partitions if p not in heads}
-    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}), []
+    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}, former_ids), []
 
 
 def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
@@ -160,9 +220,9 @@ def _lost(tail: Tail, state: TopicState) -> Iterator[Link]:
 
 def _move(heads: dict[int, Head], offsets: OffsetRange, state: TopicState, now_ms: int) -> None:
     """Moves a head to the end of a link; while records wait behind it, it keeps its time: their age is not reset."""
-    caught_up = offsets.end >= state.partitions[offsets.partition].watermarks.end
-    moved_at_ms = now_ms if caught_up else heads[offsets.partition].moved_at_ms
-    heads[offsets.partition] = Head(offsets.end, moved_at_ms)
+    seen = state.partitions[offsets.partition]
+    moved_at_ms = now_ms if offsets.end >= seen.watermarks.end else heads[offsets.partition].moved_at_ms
+    heads[offsets.partition] = Head(offsets.end, moved_at_ms, seen.leader_epoch)
 
 
 def _cuts_by_partition(

@@ -1,28 +1,34 @@
 """Scans: how many ranges are read by few Spark jobs, with every boundary exact.
 
 Spark cuts a Kafka partition evenly into `ceil(size / maxRecordsPerPartition)` tasks, so exactly at our boundaries
-when the size is a multiple. Invariant: every range is in exactly one scan, as one task of it.
+when the size is a multiple; what has other bounds is a read of its own, and a job is the union of such reads.
+Invariant: every range is in exactly one read of one scan, as one task of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .offsets import OffsetRange
 
+# each task of a union carries all of its reads, so its cost grows with their product: of 200 single reads a union of 40
+# at a time takes a quarter of the time of one of all, and of 200 jobs
+READS_AT_ONCE = 40
+TASKS_AT_ONCE = 400
+
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """Is one Spark read: contiguous offsets per Kafka partition, cut at `records_per_task`."""
+class Read:
+    """One read of the Kafka source: contiguous offsets per Kafka partition, cut at `records_per_task`."""
 
     ranges: tuple[OffsetRange, ...]
     records_per_task: int
 
     @property
     def bounds(self) -> Mapping[int, tuple[int, int]]:
-        """Is the half-open interval to read of each Kafka partition."""
+        """Half-open interval to read of each Kafka partition."""
         bounds: dict[int, tuple[int, int]] = {}
         for offsets in self.ranges:
             start, end = bounds.get(offsets.partition, (offsets.start, offsets.end))
@@ -30,17 +36,54 @@ class Scan:
         return bounds
 
 
-def group_scans(ranges: Iterable[OffsetRange]) -> list[Scan]:
-    """Groups ranges into few scans.
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One Spark job: the union of reads of one generation."""
 
-    The largest size leads: of each Kafka partition the scan takes a contiguous run of that size, or, where there is
-    none, one range, which is no larger and which Spark then leaves whole. So a backlog takes one scan, and its tails
+    reads: tuple[Read, ...]
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """All ranges of the scan, one task each."""
+        return tuple(offsets for read in self.reads for offsets in read.ranges)
+
+    @property
+    def generation(self) -> int:
+        """Generation that all of its ranges are of."""
+        return self.reads[0].ranges[0].generation
+
+
+def group_scans(ranges: Iterable[OffsetRange], *, reads_at_once: int = READS_AT_ONCE) -> list[Scan]:
+    """Group ranges into few scans: small reads together, a long stretch of equal ranges alone.
+
+    A scan takes at most `reads_at_once` reads, and at most `TASKS_AT_ONCE` ranges unless one read has more.
+    """
+    scans: list[list[Read]] = []
+    tasks = 0
+    for read in sorted(_reads(ranges), key=lambda each: (each.ranges[0].generation, len(each.ranges))):
+        tasks += len(read.ranges)
+        if (
+            not scans
+            or len(scans[-1]) >= reads_at_once
+            or tasks > TASKS_AT_ONCE
+            or scans[-1][0].ranges[0].generation != read.ranges[0].generation
+        ):
+            scans.append([])
+            tasks = len(read.ranges)
+        scans[-1].append(read)
+    return [Scan(tuple(reads)) for reads in scans]
+
+
+def _reads(ranges: Iterable[OffsetRange]) -> Iterator[Read]:
+    """Divide ranges into reads.
+
+    The largest size leads: of each Kafka partition a read takes a contiguous run of that size, or, where there is
+    none, one range, which is no larger and which Spark then leaves whole. So a backlog takes one read, and its tails
     of other sizes one more.
     """
     left: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
     for offsets in sorted(set(ranges)):
         left[offsets.generation, offsets.partition].append(offsets)
-    scans = []
     while any(left.values()):
         generation = min(place[0] for place, waiting in left.items() if waiting)
         waiting_here = [waiting for place, waiting in left.items() if place[0] == generation]
@@ -51,8 +94,7 @@ def group_scans(ranges: Iterable[OffsetRange]) -> list[Scan]:
             in_run = set(run)
             waiting[:] = [offsets for offsets in waiting if offsets not in in_run]
             taken += run
-        scans.append(Scan(tuple(taken), size))
-    return scans
+        yield Read(tuple(taken), size)
 
 
 def _first_run(waiting: list[OffsetRange], size: int) -> list[OffsetRange]:

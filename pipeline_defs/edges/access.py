@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import javaproperties
 
@@ -57,15 +57,25 @@ def read_access(path: Path) -> Access:
     where = f"{VARIABLE} {path}"
     try:
         with path.open("rb") as file:
-            values: dict[str, str] = javaproperties.load(file)
+            values, lines = _read_values(file)
     except (OSError, javaproperties.InvalidUEscapeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a \\u is not followed by four digits"
         raise BadSetting(
             f"{where} cannot be read: {reason}, expected a properties file as Kafka's commands take it by "
             "--command-config; nothing was asked of any broker; correct the variable or the file"
         ) from None
-    properties = parse_client_properties(values, where)
+    properties = parse_client_properties(values, where, lines)
     return Access(properties, _context(properties.tls, where) if properties.tls else None, path)
+
+
+def _read_values(file: BinaryIO) -> tuple[dict[str, str], dict[str, int]]:
+    """Read keys with their values and their lines; of a key that stands twice the last counts, as in Java."""
+    values, lines, line = {}, {}, 1
+    for element in javaproperties.parse(file):
+        if isinstance(element, javaproperties.KeyValue):
+            values[element.key], lines[element.key] = element.value, line
+        line += len(element.source.splitlines())
+    return values, lines
 
 
 def _context(tls: Tls, where: str) -> ssl.SSLContext:

@@ -11,15 +11,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
-from uuid import UUID
 
 import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import AuthorizationError, KafkaError, UnknownTopicOrPartitionError
-from kafka.structs import OffsetAndMetadata
+from kafka.errors import AuthorizationError, KafkaError, StaleMetadata, UnknownTopicOrPartitionError
+from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
-from ..core.errors import BrokerRefuses, BrokerUnavailable
+from ..core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
@@ -28,6 +27,7 @@ from .access import OPEN, Access
 from .kafka_answers import find_replicas, is_retriable, raise_forbidden, read_refusals, unknown_topic
 from .kafka_knock import knock
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
+from .kafka_topic import Description, Observation, read_ids_of_leaders
 from .kafka_transactions import OpenTransaction, find_open
 
 stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
@@ -35,7 +35,6 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat wha
 
 T = TypeVar("T")
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-_NO_TOPIC_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 
 
 class Kafka:
@@ -64,29 +63,60 @@ class Kafka:
     # ---- what planning sees
 
     def read_topic_id(self, topic: str) -> str | None:
-        """Reads the topic's id; none from brokers too old to give one. Raises `UnknownTopic`."""
-        return self._describe(topic)[0]
+        """Read the topic's id as all leaders of its Kafka partitions have it; none from brokers too old to give one.
 
-    def read_watermarks(self, topic: str, isolation_level: str) -> dict[int, Watermarks]:
-        """Reads `[earliest, end)` of every Kafka partition, the end at the reader's isolation level."""
-        _, partitions = self._describe(topic)
-        firsts = {TopicPartition(topic, p): OffsetSpec.EARLIEST for p in partitions}
-        earliest = self._ask(topic, lambda admin: admin.list_partition_offsets(firsts))
-        ends = self._read_ends(topic, partitions, isolation_level)
-        return {p: Watermarks(earliest[TopicPartition(topic, p)].offset, ends[p]) for p in partitions}
+        Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
+        """
+
+        def question(admin: KafkaAdminClient) -> str | None:
+            told = self._describe(topic)
+            if told.topic_id is None:
+                return None
+            others = read_ids_of_leaders(admin, topic, told.leaders.values()) - {told.topic_id}
+            if others:
+                raise StaleMetadata(f"brokers give it {told.topic_id} and {', '.join(sorted(map(str, others)))} as id")
+            return told.topic_id
+
+        return self._ask(topic, question)
+
+    def read_watermarks(self, topic: str, isolation_level: str) -> Mapping[int, Watermarks]:
+        """Read `[earliest, end)` of every Kafka partition, the end at the reader's isolation level."""
+        return self.observe(topic, isolation_level).watermarks
+
+    def observe(self, topic: str, isolation_level: str) -> Observation:
+        """Read id and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
+
+        def question(_: KafkaAdminClient) -> Observation:
+            topic_id = self.read_topic_id(topic)
+            firsts = self._list_offsets(topic, self._partitions(topic), OffsetSpec.EARLIEST, "read_uncommitted")
+            ends = self._list_offsets(topic, sorted(firsts), OffsetSpec.LATEST, isolation_level)
+            if self.read_topic_id(topic) != topic_id or any(ends[p].offset < firsts[p].offset for p in firsts):
+                raise StaleMetadata("it was created again while it was looked at")
+            marks = {p: Watermarks(firsts[p].offset, ends[p].offset) for p in firsts}
+            return Observation(topic_id, marks, {p: end.leader_epoch for p, end in ends.items()})
+
+        return self._ask(topic, question)
+
+    def _list_offsets(
+        self, topic: str, partitions: Sequence[int], which: OffsetSpec, isolation_level: str
+    ) -> dict[int, OffsetAndTimestamp]:
+        """Read an offset of each Kafka partition; the latest is its last stable one, or read uncommitted its high watermark."""
+        wanted = {TopicPartition(topic, p): which for p in partitions}
+        level = ISOLATION[isolation_level]
+        found = self._ask(topic, lambda admin: admin.list_partition_offsets(wanted, isolation_level=level))
+        return {p: found[TopicPartition(topic, p)] for p in partitions}
 
     def _read_ends(self, topic: str, partitions: Sequence[int], isolation_level: str) -> dict[int, int]:
-        """Reads the last stable offset of each Kafka partition, or where transactions do not matter its high watermark."""
-        lasts = {TopicPartition(topic, p): OffsetSpec.LATEST for p in partitions}
-        level = ISOLATION[isolation_level]
-        found = self._ask(topic, lambda admin: admin.list_partition_offsets(lasts, isolation_level=level))
-        return {p: found[TopicPartition(topic, p)].offset for p in partitions}
+        ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
+        return {p: end.offset for p, end in ends.items()}
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
-        topic_id = self.read_topic_id(topic)
-        watermarks = self.read_watermarks(topic, policy.isolation_level)
+        seen = self.observe(topic, policy.isolation_level)
+        topic_id, watermarks = seen.topic_id, seen.watermarks
         same = tail.topic_id in {None, topic_id}
+        below = [p for p, marks in watermarks.items() if same and p in tail.heads and marks.end < tail.heads[p].offset]
+        highs = self._read_ends(topic, below, "read_uncommitted") if below else {}
         starts = self._start_offsets(topic, watermarks, policy) if tail.seq == 0 else {}
         retention = read_retention(self.read_config(topic))
         partitions = {}
@@ -96,7 +126,9 @@ class Kafka:
             at = max(head, marks.earliest)
             oldest = self.read_timestamp(topic, partition, at, policy.isolation_level) if waiting else None
             left = seconds_to_loss(retention, Rates(), Exposure(at, oldest, marks), now_ms) if waiting else None
-            partitions[partition] = PartitionState(marks, oldest, starts.get(partition), left)
+            partitions[partition] = PartitionState(
+                marks, oldest, starts.get(partition), left, highs.get(partition), seen.leader_epochs[partition]
+            )
         size = self.read_bytes_per_record(topic, watermarks) if policy.records_per_range == "auto" else None
         return TopicState(topic, topic_id, partitions, size)
 
@@ -116,7 +148,7 @@ class Kafka:
     def read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
         """Reads the timestamp (ms since 1970) of the first record at or after an offset, none where there is none."""
         for batch in self._read_batches(topic, partition, offset, offset + 1, isolation_level, max_bytes=1):
-            if batch.kind is SpanKind.DATA:
+            if batch.span.kind is SpanKind.DATA:
                 return batch.first_timestamp_ms
         return None
 
@@ -139,17 +171,24 @@ class Kafka:
     # ---- evidence
 
     def read_spans(
-        self, topic: str, partition: int, wanted: Sequence[tuple[int, int]], isolation_level: str
+        self,
+        topic: str,
+        partition: int,
+        wanted: Sequence[tuple[int, int]],
+        isolation_level: str,
+        is_told: Callable[[BatchSpan], bool] = lambda span: True,
     ) -> Iterator[BatchSpan]:
-        """Reads what the log holds in the sorted intervals `wanted`, batch by batch, without decoding a record.
+        """Read what the log holds in the sorted intervals `wanted`, batch by batch.
 
-        Intervals that lie close together share a fetch; what lies far between them is not fetched.
+        Intervals that lie close together share a fetch; what lies far between them is not fetched. No batch is
+        decompressed but those of data whose header does not tell enough, as `is_told` has it: they come with offsets.
         """
         reached = 0
         for start, end in wanted:
             for batch in self._read_batches(topic, partition, max(start, reached), end, isolation_level):
-                reached = max(reached, batch.end)
-                yield BatchSpan(batch.start, batch.end, batch.kind)
+                span = batch.span
+                reached = max(reached, span.end)
+                yield span if span.kind is not SpanKind.DATA or is_told(span) else batch.look_into()
 
     def is_compacted(self, topic: str) -> bool:
         """Says whether the topic's cleanup policy includes compaction."""
@@ -177,7 +216,7 @@ class Kafka:
 
         One that its coordinator does not know began, as far as anybody can tell, with its first record.
         """
-        _, partitions = self._describe(topic)
+        partitions = self._partitions(topic)
         stable = self._read_ends(topic, partitions, "read_committed")
         high = self._read_ends(topic, partitions, "read_uncommitted")
         behind = {p: high[p] for p in partitions if stable[p] < high[p]}
@@ -227,13 +266,14 @@ class Kafka:
 
     # ---- the connection
 
-    def _describe(self, topic: str) -> tuple[str | None, list[int]]:
+    def _partitions(self, topic: str) -> list[int]:
+        return list(self._describe(topic).leaders)
+
+    def _describe(self, topic: str) -> Description:
         found = self._ask(topic, lambda admin: raise_forbidden(admin.describe_topics([topic])[0]))
         if found["error_code"] == UnknownTopicOrPartitionError.errno:
             raise unknown_topic(topic, self.bootstrap_servers)
-        topic_id = found.get("topic_id")
-        partitions = sorted(part["partition_index"] for part in found["partitions"])
-        return (None if topic_id in {None, _NO_TOPIC_ID} else str(topic_id)), partitions
+        return Description.of(found)
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
@@ -242,6 +282,13 @@ class Kafka:
             for attempt in retriable:
                 with attempt:
                     return question(self._connected())
+        except StaleMetadata as error:
+            raise StaleAnswer(
+                f"brokers at {self.bootstrap_servers} go on to tell different things of topic {topic}: {error}; nothing was "
+                "written and nothing is lost; it is asked again later, and where it stays so, look which broker is cut off "
+                "from the others",
+                topic=topic,
+            ) from error
         except UnknownTopicOrPartitionError as error:
             raise unknown_topic(topic, self.bootstrap_servers) from error
         except AuthorizationError as error:

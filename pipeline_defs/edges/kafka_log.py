@@ -7,15 +7,17 @@ kafka-python's admin client has no public fetch; the two functions that use its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import NoError, OffsetOutOfRangeError, for_code
+from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, UnsupportedCodecError, for_code
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
+from kafka.record.default_records import DefaultRecordBatch
 
-from ..core.holes import SpanKind
+from ..core.errors import Unavailable
+from ..core.holes import BatchSpan, SpanKind
 
 FETCH_BYTES = 1024 * 1024
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
@@ -25,12 +27,20 @@ Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Is one record batch of the log: offsets `[start, end)`, what it is to a reader, its first timestamp."""
+    """One record batch of the log: what of it evidence needs, its first timestamp (none where it has none), and itself."""
 
-    start: int
-    end: int
-    kind: SpanKind
-    first_timestamp_ms: int
+    span: BatchSpan
+    first_timestamp_ms: int | None
+    raw: Any
+
+    def look_into(self) -> BatchSpan:
+        """Return the span with the offsets of its records; without them where its compression cannot be undone here."""
+        if self.span.offsets is not None:
+            return self.span
+        try:
+            return replace(self.span, offsets=tuple(record.offset for record in self.raw))
+        except UnsupportedCodecError:
+            return self.span
 
 
 def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Iterator[Batch]:
@@ -46,6 +56,12 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
         aborting: set[int] = set()
         reached = at
         while (batch := records.next_batch()) is not None:
+            if not isinstance(batch, DefaultRecordBatch):
+                found = _legacy(batch)
+                reached = max(reached, found.span.end)
+                if found.span.end > start:
+                    yield found
+                continue
             reached = max(reached, batch.next_offset)
             while aborted and aborted[0][0] <= batch.last_offset:
                 aborting.add(aborted.pop(0)[1])
@@ -56,10 +72,33 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
                 is_aborted = batch.is_transactional and batch.producer_id in aborting
                 kind = SpanKind.ABORTED if is_aborted else SpanKind.DATA
             if batch.next_offset > start:
-                yield Batch(batch.base_offset, batch.next_offset, kind, batch.first_timestamp)
+                span = BatchSpan(batch.base_offset, batch.next_offset, kind, batch.records_count)
+                yield Batch(span, _known_time(batch.first_timestamp), batch)
         if reached <= at:
             return
         at = reached
+
+
+def _legacy(batch: Any) -> Batch:
+    """Return a message set of before Kafka 0.11: its header has neither its first offset nor a count, so it is read.
+
+    Brokers before 4.0 still hold and send them, as old segments of a topic.
+    """
+    try:
+        records = list(batch)
+    except (KafkaError, AssertionError) as error:
+        raise Unavailable(
+            f"records of Kafka's message format {batch.magic} behind offset {batch.base_offset} cannot be read: "
+            f"{type(error).__name__}: {error}; what they hold is not known, so nothing of their range was written; have the "
+            "broker write them anew (a topic of format 2, or Kafka 4), or accept the loss"
+        ) from error
+    offsets = tuple(record.offset for record in records)
+    span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)
+    return Batch(span, _known_time(records[0].timestamp), batch)
+
+
+def _known_time(timestamp_ms: int | None) -> int | None:
+    return timestamp_ms if timestamp_ms is not None and timestamp_ms >= 0 else None
 
 
 def fetch_request(topic: str, partition: int, offset: int, isolation_level: int, max_bytes: int) -> FetchRequest:

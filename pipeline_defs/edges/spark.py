@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ScanFailed
-from ..core.scans import Scan
+from ..core.scans import Read, Scan
 from .access import OPEN, Access
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ SCAN_CONF: Mapping[str, str] = {
     # Spark reads Kafka in batches through its old interface unless Kafka is struck from this list: each record becomes a
     # Row with a java.sql.Timestamp and back again, a tenth to a fifth of the whole job
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # from Spark 4.1 on, which has this on, a union of reads of one task each is one task: all ranges in one file
+    "spark.sql.unionOutputPartitioning": "false",
 }
 
 
@@ -123,20 +126,20 @@ def scan_session(session: SparkSession) -> SparkSession:
 
 
 def kafka_options(
-    bootstrap_servers: str, topic: str, scan: Scan, isolation_level: str, access: Access = OPEN
+    bootstrap_servers: str, topic: str, read: Read, isolation_level: str, access: Access = OPEN
 ) -> dict[str, str]:
     """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss."""
-    starts = {str(partition): start for partition, (start, _) in scan.bounds.items()}
-    ends = {str(partition): end for partition, (_, end) in scan.bounds.items()}
+    starts = {str(partition): start for partition, (start, _) in read.bounds.items()}
+    ends = {str(partition): end for partition, (_, end) in read.bounds.items()}
     return {
         **KAFKA_OPTIONS,
         **access.spark(),
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": isolation_level,
-        "assign": json.dumps({topic: sorted(scan.bounds)}),
+        "assign": json.dumps({topic: sorted(read.bounds)}),
         "startingOffsets": json.dumps({topic: starts}),
         "endingOffsets": json.dumps({topic: ends}),
-        "maxRecordsPerPartition": str(scan.records_per_task),
+        "maxRecordsPerPartition": str(read.records_per_task),
         "failOnDataLoss": "true",
         "includeHeaders": "true",
     }
@@ -159,12 +162,16 @@ class Spark:
         """Writes one Parquet file per range of the scan below `folder`; raises `ScanFailed`, then nothing counts."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
+        from pyspark.sql import DataFrame
 
         session = scan_session(self._session())
-        options = kafka_options(self._bootstrap_servers, topic, scan, isolation_level, self._access)
-        generation = scan.ranges[0].generation
+
+        def rows_of(read: Read) -> DataFrame:
+            options = kafka_options(self._bootstrap_servers, topic, read, isolation_level, self._access)
+            return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
+
         try:
-            rows = raw_columns(session.read.format("kafka").options(**options).load(), generation)
+            rows = reduce(DataFrame.union, map(rows_of, scan.reads))
             rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
         except (PySparkException, Py4JError) as error:
             raise ScanFailed(

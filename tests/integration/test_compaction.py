@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.offsets import parse_key
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.landing import land
 from pipeline_defs.ledger import accept_loss
 from tests.support.killing import stopped_at
 from tests.support.world import Row, World
@@ -115,6 +122,40 @@ def test_what_was_landed_before_compaction_stays_and_redo_says_what_is_gone(worl
     (verdict,) = world.land(["0-0-100"], redo=True)
     assert verdict.outcome is Outcome.CHANGED
     assert "90 offsets gone (first [0, 1, 2])" in verdict.violations[0]
+    world.assert_all_landed_once()
+
+
+class ForgetfulSpark:
+    """Spark whose reader leaves out some of what it was given, as one that took a stall for the end would."""
+
+    def __init__(self, spark: Any, keep: slice) -> None:
+        self._spark, self._keep, self.writer = spark, keep, spark.writer
+
+    def stage(self, topic: str, scan: Any, isolation_level: str, folder: str) -> None:
+        self._spark.stage(topic, scan, isolation_level, folder)
+        for path in Path(folder).glob("*.parquet"):
+            rows = pq.read_table(path)
+            kept = rows.take(pa.array(list(range(rows.num_rows))[self._keep], pa.int64()))
+            path.unlink()
+            if kept.num_rows:
+                pq.write_table(kept, path)
+
+
+@pytest.mark.parametrize("keep", [slice(0), slice(1, None), slice(None, -1), slice(None, None, 2)], ids=str)
+def test_a_reader_that_returns_less_than_a_compacted_log_has_lands_nothing(world: World, keep: slice) -> None:
+    """[R-28] P6: what the log has now was there when the range was read; only what it has no more may be compacted."""
+    create(world, "compact")
+    world.send(keyed(world, 30))
+    world.send(keyed(world, 30))
+    world.plan()
+    tools = world.tools()
+    forgetful = dataclasses.replace(tools, spark=cast("Any", ForgetfulSpark(tools.spark, keep)))
+    attempt = Attempt("forgetful", "no-run", "test")
+    (verdict,) = land(world.name, ["0-0-60"], attempt, forgetful)
+    assert verdict.outcome is Outcome.FAILED
+    assert "and the broker's log does not explain it" in verdict.violations[0]
+    assert world.rows() == []
+    assert {v.outcome for v in world.land()} == {Outcome.LANDED}, "the control: the same range, read whole"
     world.assert_all_landed_once()
 
 

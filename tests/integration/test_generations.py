@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from kafka import KafkaAdminClient
 
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.losses import CLOSED
@@ -77,6 +78,34 @@ def test_a_recreated_topic_of_which_all_was_landed_loses_nothing(world: World) -
         world.plan_and_land()
         truth += take_sent(world, generation)
         assert identities(world) == truth
+    assert read_ledger(world.topic, world.edges) == []
+    assert_proven(world)
+
+
+def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_loss(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-9] Id and watermarks are of one incarnation: else the old id with the new end is a truncation that never was."""
+    world.create_topic()
+    world.send_numbered(150)
+    world.plan_and_land()
+    old = take_sent(world, 0)
+    list_offsets, recreated = KafkaAdminClient.list_partition_offsets, []
+
+    def recreate_first(admin: KafkaAdminClient, *arguments: Any, **options: Any) -> Any:
+        if not recreated:
+            recreated.append(world.edges.kafka(world.topic).read_topic_id(world.name))
+            world.recreate_topic()
+            world.send_numbered(40)
+        return list_offsets(admin, *arguments, **options)
+
+    monkeypatch.setattr(KafkaAdminClient, "list_partition_offsets", recreate_first)
+    world.plan_and_land()
+    assert recreated, "the fault: it was recreated between its id and its watermarks"
+    ids = {step.generation: step.topic_id for step in world.coverage.log.steps}
+    assert ids == {0: recreated[0], 1: world.edges.kafka(world.topic).read_topic_id(world.name)}
+    assert len(set(ids.values())) == 2
+    assert identities(world) == old + take_sent(world, 1)
     assert read_ledger(world.topic, world.edges) == []
     assert_proven(world)
 

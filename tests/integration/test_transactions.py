@@ -270,3 +270,24 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     assert rows == [(0, n) for n in (*range(5), 6, 7, 8)] + [(1, 0)], "after the abort the rest lands"
     world.tick()
     assert told(world) == (True, "")
+
+
+def test_a_topic_that_is_read_committed_from_now_on_is_not_landed_again(world: World) -> None:
+    """[R-9] An open transaction hides records that were planned `read_uncommitted`: the log is no shorter for that."""
+    world.create_topic(1)
+    world.with_policy(isolation_level="read_uncommitted")
+    world.send_numbered(5)
+    producer = begin(world)
+    world.plan_and_land()
+    uncommitted = world.rows()
+    assert len(uncommitted) == 8, "the control: what is in the transaction is planned and landed too"
+    world.with_policy(isolation_level="read_committed")
+    assert world.watermarks(0).end == 5, "the fault: a reader sees less than was planned"
+    assert world.plan() == []
+    producer.commit_transaction()
+    producer.close()
+    wait_for_end(world)
+    world.send_numbered(2)
+    world.plan_and_land()
+    assert world.coverage.log.generation == 0
+    assert [row[:2] for row in world.rows()] == [(0, offset) for offset in (*range(8), 9, 10)]

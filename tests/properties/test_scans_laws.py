@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import ceil
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.scans import Scan, group_scans
+from pipeline_defs.core.scans import READS_AT_ONCE, TASKS_AT_ONCE, Read, group_scans
 
 
-def spark_tasks(scan: Scan) -> list[tuple[int, int, int]]:
+def spark_tasks(read: Read) -> list[tuple[int, int, int]]:
     """Divides as Spark's KafkaOffsetRangeCalculator does with `maxRecordsPerPartition` and no `minPartitions`.
 
     Each Kafka partition into `ceil(size / maxRecords)` parts, each part `remaining / (parts - part)` offsets long.
     """
     tasks = []
-    for partition, (at, end) in scan.bounds.items():
+    for partition, (at, end) in read.bounds.items():
         remaining = end - at
-        parts = ceil(remaining / scan.records_per_task)
+        parts = ceil(remaining / read.records_per_task)
         for part in range(parts):
             size = remaining // (parts - part)
             remaining -= size
@@ -45,23 +46,66 @@ def any_ranges(draw: st.DrawFn) -> list[OffsetRange]:
 @given(any_ranges())
 def test_every_range_is_in_exactly_one_scan(ranges: list[OffsetRange]) -> None:
     """[R-12] None is read twice, none is left out."""
-    scans = group_scans(ranges)
-    assert Counter(offsets for scan in scans for offsets in scan.ranges) == Counter(ranges)
-    assert all(scan.ranges for scan in scans)
+    reads = [read for scan in group_scans(ranges) for read in scan.reads]
+    assert Counter(offsets for read in reads for offsets in read.ranges) == Counter(ranges)
+    assert all(read.ranges for read in reads)
 
 
 @given(any_ranges())
 def test_sparks_tasks_are_exactly_the_ranges(ranges: list[OffsetRange]) -> None:
     """[R-12] One range, one task, one file: not an offset more or less."""
     for scan in group_scans(ranges):
-        expected = [(offsets.partition, offsets.start, offsets.end) for offsets in scan.ranges]
-        assert sorted(spark_tasks(scan)) == sorted(expected)
-        assert len({offsets.generation for offsets in scan.ranges}) == 1
+        for read in scan.reads:
+            expected = [(offsets.partition, offsets.start, offsets.end) for offsets in read.ranges]
+            assert sorted(spark_tasks(read)) == sorted(expected)
+        assert {offsets.generation for offsets in scan.ranges} == {scan.generation}
+
+
+@given(any_ranges(), st.integers(1, 5))
+def test_a_scan_takes_a_bounded_number_of_reads(ranges: list[OffsetRange], at_once: int) -> None:
+    """[R-12] A union's cost grows with the product of its reads and tasks; one read at a time is one job each."""
+    scans = group_scans(ranges, reads_at_once=at_once)
+    reads = [len(scan.reads) for scan in scans]
+    assert all(1 <= count <= at_once for count in reads)
+    per_generation = Counter(scan.generation for scan in scans for _ in scan.reads)
+    assert len(scans) == sum(ceil(count / at_once) for count in per_generation.values())
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 2000))
+def test_a_long_stretch_is_read_whole_and_shares_its_job_with_few(gaps: list[int], stretch: int) -> None:
+    """[R-12] Equal ranges in a row are one read, however many; tasks in one job are bounded but for that."""
+    ranges = [OffsetRange(0, 0, at * 10, at * 10 + 10) for at in range(stretch)]
+    at = stretch * 10
+    for gap in gaps:
+        at += gap
+        ranges.append(OffsetRange(0, 0, at, at + gap % 7 + 1))
+        at = ranges[-1].end
+    scans = group_scans(ranges)
+    (whole,) = [
+        read for scan in scans for read in scan.reads if len(read.ranges) >= stretch and read.ranges[0].start == 0
+    ]
+    assert set(ranges[:stretch]) <= set(whole.ranges)
+    assert all(len(scan.ranges) <= TASKS_AT_ONCE or len(scan.reads) == 1 for scan in scans)
+
+
+def irregular(count: int, partitions: int) -> Iterator[OffsetRange]:
+    """Yield ranges one behind the other, of which no two neighbours are equally long, over some Kafka partitions."""
+    at = [0] * partitions
+    for number in range(count):
+        partition, length = number % partitions, 40 + number // partitions * 7 % 61
+        yield OffsetRange(0, partition, at[partition], at[partition] + length)
+        at[partition] += length
+
+
+def test_a_backlog_of_irregular_ranges_is_few_jobs() -> None:
+    """[R-12] L5: as many reads as a Kafka partition has ranges, in unions; it was a job for each."""
+    assert [len(scan.reads) for scan in group_scans(irregular(108, 3))] == [36]
+    assert [len(scan.reads) for scan in group_scans(irregular(300, 1))] == [READS_AT_ONCE] * 7 + [20]
 
 
 def test_the_division_of_a_bad_scan_is_not_the_ranges() -> None:
     """Control: the reference would show it if a scan mixed sizes."""
-    bad = Scan((OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 15)), 10)
+    bad = Read((OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 15)), 10)
     assert spark_tasks(bad) == [(0, 0, 7), (0, 7, 15)]
 
 

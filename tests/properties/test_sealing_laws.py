@@ -51,7 +51,10 @@ def lake_of(*generations: Sequence[Sequence[Piece]]) -> Lake:
             heads[partition] = Head(at, EPOCH_MS)
         marks = {partition: Watermarks(0, head.offset) for partition, head in heads.items()}
         name = f"id-{generation}"
-        steps.append(PlanStep(generation, TOPIC, generation, name, EPOCH_MS, {}, marks, tuple(links), heads))
+        former = tuple(f"id-{before}" for before in range(generation))
+        steps.append(
+            PlanStep(generation, TOPIC, generation, name, EPOCH_MS, {}, marks, tuple(links), heads, "", former)
+        )
     published = {offsets: m.file.bytes for offsets, m in manifests.items() if m.file}
     return Lake(PlanLog(TOPIC, tuple(steps)), manifests, published)
 

@@ -228,7 +228,8 @@ def step_of(generation: int) -> PlanStep:
     """Is a plan step of one generation, with one range [0, 10) that nobody has landed."""
     link = Link(LinkKind.RANGE, OffsetRange(generation, 0, 0, 10))
     marks, heads = {0: Watermarks(0, 10)}, {0: Head(10, EPOCH_MS)}
-    return PlanStep(generation, TOPIC, generation, f"id-{generation}", EPOCH_MS, {}, marks, (link,), heads)
+    former = tuple(f"id-{before}" for before in range(generation))
+    return PlanStep(generation, TOPIC, generation, f"id-{generation}", EPOCH_MS, {}, marks, (link,), heads, "", former)
 
 
 def test_the_offsets_that_the_broker_gives_are_of_the_open_generation() -> None:

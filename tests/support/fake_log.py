@@ -7,7 +7,7 @@ appended is never forgotten: it is what the lake is held against. `FakeSpark` wr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from pipeline_defs.core.holes import BatchSpan, Cause, SpanKind
 from pipeline_defs.core.planlog import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.scans import Scan
+from pipeline_defs.edges.kafka_topic import Observation
 from pipeline_defs.steps import StepWatcher
 from tests.support.strategies import EPOCH_MS
 
@@ -145,8 +146,12 @@ class FakeKafka:
     def read_topic_id(self, topic: str) -> str | None:
         return self.topic_id
 
-    def read_watermarks(self, topic: str, isolation_level: str) -> dict[int, Watermarks]:
-        return {p: log.marks for p, log in enumerate(self.now.partitions)}
+    def read_watermarks(self, topic: str, isolation_level: str) -> Mapping[int, Watermarks]:
+        return self.observe(topic, isolation_level).watermarks
+
+    def observe(self, topic: str, isolation_level: str) -> Observation:
+        marks = {p: log.marks for p, log in enumerate(self.now.partitions)}
+        return Observation(self.topic_id, marks, dict.fromkeys(marks, 0))
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         partitions = {}
@@ -154,17 +159,22 @@ class FakeKafka:
             head = tail.heads[p].offset if tail.topic_id == self.topic_id and p in tail.heads else log.earliest
             oldest = next((record.timestamp_ms for _, record in log.left(head, len(log.appended))), None)
             start = log.marks.end if tail.seq == 0 and policy.start == "latest" else None
-            partitions[p] = PartitionState(log.marks, oldest, start)
+            partitions[p] = PartitionState(log.marks, oldest, start, leader_epoch=0)
         return TopicState(topic, self.topic_id, partitions)
 
     def read_spans(
-        self, topic: str, partition: int, wanted: Sequence[tuple[int, int]], isolation_level: str
+        self,
+        topic: str,
+        partition: int,
+        wanted: Sequence[tuple[int, int]],
+        isolation_level: str,
+        is_told: Callable[[BatchSpan], bool] = lambda span: True,
     ) -> Iterator[BatchSpan]:
         for start, end in wanted:
             if partition >= len(self.now.partitions):
                 raise UnknownTopic(f"{topic} has no partition {partition}")
             for offset, record in self.now.partitions[partition].left(start, end):
-                yield BatchSpan(offset, offset + 1, record.kind)
+                yield BatchSpan(offset, offset + 1, record.kind, 1, (offset,))
 
     def is_compacted(self, topic: str) -> bool:
         return self.now.is_compacted

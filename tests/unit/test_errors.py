@@ -42,6 +42,7 @@ def test_only_what_is_outside_can_be_retried() -> None:
     """Asking again does not make a wrong request right, nor a broken law hold."""
     assert {error.kind for error in KINDS if error.retriable} == {
         *(
+            "stale_answer",
             "unavailable",
             "broker_unavailable",
             "daemon_unavailable",

@@ -1,0 +1,81 @@
+"""A backlog of ranges that no grid has: cut by hand or by age, with nothing in some of them, read by few Spark jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.verdicts import Outcome
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS, ROUNDS = 3, 8
+
+
+def abort_some(world: World) -> None:
+    """Has the log hold records that nobody may see, and the marker that says so."""
+    ends = {p: world.watermarks(p).end for p in range(PARTITIONS)}
+    producer = world.producer(transactional_id=f"{world.name}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.send(world.name, partition=partition, value=b"aborted")
+    producer.flush()
+    producer.abort_transaction()
+    producer.close()
+    world.wait_until(lambda: all(world.watermarks(p).end == end + 2 for p, end in ends.items()))
+
+
+def plan_irregularly(world: World) -> list[OffsetRange]:
+    """Cuts ranges of all lengths, a planning after each few records; some have aborted records only."""
+    world.create_topic(PARTITIONS)
+    for number in range(ROUNDS):
+        if number == ROUNDS // 2:
+            abort_some(world)
+        else:
+            for partition in range(PARTITIONS):
+                world.send_numbered(3 + number * 5 % 7 + partition, partition)
+        world.plan()
+    return list(world.coverage.log.ranges)
+
+
+def count_jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup())
+
+
+def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(world: World, spark: SparkSession) -> None:
+    """[R-12] L5: a union of reads is one Spark job, with a task and a file for each range, as if each were read alone."""
+    ranges = plan_irregularly(world)
+    assert len(ranges) == PARTITIONS * ROUNDS
+    assert len({len(offsets) for offsets in ranges}) > ROUNDS // 2, "the fault: there is no grid in them"
+    before = count_jobs(spark)
+    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
+    jobs = count_jobs(spark) - before
+    world.assert_all_landed_once()
+    empty = [offsets for offsets, manifest in world.coverage.manifests.items() if manifest.file is None]
+    assert len(empty) == PARTITIONS, "the control: aborted records are a range without a file"
+    assert jobs == 1
+    for offsets in ranges[::7]:
+        (alone,) = world.land([offsets.key], redo=True)
+        assert (alone.outcome, alone.violations) == (Outcome.UNCHANGED, ()), "a note would say: equal rows, other bytes"
+
+
+def test_one_irregular_range_that_is_gone_leaves_the_others_of_its_scan_landed(world: World) -> None:
+    """[R-15] Records vanish between the broker's word and the read: the scan fails, and the halves find whose they were."""
+    ranges = plan_irregularly(world)
+    gone = next(offsets for offsets in ranges if offsets.partition == 0 and offsets.start)
+    scans: list[object] = []
+
+    def vanish(step: str, **fields: object) -> None:
+        if step == "scan":
+            scans.append(fields)
+            if len(scans) == 1:
+                world.delete_records(0, gone.start + 1)
+
+    verdicts = world.land(on_step=vanish)
+    assert len(scans) > 1, "the fault: the first scan did fail"
+    failed = {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
+    assert failed == {offsets for offsets in ranges if offsets.partition == 0 and offsets.start <= gone.start}
+    assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == set(ranges) - failed

@@ -1,0 +1,197 @@
+"""Planning while some brokers lag, leaders change and transactions are open: no generation that never was (law 7 of `plan`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.errors import StaleAnswer
+from pipeline_defs.core.planlog import Head, LinkKind, PlanLog, PlanStep, Tail, Watermarks
+from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
+from tests.support.strategies import EPOCH_MS, TOPIC
+
+CUT_NOW = Policy(records_per_range=10, max_age_seconds=0)
+
+
+def shown(
+    end: int, *, high: int | None = None, epoch: int | None = 0, topic_id: str | None = "id-0", earliest: int = 0
+) -> TopicState:
+    """Return what a broker shows of a topic of one Kafka partition."""
+    partition = PartitionState(Watermarks(earliest, end), high_watermark=high, leader_epoch=epoch)
+    return TopicState(TOPIC, topic_id, {0: partition})
+
+
+def planned_to(offset: int, *, epoch: int | None = 0, former_ids: tuple[str, ...] = (), generation: int = 0) -> Tail:
+    return Tail(1, generation, f"id-{generation}", {0: Head(offset, EPOCH_MS, epoch)}, former_ids)
+
+
+def test_an_open_transaction_behind_the_head_never_opens_a_generation() -> None:
+    """[R-9] A topic planned `read_uncommitted` and then `read_committed`: its log is as long as it was.
+
+    The reader sees less of it until the transaction ends; nothing is planned twice, and nothing is lost.
+    """
+    tail = planned_to(20)
+    for end in range(21):
+        assert plan(tail, shown(end, high=20), CUT_NOW, EPOCH_MS, through_end=True) is None
+    more = plan(tail, shown(25, high=25), CUT_NOW, EPOCH_MS, through_end=True)
+    assert more is not None
+    assert (more.generation, [(o.start, o.end) for o in more.ranges]) == (0, [(20, 25)])
+
+
+def test_a_log_that_is_shorter_than_what_was_planned_still_opens_a_generation() -> None:
+    """The control: an open transaction hides nothing of a log that was cut off."""
+    step = plan(planned_to(20), shown(5, high=19), CUT_NOW, EPOCH_MS)
+    assert step is not None
+    assert (step.generation, step.topic_id, step.former_ids) == (1, "id-0", ())
+
+
+def test_an_id_of_an_earlier_generation_is_refused() -> None:
+    """[R-9] A topic id never comes back: the broker that shows it lags, and the answer changes nothing."""
+    tail = planned_to(5, former_ids=("id-0",), generation=1)
+    with pytest.raises(StaleAnswer, match="id id-0, which is that of an earlier generation, expected id-1") as caught:
+        plan(tail, shown(50, topic_id="id-0"), CUT_NOW, EPOCH_MS)
+    assert caught.value.retriable
+    new = plan(tail, shown(3, topic_id="id-2"), CUT_NOW, EPOCH_MS)
+    assert new is not None
+    assert (new.generation, new.former_ids) == (2, ("id-0", "id-1")), "the control: an id that nobody has seen"
+
+
+def test_an_answer_of_a_leader_that_was_replaced_is_refused() -> None:
+    """[R-9] Its log may end before, or go on otherwise than, that of the leader of now."""
+    tail = planned_to(20, epoch=3)
+    for end in (0, 19, 20, 30):
+        with pytest.raises(StaleAnswer, match=f"no longer leads {TOPIC}/0 .* leader epoch is 2, expected 3 or later"):
+            plan(tail, shown(end, epoch=2), CUT_NOW, EPOCH_MS)
+    truncated = plan(tail, shown(19, epoch=4), CUT_NOW, EPOCH_MS)
+    assert truncated is not None
+    assert truncated.generation == 1, "the control: an unclean election did cut the log off"
+
+
+# ---- any history of a cluster of which some brokers lag
+
+
+@dataclass
+class Log:
+    """Log of one Kafka partition: its end, how much of it an open transaction holds back, its leader's epoch."""
+
+    earliest: int = 0
+    end: int = 0
+    held: int = 0
+    epoch: int = 0
+
+    @property
+    def state(self) -> PartitionState:
+        stable = max(self.earliest, self.end - self.held)
+        return PartitionState(
+            Watermarks(self.earliest, stable), high_watermark=self.end, leader_epoch=self.epoch, oldest_ms=EPOCH_MS
+        )
+
+
+@dataclass
+class Cluster:
+    """Topic whose brokers may answer with what was true before; `truncations` counts what really was cut off, by id."""
+
+    incarnation: int = 0
+    logs: list[Log] = field(default_factory=lambda: [Log(), Log()])
+    truncations: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def state(self) -> TopicState:
+        return TopicState(TOPIC, f"id-{self.incarnation}", {p: log.state for p, log in enumerate(self.logs)})
+
+    def grow(self, partition: int, count: int) -> None:
+        self.logs[partition].end += count
+
+    def hold(self, partition: int, count: int) -> None:
+        """Has a transaction be open over the last records, or end."""
+        self.logs[partition].held = count
+
+    def expire(self, partition: int, count: int) -> None:
+        log = self.logs[partition]
+        log.earliest = min(log.earliest + count, log.end)
+
+    def elect(self, partition: int, lost: int) -> None:
+        """Has another replica lead, which lacks the last records where the election was unclean."""
+        log = self.logs[partition]
+        lost = min(lost, log.end)
+        log.end, log.epoch = log.end - lost, log.epoch + 1
+        log.earliest = min(log.earliest, log.end)
+        self.truncations[f"id-{self.incarnation}"] += bool(lost)
+
+    def recreate(self, partition: int, count: int) -> None:
+        self.incarnation += 1
+        self.logs = [Log(end=count), Log()]
+
+
+def _event(name: str, counts: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[str, int, int]]:
+    return st.tuples(st.just(name), st.integers(0, 1), counts)
+
+
+EVENTS = st.one_of(
+    _event("grow", st.integers(1, 30)),
+    _event("grow", st.integers(1, 30)),
+    _event("hold", st.integers(0, 20)),
+    _event("expire", st.integers(0, 10)),
+    _event("elect", st.sampled_from([0, 0, 5, 20])),
+    _event("recreate", st.integers(0, 30)),
+)
+# which answer a tick gets: that of now, or one of before, of all partitions or of one
+LAGS = st.lists(st.none() | st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=3)
+
+
+def lagging(history: list[TopicState], back: int, *, whole: bool) -> TopicState:
+    """Return an answer by whom led `back` events ago and has heard of nothing since it was replaced.
+
+    A leader's own answers never go back: each is the last that it could give.
+    """
+    now, then = history[-1], history[max(0, len(history) - 1 - back)]
+    of_then = [state for state in history if state.topic_id == then.topic_id]
+    if then.topic_id != now.topic_id:
+        return of_then[-1]
+    told = dict(now.partitions)
+    for partition, state in then.partitions.items():
+        if whole or partition == back % 2:
+            same = [s for s in of_then if s.partitions[partition].leader_epoch == state.leader_epoch]
+            told[partition] = same[-1].partitions[partition]
+    return replace(now, partitions=told)
+
+
+@given(st.lists(st.tuples(EVENTS, LAGS), min_size=1, max_size=20))
+def test_whatever_brokers_that_lag_say_a_generation_is_of_a_topic_or_a_truncation_that_was(
+    script: list[tuple[Any, Any]],
+) -> None:
+    """[R-9] Generations never flap, each id opens one and then only what was really cut off; planning always goes on."""
+    cluster, tail = Cluster(), Tail()
+    history: list[TopicState] = []
+    steps: list[PlanStep] = []
+    for (name, *arguments), lags in script:
+        getattr(cluster, name)(*arguments)
+        history.append(cluster.state)
+        for lag in (*lags, None):
+            answer = history[-1] if lag is None else lagging(history, lag[0], whole=lag[1])
+            try:
+                step = plan(tail, answer, CUT_NOW, EPOCH_MS, through_end=True)
+            except StaleAnswer:
+                assert answer != history[-1], "what is true now is never refused"
+                continue
+            if step is not None:
+                steps.append(step)
+                tail = step.tail
+    log = PlanLog(TOPIC, tuple(steps))
+    ids = [
+        log.steps[0].topic_id,
+        *(b.topic_id for a, b in pairwise(steps) if b.generation > a.generation),
+    ]
+    order = [int(str(each).removeprefix("id-")) for each in ids]
+    assert order == sorted(order), "an id that was left does not come back"
+    for topic_id, count in Counter(ids).items():
+        assert count <= 1 + cluster.truncations[str(topic_id)]
+    assert tail.topic_id == cluster.state.topic_id
+    known_lost = sum(len(link.offsets) for link in log.links if link.kind is LinkKind.LOST)
+    assert known_lost == 0 or any(event[0] == "expire" for event, _ in script), "a loss that never happened"

@@ -1,0 +1,65 @@
+"""Record batches as brokers send them, in every format that Kafka ever had: what evidence reads of each."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from pipeline_defs.core.errors import Unavailable
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.edges.kafka_log import Batch, read_batches
+
+NONE, GZIP, SNAPPY, ZSTD = 0, 1, 2, 4
+
+
+def records(magic: int, compression: int, offset: int, count: int, *, leave_out: int = 0) -> bytes:
+    """Return what a broker holds of `count` records from an offset on, without some of them from the second on."""
+    builder = MemoryRecordsBuilder(magic, compression, 1 << 20, offset=offset)
+    for n in range(count):
+        if n and leave_out:
+            builder.skip(leave_out)
+            leave_out = 0
+        builder.append(1000 + n, b"k", b"v%d" % n)
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def read(data: bytes, end: int) -> list[Batch]:
+    answers = [data, b""]
+
+    def fetch(_: int) -> Any:
+        return SimpleNamespace(records=answers.pop(0), aborted_transactions=None)
+
+    return list(read_batches(fetch, 0, end))
+
+
+@pytest.mark.parametrize("compression", [NONE, GZIP], ids=["plain", "gzip"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_records_of_before_kafka_0_11_are_read_as_what_they_are(magic: int, compression: int) -> None:
+    """[R-28] I19: old segments of a topic have message sets without a header that counts; their records are looked at."""
+    batches = read(records(magic, compression, 5, 3), 8)
+    offsets = [offset for batch in batches for offset in batch.span.offsets or ()]
+    assert offsets == [5, 6, 7]
+    assert {batch.span.kind for batch in batches} == {SpanKind.DATA}
+    assert (batches[0].span.start, batches[-1].span.end) == (5, 8)
+    assert batches[0].first_timestamp_ms == (None if magic == 0 else 1000)
+    assert [batch.look_into() for batch in batches] == [batch.span for batch in batches]
+
+
+def test_an_old_set_that_cannot_be_decompressed_is_one_clear_error() -> None:
+    """I19: nobody says what it holds, so nothing is decided of its range."""
+    plain = bytearray(records(1, NONE, 5, 1))
+    plain[17] |= SNAPPY  # what the attributes say it is compressed by
+    with pytest.raises(Unavailable, match="message format 1 behind offset 5 cannot be read"):
+        read(bytes(plain), 6)
+
+
+@pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
+def test_which_records_a_batch_has_is_read_where_it_is_asked_for(compression: int) -> None:
+    """[R-28] The header counts them; compaction leaves gaps, which only the records tell."""
+    (batch,) = read(records(2, compression, 5, 3, leave_out=4), 12)
+    assert (batch.span.start, batch.span.end, batch.span.records, batch.span.offsets) == (0, 12, 3, None)
+    assert batch.look_into().offsets == (5, 10, 11)
