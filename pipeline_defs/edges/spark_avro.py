@@ -60,7 +60,8 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
         names = {record_name(text) for text in writers.values()}
         record = side.message or (names.pop() if len(names) == 1 else None)
         latest = wire.read_reader(side.subject, record, KIND)
-        reader = check_schema(session, _text(latest), f"schema {latest.id} of registry {wire.registry.url}")
+        what = f"schema {latest.id} of registry {wire.registry.url}"
+        reader = check_schema(session, whole_schema(latest.text, latest.references.values(), what), what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
     known = {each: avro[each] for each in writers}
     mismatches, refused = usable(known, lambda schema: find_mismatch(session, writers[schema.id], reader))
