@@ -31,6 +31,7 @@ from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
+from .yaml_model import YamlModel
 
 
 def _check_start(start: str) -> str:
@@ -67,7 +68,7 @@ def _word(*words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
+class KafkaTopic(dg.Component, YamlModel):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
     topic: Annotated[str, AfterValidator(check_topic)] = Field(description="Kafka topic name")

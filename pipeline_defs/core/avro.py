@@ -10,9 +10,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .bounds import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS
+from .columns import ANY, Column
+from .near import meant
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
+KINDS = {
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "string": "text",
+    "bytes": "binary",
+}
+LOGICAL: Mapping[tuple[str, str], str] = {
+    ("int", "date"): "date",
+    **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
+    ("bytes", "decimal"): "number",
+}
 END = bytes.fromhex("a3f01d6c27b859e4")
 """Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
 VALUE, MARK = "value", "end"
@@ -53,6 +68,11 @@ def refuse_bomb(schema: Any) -> None:
     24 records that each have two fields of the next one are 16 million columns; room for a `fixed` is made before it is read.
     """
     _Size().of(schema, "", 0)
+
+
+def columns_of(schema: Any) -> Column:
+    """Return the columns of a schema without references; raise `ValueError` for the name of a type that nobody defines."""
+    return _Shape({name: None for name, _ in find_named(schema)}).of(schema, "", "the whole")
 
 
 def record_name(text: str) -> str | None:
@@ -98,6 +118,54 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (field["type"] for field in schema.get("fields", ()))
     if not isinstance(schema.get("type"), str):
         yield schema.get("type", [])
+
+
+class _Shape:
+    """The columns of a schema as Spark makes them, as far as that is sure."""
+
+    def __init__(self, defined: dict[str, Column | None]) -> None:
+        self._defined = defined
+
+    def of(self, schema: Any, namespace: str, path: str) -> Column:
+        """Return the column of a schema; `path` is where it stands."""
+        if isinstance(schema, str):
+            return self._name(schema, namespace, path)
+        if isinstance(schema, list):
+            branches = [self.of(branch, namespace, path) for branch in schema if branch != "null"]
+            return branches[0] if len(branches) == 1 else ANY
+        kind = schema.get("type")
+        if not isinstance(kind, str):
+            return self.of(kind, namespace, path)
+        match kind:
+            case "record" | "error":
+                name = full_name(schema, namespace)
+                within = name.rpartition(".")[0]
+                fields = {
+                    str(each["name"]): self.of(each["type"], within, f"{path}.{each['name']}")
+                    for each in schema["fields"]
+                }
+                self._defined[name] = Column("struct", fields)
+                return Column("struct", fields)
+            case "array":
+                return Column("list", inner=(self.of(schema["items"], namespace, f"{path}[]"),))
+            case "map":
+                return Column("map", inner=(self.of(schema["values"], namespace, f"{path}{{}}"),))
+            case "enum" | "fixed":
+                found = Column("text") if kind == "enum" else ANY
+                self._defined[full_name(schema, namespace)] = found
+                return found
+            case _:
+                logical = LOGICAL.get((kind, str(schema.get("logicalType"))))
+                return Column(logical) if logical else self._name(kind, namespace, path)
+
+    def _name(self, name: str, namespace: str, path: str) -> Column:
+        if name in PRIMITIVES:
+            return Column(KINDS.get(name, name))
+        for each in _readings(name, namespace):
+            if each in self._defined:
+                return self._defined[each] or ANY
+        known = [*PRIMITIVES, *NAMED, "array", "map", *self._defined]
+        raise ValueError(f"{path} has the type {name}, which nobody defines{meant(name, known)}")
 
 
 class _Size:

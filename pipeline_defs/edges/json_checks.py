@@ -1,22 +1,22 @@
-"""Batches of JSON checked against JSON Schemas by jsonschema-rs, in Spark's Python workers.
+"""JSON checked against JSON Schemas by jsonschema-rs.
 
-What a worker imports is here and nothing else. Nothing is fetched: a schema has what it refers to beside it. Invariant: what
-is said of a document has nothing of what it says: its schema's words, and the JSON types of values.
+Nothing is fetched: a schema has what it refers to beside it. Invariant: what is said of a document has nothing of what it
+says: its schema's words, and the JSON types of values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import pandas as pd  # noqa: TID253 (a worker needs it at once, and nobody else imports this file early)
 from jsonschema_rs import validator_for
 
-from ..core.json_schema import refuse_bomb
+from ..core.errors import unusable_schema
+from ..core.json_schema import columns_of, find_clashes, refuse_bomb
 from .panics import is_panic
 
 BASE = "json-schema:///"
@@ -24,6 +24,9 @@ SHOWN = 3  # violations in a message
 LONGEST = 200  # characters of one place, or of what a schema says
 MOST_TOLD = 5_000  # checks of one value: errors of branches within branches take all the time there is
 TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
+
+Checked = tuple[str, tuple[tuple[str, str], ...]]
+"""A schema, and what it refers to by name: as a worker is given them."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,29 @@ def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Checker:
         if is_panic(error):
             raise ValueError("jsonschema-rs, which would check documents by it, fails") from error
         raise
+
+
+def check_schema(text: str, references: Mapping[str, str], what: str) -> Checked:
+    """Return a schema that documents can be checked by, with what it refers to; raise `UnusableSchema`."""
+    checked = (text, tuple(sorted(references.items())))
+    try:
+        open_checker(*checked)
+        clashes = find_clashes(json.loads(text))
+        if clashes:
+            raise ValueError(f"properties differ in case only: {', '.join(clashes)}")
+    except ValueError as error:
+        raise unusable_schema(what, str(error).splitlines()[0]) from error
+    return checked
+
+
+def read_columns(text: str, references: Mapping[str, str], what: str) -> tuple[Checked, str]:
+    """Return a reader's schema, and its columns in Spark's DDL; raise `UnusableSchema`."""
+    checked = check_schema(text, references, what)
+    known = {name: json.loads(content) for name, content in references.items()}
+    try:
+        return checked, columns_of(json.loads(text), known)
+    except ValueError as error:
+        raise unusable_schema(what, str(error)) from error
 
 
 def find_violation(checker: Checker, body: bytes) -> str | None:
@@ -128,16 +154,3 @@ def _say(error: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def batch_checker(schemas: Mapping[int, tuple[str, tuple[tuple[str, str], ...]]]) -> Callable[..., pd.Series]:
-    """Make the function that a worker calls with each batch: numbers of schemas, and bodies."""
-
-    def check(numbers: pd.Series, bodies: pd.Series) -> pd.Series:
-        found = [
-            None if body is None or number not in schemas else find_violation(open_checker(*schemas[number]), body)
-            for number, body in zip(numbers, bodies, strict=True)
-        ]
-        return pd.Series(found, dtype=object)
-
-    return check

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.bounds import MOST_COLUMNS, MOST_LEVELS
+from ..core.columns import Column
 from ..core.errors import UnusableSchema, unusable_schema
+from ..core.near import meant
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -139,14 +141,50 @@ def find_message(file: ProtoFile, name: str | None, what: str) -> Descriptor:
     found = [each for each in messages.values() if name in {each.full_name, each.name}] if name else outer
     if len(found) != 1:
         raise UnusableSchema(
-            f"{what} has the messages {', '.join(messages) or '(none)'}, expected {f'one {name}' if name else 'one'}; nothing "
-            "was decoded; name it with `message` in defs.yaml"
+            f"{what} has the messages {', '.join(messages) or '(none)'}, expected {f'one {name}' if name else 'one'}"
+            f"{meant(name, messages) if name else ''}; nothing was decoded; name it with `message` in defs.yaml"
         )
     problems = _Problems()
     problems.find(found[0], ())
     if problems.found:
         raise unusable_schema(what, f"it has no columns in Spark: {'; '.join(problems.found)}")
     return found[0]
+
+
+KNOWN: Mapping[str, str] = {
+    "google.protobuf.Timestamp": "timestamp",
+    "google.type.Date": "date",
+    "google.protobuf.Duration": "integer",
+    "google.type.TimeOfDay": "integer",
+    **{f"google.protobuf.{kind}Value": "integer" for kind in ("Int32", "Int64", "UInt32")},
+    **{f"google.protobuf.{kind}Value": "number" for kind in ("UInt64", "Float", "Double")},
+    "google.protobuf.StringValue": "text",
+    "google.protobuf.BytesValue": "binary",
+    "google.protobuf.BoolValue": "boolean",
+}
+SCALARS: Mapping[str, str] = {
+    **dict.fromkeys(("uint64", "fixed64", "float", "double"), "number"),
+    "enum": "text",
+    "string": "text",
+    "bytes": "binary",
+    "bool": "boolean",
+}
+
+
+def columns_of(message: Descriptor) -> Column:
+    """Return the columns of a message, which has no problems."""
+    return Column("struct", {field.name: _column_of(field) for field in message.fields})
+
+
+def _column_of(field: FieldDescriptor) -> Column:
+    inner = field.message_type
+    if inner is None:
+        column = Column(SCALARS.get(_type(field), "integer"))
+    elif inner.GetOptions().map_entry:
+        return Column("map", inner=tuple(_column_of(each) for each in inner.fields))
+    else:
+        column = Column(KNOWN[inner.full_name]) if inner.full_name in KNOWN else columns_of(inner)
+    return Column("list", inner=(column,)) if _is_repeated(field) else column
 
 
 class _Problems:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from ..core.errors import BadSetting
+from ..core.errors import LONGEST_REASON, BadSetting
 from .decoded import Decoded, Outcome, failed, no_id
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
@@ -37,10 +37,10 @@ def parse_schema(ddl: str) -> DataType:
     try:
         return _parse_datatype_string(ddl)
     except PySparkException as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise BadSetting(
             f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
-            "was decoded; correct `schema` in defs.yaml"
+            "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
         ) from error
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
-from ..core.errors import unusable_schema
-from ..core.json_schema import columns_of, find_clashes
 from .decoded import Decoded, Outcome, failed, no_id
+from .json_checks import Checked, check_schema, read_columns
 from .schema_registry import Registered, connect
 from .spark_json import decode_json
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KIND = "JSON"
-Checked = tuple[str, tuple[tuple[str, str], ...]]
 Unread = tuple["Column", "Column", "Column"]
 
 
@@ -34,7 +32,7 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     raw = f.col(column)
-    reader, columns = _reader(side.schema or "", {}, f"the JSON schema of the {column}")
+    reader, columns = read_columns(side.schema or "", {}, f"the JSON schema of the {column}")
     violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})
     return _join(decode_json(raw, columns), violation, None, no_id(), {})
 
@@ -44,13 +42,15 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
 
     raw = f.col(column)
     if side.schema:
-        reader, columns = _reader(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
+        reader, columns = read_columns(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
     else:
         latest = wire.read_reader(side.subject, side.message, KIND)
         what = f"schema {latest.id} of registry {wire.registry.url}"
-        reader, columns = _reader(latest.text, latest.references, what)
+        reader, columns = read_columns(latest.text, latest.references, what)
     writers = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
-    checked, unusable = usable(writers, lambda schema: _check(schema.text, schema.references, f"schema {schema.id}"))
+    checked, unusable = usable(
+        writers, lambda schema: check_schema(schema.text, schema.references, f"schema {schema.id}")
+    )
     known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
     body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
     violation = _find_violations(rows, known, body, checked)
@@ -92,7 +92,7 @@ def _find_violations(rows: DataFrame, number: Column, body: Column, schemas: Map
     from pyspark.sql.pandas.functions import pandas_udf
     from pyspark.sql.types import StringType
 
-    from .json_checks import batch_checker
+    from .json_batches import batch_checker
 
     context = rows.sparkSession.sparkContext
     if context.pythonExec == "python3":  # pyspark's own default, which need not be the one that has our packages
@@ -100,31 +100,6 @@ def _find_violations(rows: DataFrame, number: Column, body: Column, schemas: Map
     make: Any = pandas_udf  # its overloads know no types that are strings
     found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
     return found
-
-
-def _check(text: str, references: Mapping[str, str], what: str) -> Checked:
-    """Return a schema that documents can be checked by, with what it refers to; raise `UnusableSchema`."""
-    from .json_checks import open_checker
-
-    checked = (text, tuple(sorted(references.items())))
-    try:
-        open_checker(*checked)
-        clashes = find_clashes(json.loads(text))
-        if clashes:
-            raise ValueError(f"properties differ in case only: {', '.join(clashes)}")
-    except ValueError as error:
-        raise unusable_schema(what, str(error).splitlines()[0]) from error
-    return checked
-
-
-def _reader(text: str, references: Mapping[str, str], what: str) -> tuple[Checked, str]:
-    """Return a reader's schema, and its columns; raise `UnusableSchema`."""
-    checked = _check(text, references, what)
-    known = {name: json.loads(content) for name, content in references.items()}
-    try:
-        return checked, columns_of(json.loads(text), known)
-    except ValueError as error:
-        raise unusable_schema(what, str(error)) from error
 
 
 def _failure(schema: Registered) -> tuple[str, str]:

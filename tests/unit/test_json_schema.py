@@ -9,7 +9,8 @@ import pytest
 
 from pipeline_defs.core.bounds import MOST_CHECKS
 from pipeline_defs.core.json_schema import columns_of, find_clashes, refuse_bomb
-from pipeline_defs.edges.json_checks import batch_checker, find_violation, open_checker
+from pipeline_defs.edges.json_batches import batch_checker
+from pipeline_defs.edges.json_checks import find_violation, open_checker
 
 COLUMNS: list[tuple[dict[str, Any] | bool, str]] = [
     ({"type": "string"}, "STRING"),
