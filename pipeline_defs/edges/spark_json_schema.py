@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .json_checks import Checked, check_schema, read_columns
+from .python_workers import use_this_python
 from .schema_registry import Registered, connect
 from .spark_json import decode_json
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
@@ -30,14 +30,14 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
     from pyspark.sql import functions as f
 
     if side.registry:
-        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
+        return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     raw = f.col(column)
     reader, columns = read_columns(side.schema or "", {}, f"the JSON schema of the {column}")
-    violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})
+    violation = _find_violations(f.when(raw.isNotNull(), 0), raw, {0: reader})
     return _join(decode_json(raw, columns), violation, None, no_id(), {})
 
 
-def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
+def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
     raw = f.col(column)
@@ -53,7 +53,7 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
     )
     known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
     body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
-    violation = _find_violations(rows, known, body, checked)
+    violation = _find_violations(known, body, checked)
     failures = {each: _failure(schema) for each, schema in wire.writers.items() if each not in writers} | unusable
     unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
     schemas = {str(each): _text(schema) for each, schema in checked.items()}
@@ -88,15 +88,13 @@ def _join(
     return Decoded(read, judge, schemas)
 
 
-def _find_violations(rows: DataFrame, number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
+def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
     from pyspark.sql.pandas.functions import pandas_udf
     from pyspark.sql.types import StringType
 
     from .json_batches import batch_checker
 
-    context = rows.sparkSession.sparkContext
-    if context.pythonExec == "python3":  # pyspark's own default, which need not be the one that has our packages
-        context.pythonExec = sys.executable
+    use_this_python()
     make: Any = pandas_udf  # its overloads know no types that are strings
     found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
     return found
