@@ -62,12 +62,12 @@ def _read_or_reason(
 
 
 def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
-    """Claims what is not landed before it is read; what another attempt has claimed is never read again."""
+    """Claim what is not committed before it is read; what another attempt has claimed is never read again."""
     taken, ours = [], []
     for reading in readings:
         offsets, attempt = reading.offsets, run.attempt
         mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
-        first = mine if run.coverage.is_landed(offsets) else run.tools.lake.commit_claim(mine)
+        first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
         if first == mine:
             ours.append(reading)
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.killing import QUICK_JVM
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"
 os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JVM)
+
+
+# Each commit of Dagster's SQLite waits for a disk; what tests write is kept in memory where there is room enough
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 8 * 2**30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
@@ -39,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Is a real Kafka broker for the whole session."""
     directory = tmp_path_factory.mktemp("broker")
-    yield start_broker(directory, jars=resolve_jars("broker", JARS), properties=BROKER_PROPERTIES)
+    jars = resolve_jars("broker", JARS)
+    yield start_broker(directory, jars=jars, properties=BROKER_PROPERTIES, timeout_seconds=PATIENCE_SECONDS)
     stop_broker(directory)
 
 

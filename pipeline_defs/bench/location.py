@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from ..component import build_topic_defs
 from ..core.planning import Policy
 from ..resources import Edges
 from ..settings import Settings
+from ..steps import StepWatcher
 from ..topics import Topic
 
 _CODE = """from pathlib import Path
 
-from pipeline_defs.bench.location import build_location
+from {module} import {name}
 
-defs = build_location(Path(__file__).parent)
+defs = {name}(Path(__file__).parent)
 """
 
 
@@ -41,24 +43,30 @@ class MarkingPySpark(LazyPySparkResource):
             mark(Path(self.folder), "session_started")
 
 
-def write_location(folder: Path, settings: Settings, topic: Topic) -> Path:
-    """Writes a workspace with this location below a folder of its own, and returns the workspace's path."""
+def write_location(
+    folder: Path, settings: Settings, topic: Topic, *, built_by: str = f"{__name__}.build_location"
+) -> Path:
+    """Write a workspace with this location below a folder of its own; return the workspace's path.
+
+    `built_by` is the function that the location calls with the folder for its definitions.
+    """
     folder.mkdir()
     document = {"settings": asdict(settings), "topic": topic.name, "policy": asdict(topic.policy)}
     (folder / "location.json").write_text(json.dumps(document, default=str))
-    (folder / "location.py").write_text(_CODE)
+    module, _, name = built_by.rpartition(".")
+    (folder / "location.py").write_text(_CODE.format(module=module, name=name))
     workspace = folder / "workspace.yaml"
     workspace.write_text("load_from:\n  - python_file: {relative_path: location.py, location_name: offsetlake}\n")
     return workspace
 
 
-def build_location(folder: Path) -> dg.Definitions:
-    """Builds the definitions that `write_location` described."""
+def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.Definitions:
+    """Build the definitions that `write_location` described; steps are marked unless somebody else watches them."""
     document = json.loads((folder / "location.json").read_text())
     given: dict[str, Any] = document["settings"]
     given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
     settings = Settings(**given)
-    edges = Edges(settings, watch_step=lambda step, **fields: mark(folder, step, **fields))
+    edges = Edges(settings, watch_step=watch_step or partial(mark, folder))
     pyspark = MarkingPySpark(spark_config=edges.spark_conf(), folder=str(folder))
     return dg.Definitions.merge(
         build_topic_defs(Topic(document["topic"], Policy(**document["policy"]))),

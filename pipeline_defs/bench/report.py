@@ -15,7 +15,7 @@ from ..settings import Settings
 from .derived import measure_derived
 from .measurement import Tell, environment, measure, open_bench
 from .rounds import Load, Turn, missed_targets, ratios, summary
-from .systems import SYSTEMS
+from .systems import POLICIES, SYSTEMS
 from .upsert import measure_upsert
 from .visible import measure_visible
 
@@ -38,8 +38,9 @@ def choose_loads(sizes: str, records: int | None) -> list[Load]:
 
 
 def choose_systems(names: str | None) -> list[str]:
-    """Reads system names as they were typed; all of them where none are."""
-    chosen = list(SYSTEMS) if not names else [name.strip() for name in names.split(",")]
+    """Read system names as they were typed; where none are, all but Offsetlake's other delivery policies."""
+    usual = [name for name in SYSTEMS if name not in POLICIES]
+    chosen = [name.strip() for name in names.split(",")] if names else usual
     unknown = [name for name in chosen if name not in SYSTEMS]
     if unknown:
         raise BadSetting(f"system {unknown[0]!r} is not one of {', '.join(SYSTEMS)}; nothing was started")

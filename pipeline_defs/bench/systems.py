@@ -10,11 +10,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..attempt import Attempt
 from ..component import build_topic_defs
+from ..core.delivery import Delivery
 from ..core.errors import RangesFailed
 from ..core.offsets import OffsetRange
 from ..core.planning import Policy
@@ -51,6 +53,7 @@ class Place:
     out: Path
     steps: dict[str, float] = field(default_factory=dict)
     topic_name: str | None = None  # where it is not the load's own
+    delivery: Delivery = Delivery.EFFECTIVELY_ONCE
 
     @property
     def session(self) -> SparkSession:
@@ -67,7 +70,7 @@ class Place:
     def topic(self) -> Topic:
         """Is the topic as a defs.yaml would configure it."""
         policy = Policy(records_per_range=self.load.records_per_range, isolation_level=ISOLATION_LEVEL)
-        return Topic(self.topic_name or self.load.topic, policy)
+        return Topic(self.topic_name or self.load.topic, policy, delivery=self.delivery)
 
     def fresh_edges(self) -> Edges:
         """Opens a lake of this run's own, on the same broker and jars."""
@@ -98,6 +101,10 @@ def offsetlake(place: Place) -> Timed:
         edges.kafka(topic).close()
 
     return timed
+
+
+def _offsetlake_under(policy: Delivery, place: Place) -> Timed:
+    return offsetlake(replace(place, delivery=policy))
 
 
 def offsetlake_through_dagster(place: Place) -> Timed:
@@ -190,6 +197,11 @@ def hand_written_loop(place: Place) -> Timed:
     return timed
 
 
+POLICIES: Mapping[str, Callable[[Place], Timed]] = {
+    f"{OURS}_{policy.value}": partial(_offsetlake_under, policy)
+    for policy in (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE)
+}
+"""Landing under the other delivery policies: run where they are asked for."""
 SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     OURS: offsetlake,
     "bare_spark": bare_spark,
@@ -199,6 +211,7 @@ SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     "structured_streaming": structured_streaming,
     "hand_written_loop": hand_written_loop,
     THROUGH_DAGSTER: offsetlake_through_dagster,
+    **POLICIES,
 }
 WRITES_NOTHING = {"spark_no_sink", "spark_no_sink_defaults", "spark_no_sink_our_read"}
 

@@ -25,6 +25,7 @@ COLUMNS = (
     "lost",
     "missing",
     "doubled",
+    "seconds_until_whole",
     "verdict",
 )
 

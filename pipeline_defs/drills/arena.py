@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import stamina
 
@@ -27,10 +27,15 @@ from ..edges.operations import Operations
 from ..settings import Settings
 from ..topics import Topic
 from .children import Child, ChildFailed, started, stopped_at
-from .peers import HandWrittenLoop, StructuredStreaming
-from .systems import Offsetlake, System, visible_values
+from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
+from .systems import LOOP, OURS, STREAMING, TUTORIAL, Books, Offsetlake, System, visible_values
 
 WAIT_SECONDS = 60
+_PEERS: Mapping[str, Callable[..., System]] = {
+    STREAMING: StructuredStreaming,
+    LOOP: HandWrittenLoop,
+    TUTORIAL: TutorialConsumer,
+}
 Place = tuple[int, int, int]
 """Generation (how often the topic was recreated before), Kafka partition, offset."""
 
@@ -58,6 +63,8 @@ class Row:
     verdict: str
     seconds: float
     note: str = ""
+    seconds_until_whole: float | Literal["never"] | None = None
+    """From the fault to a glob that shows every record; `None` where the drill does not measure it."""
 
 
 @dataclass
@@ -79,6 +86,7 @@ class Arena:
     waiting: list[dict[str, Any]] = field(default_factory=list)
     fault_proven: bool = False
     note: str = ""
+    seconds_until_whole: float | Literal["never"] | None = None
 
     def __post_init__(self) -> None:
         """Creates the topic, and gives it a lake and a Dagster home of its own."""
@@ -97,11 +105,9 @@ class Arena:
 
     def system(self, name: str, **options: Any) -> System:
         """Is a system that lands this topic; `options` are those of its class."""
-        if name == "offsetlake":
+        if name == OURS:
             return Offsetlake(self.settings, self.topic, **options)
-        if name == "structured_streaming":
-            return StructuredStreaming(self.settings, self.topic, self.folder / name, **options)
-        return HandWrittenLoop(self.settings, self.topic, self.folder / name, **options)
+        return _PEERS[name](self.settings, self.topic, self.folder / name, **options)
 
     # ---- producing
 
@@ -261,14 +267,25 @@ class Arena:
 
     # ---- the outcome
 
-    def judge(self, system: System, drill: str, seconds: float) -> Row:
-        """Holds what a plain glob shows against what was produced, and what the system itself says is lost."""
-        books = system.books()
-        lost = {
+    def is_whole(self, system: System) -> bool:
+        """Return whether a plain glob shows every record but those that the system itself names as lost."""
+        try:
+            hidden = set(self.truth.values()) - set(visible_values(system.folder))
+        except Refused:  # a file that cannot be read hides all the others
+            return False
+        return not hidden or hidden <= self._named_lost(system.books())
+
+    def _named_lost(self, books: Books) -> set[bytes]:
+        return {
             value
             for (generation, partition, offset), value in self.truth.items()
             if any((generation, partition) == (g, p) and start <= offset < end for g, p, start, end in books.lost)
         }
+
+    def judge(self, system: System, drill: str, seconds: float) -> Row:
+        """Holds what a plain glob shows against what was produced, and what the system itself says is lost."""
+        books = system.books()
+        lost = self._named_lost(books)
         try:
             seen = Counter(visible_values(system.folder))
         except Refused as error:
@@ -293,6 +310,7 @@ class Arena:
             verdict if self.fault_proven else "fault not proven",
             round(seconds, 1),
             self.note,
+            self.seconds_until_whole,
         )
 
     def close(self) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..core.delivery import Delivery
-from . import faults
+from . import faults, recovery
 from .arena import Arena
-from .systems import KILLS, LOOP, OURS, STREAMING, System
+from .systems import KILLS, LOOP, OURS, STREAMING, TUTORIAL, System
 
 ALL = (OURS, STREAMING, LOOP)
+COMMITS = (*ALL, TUTORIAL)  # who is drilled where it matters when offsets are committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,12 @@ class Drill:
     configs: Mapping[str, str] | None = None
 
 
-_BY_STEP = {step: tuple(name for name in ALL if step in KILLS[name]) for steps in KILLS.values() for step in steps}
+_BY_STEP = {step: tuple(name for name in COMMITS if step in KILLS[name]) for steps in KILLS.values() for step in steps}
 
 DRILLS: Mapping[str, Drill] = {
     drill.name: drill
     for drill in (
-        Drill("no_fault", "control: nothing goes wrong", faults.no_fault, policies=tuple(Delivery)),
+        Drill("no_fault", "control: nothing goes wrong", faults.no_fault, COMMITS, tuple(Delivery)),
         *(
             Drill(
                 f"kill_at_{step}",
@@ -59,6 +60,18 @@ DRILLS: Mapping[str, Drill] = {
         Drill("tear_staged_file", "a staged file is torn between commit and publish", faults.tear_staged_file, (OURS,)),
         Drill("lose_answers", "answers of commits are lost", faults.lose_answers, (OURS,)),
         Drill("race_planners", "two planners at once", faults.race_planners, (OURS,)),
-        Drill("fill_disk", "the disk is full, then has room", faults.fill_disk),
+        Drill("fill_disk", "the disk is full, then has room", faults.fill_disk, COMMITS),
+        Drill(
+            "recover_from_kill",
+            "killed at work, and started again by a supervisor",
+            recovery.recover_from_kill,
+            COMMITS,
+        ),
+        Drill(
+            "recover_from_failed_write",
+            "a write fails once, under a supervisor",
+            recovery.recover_from_failed_write,
+            COMMITS,
+        ),
     )
 }

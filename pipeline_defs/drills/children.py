@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import OffsetlakeError
+from ..steps import no_step
 
 PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.peers", "dagster_pyspark", "pyarrow.dataset", "pyspark.sql"]
 START_SECONDS = 180
@@ -128,7 +129,7 @@ def _main(work: Work, step: str, nth: int, connection: Connection, log: Path, en
             connection.recv()
 
     try:
-        work.run(watch)
+        work.run(watch if step else no_step)
     except Exception as error:
         connection.send(("failed", f"{type(error).__name__}: {error}"))
         raise

@@ -1,4 +1,4 @@
-"""The peers that are drilled beside Offsetlake: Structured Streaming's file sink, and a hand-written loop.
+"""The peers that are drilled beside Offsetlake: Structured Streaming's file sink, a hand-written loop, a tutorial's consumer.
 
 Each is run as its users would run it, and read as ours are: with a plain glob.
 """
@@ -9,20 +9,29 @@ import os
 import signal
 import threading
 import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..bench.handwritten import read_and_write
+from ..edges.kafka import Kafka
 from ..edges.operations import Operations
 from ..settings import Settings
+from ..steps import StepWatcher, no_step
 from ..topics import Topic
-from .systems import Books, Watch, attach, count_visible, limit_files, remove_tree, start_session, unwatched
+from .systems import Books, attach, count_visible, limit_files, remove_tree, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS = 0.002
+COMMIT_POLL_SECONDS = 0.1
+BATCH_RECORDS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +55,13 @@ class StructuredStreaming:
         """Is the sink's folder."""
         return self.out / "data"
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: StepWatcher) -> None:
         """Runs the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
         attach()
         limit_files(self.disk_bytes)
         session = start_session(self.settings)
         ended = threading.Event()
-        if watch is not unwatched:
+        if watch is not no_step:
             threading.Thread(target=self._freeze, args=(session, watch, ended), daemon=True).start()
         try:
             self._query(session, "true")
@@ -82,7 +91,7 @@ class StructuredStreaming:
         )
         query.awaitTermination()
 
-    def _freeze(self, session: SparkSession, watch: Watch, ended: threading.Event) -> None:
+    def _freeze(self, session: SparkSession, watch: StepWatcher, ended: threading.Event) -> None:
         """Stops the JVM as soon as a file stands in the sink, half or whole, that the sink's log does not name."""
         gateway = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
         assert gateway is not None
@@ -128,7 +137,7 @@ class HandWrittenLoop:
         """Is where it writes."""
         return self.out / "data"
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: StepWatcher) -> None:
         """Reads on from the group's offsets to the end that there is now."""
         limit_files(self.disk_bytes)
         assert self.settings.bootstrap_servers is not None
@@ -146,3 +155,92 @@ class HandWrittenLoop:
     @property
     def _group(self) -> str:
         return f"hand-written-{self.topic.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TutorialConsumer:
+    """The consumer of most tutorials: it subscribes, its client commits by itself, and it writes a file per batch.
+
+    `enable.auto.commit` is the client's default: offsets are committed every five seconds and at `close`, as soon as their
+    records were polled, whatever became of them. All other settings are defaults too, but for reading from the beginning,
+    and for being told where the topic ends.
+    """
+
+    settings: Settings
+    topic: Topic
+    out: Path
+    disk_bytes: int | None = None
+
+    name = "tutorial_consumer"
+    policy = "auto-commit"
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it writes to."""
+        return self.out / "data"
+
+    def run(self, watch: StepWatcher) -> None:
+        """Read on from the group's offsets to the end that there is now."""
+        from confluent_kafka import Consumer, KafkaError
+
+        limit_files(self.disk_bytes)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.settings.bootstrap_servers,
+                "group.id": self._group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": True,
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.subscribe([self.topic.name])
+        batch: list[Any] = []
+        ended: set[int | None] = set()
+        try:
+            while not ended or ended < {place.partition for place in consumer.assignment()}:
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    batch.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (its only name)
+                    ended.add(message.partition())
+                else:
+                    raise RuntimeError(str(error))
+                if len(batch) == BATCH_RECORDS:
+                    self._write(batch, watch)
+                    batch = []
+            if batch:
+                self._write(batch, watch)
+        finally:
+            consumer.close()
+
+    def _write(self, batch: list[Any], watch: StepWatcher) -> None:
+        if watch is not no_step:
+            self._await_auto_commit(batch)
+            watch("auto_committed")
+        rows = [{"partition": m.partition(), "offset": m.offset(), "key": m.key(), "value": m.value()} for m in batch]
+        pq.write_table(pa.Table.from_pylist(rows), self.folder / f"{uuid.uuid4()}.parquet")
+        watch("written")
+
+    def _await_auto_commit(self, batch: list[Any]) -> None:
+        """Wait as long as a slow write would: until the client has committed what is not written yet."""
+        read: Mapping[int, int] = {message.partition(): message.offset() + 1 for message in batch}
+        with Kafka(self.settings.bootstrap_servers or "") as kafka:
+            while not read.items() <= kafka.read_group(self.topic.name, self._group).items():
+                time.sleep(COMMIT_POLL_SECONDS)
+
+    def books(self) -> Books:
+        """Count the rows that its folder shows; it says nothing of holes or losses."""
+        return Books(count_visible(self.folder))
+
+    def forget(self) -> None:
+        """Delete its consumer group."""
+        assert self.settings.bootstrap_servers is not None
+        Operations(self.settings.bootstrap_servers).delete_group(self._group)
+
+    @property
+    def _group(self) -> str:
+        return f"tutorial-{self.topic.name}"

@@ -10,7 +10,8 @@ from types import FrameType
 import stamina
 
 from ..core.errors import OffsetlakeError
-from .systems import System, unwatched
+from ..steps import no_step
+from .systems import System
 
 STARTS = 5
 END_SECONDS = 600
@@ -32,7 +33,7 @@ def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: f
 
         for attempt in stamina.retry_context(on=is_worth_a_start, attempts=STARTS, timeout=None, wait_initial=1.0):
             with attempt:
-                system.run(unwatched)
+                system.run(no_step)
 
 
 @contextmanager

@@ -6,16 +6,15 @@ it. What it has made visible is what a plain glob over `glob` shows.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-from obstore.exceptions import GenericError
 
 from ..component import build_topic_defs
 from ..core.errors import Refused, ScanFailed
@@ -28,12 +27,14 @@ from ..launching import land_through_dagster, open_instance
 from ..resources import Edges
 from ..sensors import run_tick
 from ..settings import Settings
+from ..steps import StepWatcher
 from ..topics import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"
+TUTORIAL = "tutorial_consumer"
 KILLS: Mapping[str, tuple[str, ...]] = {
     OURS: (
         "plan_decided",
@@ -51,16 +52,11 @@ KILLS: Mapping[str, tuple[str, ...]] = {
     ),
     STREAMING: ("writing", "written"),
     LOOP: ("written", "committed"),
+    TUTORIAL: ("auto_committed",),
 }
-Watch = Callable[..., None]
 TRIES = 6
 GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 POLL_SECONDS = 0.002
-
-
-def unwatched(step: str, **fields: object) -> None:
-    """Watches nothing."""
-    del step, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ class System(Protocol):
     def folder(self) -> Path:
         """Is where its Parquet files lie, the published and no others."""
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: StepWatcher) -> None:
         """Lands what the topic has now, and ends."""
 
     def books(self) -> Books:
@@ -123,7 +119,7 @@ class Offsetlake:
         """Is the lake's data tree."""
         return Path(self.settings.lake) / "data" / self.topic.name
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: StepWatcher) -> None:
         """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
         attach()
         limit_files(self.disk_bytes)
@@ -221,9 +217,11 @@ def limit_files(size: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def lose_answers(lake: Lake, count: int, watch: Watch) -> None:
+def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
     """Has the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
-    link, left = lake.store._link, count  # noqa: SLF001 (the fault is at the disk itself)
+    disk = lake.store.disk
+    assert disk is not None
+    link, left = disk.link, count
 
     def link_without_answer(source: str, target: str) -> None:
         nonlocal left
@@ -231,9 +229,9 @@ def lose_answers(lake: Lake, count: int, watch: Watch) -> None:
         if left and target.startswith(("manifests/", "plan/")):
             left -= 1
             watch("answer_lost")
-            raise GenericError("the drill has lost the answer")
+            raise OSError(errno.EIO, "the drill has lost the answer")
 
-    lake.store._link = link_without_answer  # type: ignore[method-assign]  # noqa: SLF001
+    disk.link = link_without_answer  # type: ignore[method-assign]
 
 
 def remove_tree(folder: Path) -> None:

@@ -22,8 +22,8 @@ from ..core.seal import Seal
 from ..core.sealing import choose_seals, find_holders
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
-from .lake import Lake, published_path
-from .layout import data_path, range_path
+from .lake import Lake
+from .layout import data_path, published_path, range_path
 from .seals import Seals, sealed_path
 
 SealedRanges = Mapping[OffsetRange, Seal]

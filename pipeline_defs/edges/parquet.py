@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
+
+# what Spark writes of a raw record; a test holds the two together
+RAW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("generation", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,21 @@ class PartFile:
     min_timestamp_ms: int
     max_timestamp_ms: int
     schema: dict[str, str]
+
+
+@contextmanager
+def told_if_damaged(what: str) -> Iterator[None]:
+    """Turn what Arrow says of a file that is no whole Parquet file into `DamagedFile`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedFile(
+            f"{what} cannot be read: {reason}; it was cut short or changed; nothing was written; restore it from a backup of "
+            "the lake, or, while Kafka has its records, `offsetlake land TOPIC --partition KEY --on-change replace`"
+        ) from error
 
 
 def read_parts(folder: Path) -> Iterator[PartFile]:
@@ -102,9 +134,10 @@ def staged_file(part: PartFile, lake_path: str) -> StagedFile:
     )
 
 
-def write_empty(like: Path, path: Path) -> None:
-    """Writes a file with the columns of another one, and no rows."""
-    pq.write_table(pq.read_schema(like).empty_table(), path, compression="zstd")
+def write_empty(path: Path, like: Path | None = None) -> None:
+    """Write a file without rows, with the columns of another one, or of raw records."""
+    schema = pq.read_schema(like) if like else RAW_SCHEMA
+    pq.write_table(schema.empty_table(), path, compression="zstd")
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:

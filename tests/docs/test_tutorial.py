@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_blocks
@@ -16,7 +14,6 @@ from tests.support.shell import Shell
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 
 
-@pytest.mark.timeout(300)
 def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     reader = Shell(

@@ -12,9 +12,13 @@ from dagster import DagsterRunStatus
 
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.drills.systems import KILLS, OURS
+from pipeline_defs.settings import PROJECT
 from tests.support.killing import stopped_at
+from tests.support.markdown import read_table
 from tests.support.world import World
 
+DELIVERY = (PROJECT / "docs" / "delivery.md").read_text()
 State = dict[str, int]
 
 
@@ -44,9 +48,7 @@ TICK_STEPS: dict[str, tuple[int, int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(step, marks=[pytest.mark.long] * (step == "plan_decided")) for step in TICK_STEPS]
-)
+@pytest.mark.parametrize("step", TICK_STEPS)
 def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: str) -> None:
     """[R-1] AC6, AC7: nothing is lost or doubled when the planner dies before, between or after its writes."""
     fill(world)
@@ -73,17 +75,24 @@ LAND_STEPS: dict[str, State] = {
     "reported": {"manifests": 1, "published": 1, "staged": 2},
     "report": {"manifests": 3, "published": 3, "staged": 0},
 }
-LATER = pytest.mark.long  # of each kind one is in make test: what is read, staged, committed, published, told
 # where the JVM dies too; elsewhere it outlives its driver, as a cluster's would
 WITH_JVM = [
-    pytest.param("stage", True, id="stage"),
-    *(pytest.param(step, True, id=f"{step} with its JVM", marks=LATER) for step in ("scan", "publish")),
+    pytest.param(step, True, id=f"{step} with its JVM", marks=[pytest.mark.long] * (step != "stage"))
+    for step in ("scan", "stage", "publish")
 ]
 WITHOUT = [
-    pytest.param(step, False, id=step, marks=[LATER] * (step in {"find", "verify", "landed", "report"}))
+    pytest.param(step, False, id=step, marks=[pytest.mark.long] * (step == "landed"))
     for step in LAND_STEPS
     if step != "stage"
 ]
+
+
+def test_every_row_of_the_documents_kill_table_is_executed_here() -> None:
+    """docs/delivery.md says of the default policy that a kill at any step costs nothing; the tests below kill at each."""
+    table = {step: said for step, said, *_ in read_table(DELIVERY, "| killed at |")}
+    assert list(table) == list(KILLS[OURS])
+    killed = [step for step in (*TICK_STEPS, *LAND_STEPS) if step in table]
+    assert {step: said for step, said in table.items() if said} == dict.fromkeys(killed, "nothing")
 
 
 @pytest.mark.parametrize(("step", "own_jvm"), [*WITH_JVM, *WITHOUT])

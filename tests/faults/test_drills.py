@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,10 +21,12 @@ import pytest
 import stamina
 
 from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.drills.arena import Arena, Row
 from pipeline_defs.drills.catalog import DRILLS
+from pipeline_defs.drills.recovery import recover_from_failed_write, recover_from_kill
 from pipeline_defs.drills.supervisor import DoesNotEnd, run_to_end
-from pipeline_defs.drills.systems import KILLS, OURS, System
-from pipeline_defs.settings import PROJECT
+from pipeline_defs.drills.systems import KILLS, LOOP, OURS, TUTORIAL, System
+from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.markdown import read_table
 
@@ -102,6 +104,55 @@ def test_a_drill_counts_rows_here_and_at_the_peers(tmp_path: Path) -> None:
     loop = by_name["kill_at_written", "hand_written_loop"]
     assert (loop["produced"], loop["missing"]) == (800, 0)
     assert loop["doubled"] > 0
+
+
+@pytest.fixture
+def arena(settings: Settings, tmp_path: Path) -> Iterator[Arena]:
+    """A drill's topic on the broker that the tests share."""
+    arena = Arena(settings, tmp_path / "arena")
+    yield arena
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    "kill", [pytest.param(True, marks=pytest.mark.long, id="crash"), pytest.param(False, id="failed write")]
+)
+def test_the_consumer_of_the_tutorials_never_shows_what_a_crash_or_a_failed_write_took(
+    arena: Arena, kill: bool
+) -> None:
+    """Its client has committed what it never wrote: started again and again, it reads on behind the gap."""
+    row = recover(arena, TUTORIAL, kill=kill)
+    assert (row.fault_proven, row.produced) == (True, 800 if kill else 102)
+    assert (row.missing, row.doubled, row.seconds_until_whole) == (400 if kill else 100, 0, "never")
+
+
+def test_a_loop_that_commits_after_its_write_is_whole_again_by_itself(arena: Arena) -> None:
+    """The control: the same fault and supervisor; nothing is missing, and the time is told."""
+    row = recover(arena, LOOP, kill=False)
+    assert (row.fault_proven, row.missing, row.doubled) == (True, 0, 0)
+    assert isinstance(row.seconds_until_whole, float)
+
+
+def recover(arena: Arena, name: str, *, kill: bool) -> Row:
+    system = (recover_from_kill if kill else recover_from_failed_write)(arena, name)
+    return arena.judge(system, "recovery", 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_documents_table_of_recovery_is_what_the_drills_find(tmp_path: Path) -> None:
+    """docs/delivery.md: which system is whole again by itself, and what is missing or doubled then."""
+    code, report = run_drills(tmp_path / "home", "recover_from_kill", "recover_from_failed_write")
+    rows = report["drills"]
+    assert code == 0
+    assert_right([row for row in rows if row["system"] == OURS])
+    assert all(row["fault_proven"] for row in rows)
+    table = {(drill, system): said for system, drill, *said in read_table(DELIVERY, "| system | drill |")}
+    assert table.keys() == {(row["drill"], row["system"]) for row in rows}
+    for row in rows:
+        missing, doubled, seconds = table[row["drill"], row["system"]]
+        assert (bool(int(missing)), bool(int(doubled))) == (row["missing"] > 0, row["doubled"] > 0), row
+        assert (seconds == "never") == (row["seconds_until_whole"] == "never"), row
 
 
 @pytest.mark.long

@@ -137,7 +137,7 @@ def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pyt
     orphan.write_bytes(bytes(10))
     command = importlib.import_module("pipeline_defs.cli.sweep")  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
-    run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.sweep, arguments).output  # noqa: E731
+    run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.sweep, arguments).stdout  # noqa: E731
     run()
     assert orphan.exists(), "the control: it was written just now"
     moment = later(world)

@@ -298,7 +298,7 @@ def test_the_command_and_the_job_seal(world: World, monkeypatch: pytest.MonkeyPa
     command = importlib.import_module("pipeline_defs.cli.seal")  # the package has the command itself by this name
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
-    run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.seal, [world.name, *arguments]).output  # noqa: E731
+    run: Callable[..., str] = lambda *arguments: CliRunner().invoke(command.seal, [world.name, *arguments]).stdout  # noqa: E731
     assert "would seal 4 ranges" in run("--dry-run") and not sealed_files(world)
     (file,) = json.loads(run("--json"))["files"]
     assert (file["key"], file["outcome"], file["ranges"], file["rows"]) == ("0-0-200", "sealed", 4, 200)

@@ -62,7 +62,7 @@ def test_each_way_to_choose_shows_what_it_means_and_launches_nothing(world: Worl
         assert [row["key"] for row in found["ranges"]] == keys, arguments
         assert found["backfill"] is None
     assert (found["offsets"], found["rows"], found["ranges_by_state"]) == (50, 40, {"landed": 4, "pending": 1})
-    shown = backfill("--all").output
+    shown = backfill("--all").stdout
     assert (
         "4 landed, 1 pending; 50 offsets, of which 40 rows" in shown and "nothing was launched; add --launch" in shown
     )
@@ -81,11 +81,11 @@ def test_a_time_means_the_same_ranges_before_landing_after_it_and_when_kafka_has
     time = ("--from-time", "2025-11-17T11:10Z", "--to-time", "2025-11-17T11:30Z")
     keys: Callable[[], list[str]] = lambda: [row["key"] for row in chosen(backfill(*time, "--json"))["ranges"]]  # noqa: E731
     assert keys() == ["0-10-20", "0-20-30", "0-40-50", "0-50-51"]
-    assert "2 of them are not landed" in backfill(*time).output
+    assert "2 of them are not landed" in backfill(*time).stdout
     world.land()
     landed = keys()
     assert landed == ["0-10-20", "0-20-30", "0-50-51"]
-    assert "not landed" not in backfill(*time).output
+    assert "not landed" not in backfill(*time).stdout
     world.delete_records(0, 51)
     world.wait_for_earliest(0, 51)
     assert keys() == landed, "the control: Kafka has no record left"

@@ -14,8 +14,8 @@ from pipeline_defs.core.errors import BadKey, EmptySelection
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges import disk
 from pipeline_defs.edges import spark as spark_edge
-from pipeline_defs.edges import store
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.landing import group_of
@@ -357,7 +357,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
     """[R-23] Power may go at any moment: the staged file and the folders that lead to it are synced before the commit."""
     synced: list[Path] = []
     before: dict[str, set[Path]] = {}
-    sync, commit = store._fsync, Lake.commit_manifest
+    sync, commit = disk._fsync, Lake.commit_manifest
 
     def watch_sync(path: Path) -> None:
         sync(path)
@@ -367,7 +367,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
         before[manifest.offsets.key] = set(synced)
         return commit(lake, manifest)
 
-    monkeypatch.setattr(store, "_fsync", watch_sync)
+    monkeypatch.setattr(disk, "_fsync", watch_sync)
     monkeypatch.setattr(Lake, "commit_manifest", watch_commit)
     world.create_topic(2)
     world.send_numbered(150, 0)

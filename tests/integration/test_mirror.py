@@ -140,7 +140,6 @@ def mortal(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[
     broker = start_broker(tmp_path / "broker", jars=resolve_jars("broker", settings.jars), heap="384m")
     own = dataclasses.replace(settings, bootstrap_servers=broker.bootstrap_servers)
     with World(own, tmp_path, "mortal") as fresh:
-        fresh.edges.kafka_timeout_seconds = 2
         yield fresh
     stop_broker(tmp_path / "broker")
 
@@ -153,9 +152,15 @@ def test_a_broker_that_goes_before_the_mirror_does_not_make_the_run_red(mortal: 
     where, jars = mortal.folder / "broker", resolve_jars("broker", mortal.settings.jars)
     stopped: list[bool] = []
     steps: Steps = []
-    mortal.edges.watch_step = watcher(
-        steps, lambda step: stopped.append(stop_broker(where)) if step == "publish" else None
-    )
+    kafka = mortal.edges.kafka(mortal.topic)
+    patience_ms = kafka._timeout_ms
+
+    def stop(step: str) -> None:
+        if step == "publish":
+            stopped.append(stop_broker(where))
+            kafka._timeout_ms = 2_000  # nobody will answer: this is only how long the test takes
+
+    mortal.edges.watch_step = watcher(steps, stop)
     (verdict,) = mortal.land()
     assert stopped == [True]
     (reason,) = reasons(steps)
@@ -164,6 +169,7 @@ def test_a_broker_that_goes_before_the_mirror_does_not_make_the_run_red(mortal: 
     mortal.assert_all_landed_once()
 
     start_broker(where, jars=jars, heap="384m")
+    kafka._timeout_ms = patience_ms
     assert group(mortal) == {}, "the fault: it was not moved"
     mortal.send_numbered(10)
     mortal.plan()

@@ -182,19 +182,19 @@ def test_the_command_brings_days_up_to_date_and_makes_them_anew(world: World, co
     world.decode()
     first = command("days", world.name)
     assert first.exit_code == 0, (first.output, first.exception)
-    assert "brought up to date 3 days from 2013-01-01 to 2013-01-03 in run" in first.output
+    assert "brought up to date 3 days from 2013-01-01 to 2013-01-03 in run" in first.stdout
     assert shown(world) == expected(world)
-    assert f"no day of {world.name} is due; 3 are up to date" in command("days", world.name).output
+    assert f"no day of {world.name} is due; 3 are up to date" in command("days", world.name).stdout
     before = digests(world)
     again = command("days", world.name, "--day", "2013-01-02")
-    assert "brought up to date 2013-01-02 in run" in again.output
+    assert "brought up to date 2013-01-02 in run" in again.stdout
     assert metadata(world, "2013-01-02")["outcome"] == "unchanged"
-    assert "3 days from 2013-01-01 to 2013-01-03" in command("days", world.name, "--whole").output
+    assert "3 days from 2013-01-01 to 2013-01-03" in command("days", world.name, "--whole").stdout
     assert {day: digest for day, (digest, _) in digests(world).items()} == {day: d for day, (d, _) in before.items()}
     found = command(
         "sql", f'SELECT event_time::DATE AS day, count(*) FROM days."{world.name}" GROUP BY ALL ORDER BY ALL'
     )
-    assert "2013-01-02 │           20" in found.output, found.output
+    assert "2013-01-02 │           20" in found.stdout, found.stdout
     refused = command("days", world.name, "--day", "2012-12-31")
     assert isinstance(refused.exception, BadKey)
     assert "day '2012-12-31' is none of this topic's: expected one from 2013-01-01 to today" in str(refused.exception)

@@ -190,11 +190,11 @@ def test_the_command_chooses_as_a_backfill_does(decoded: World, monkeypatch: pyt
         assert f"chosen {found}, expected exactly one of --due, --partition, --dead, --outdated or" in str(refused)
     for options in ("--dead",), ("--outdated",), ("--schema", "7"):
         nothing = run(*options)
-        assert (nothing.exit_code, nothing.output) == (0, f"nothing of {decoded.name} is to be decoded\n")
+        assert (nothing.exit_code, nothing.stdout) == (0, f"nothing of {decoded.name} is to be decoded\n")
     choice = Choice(missing=True, decoded=True, said_in="decode")
     assert find_decoded(choice, decoded.topic, decoded.edges) == [*decoded.coverage.log.ranges], "the control"
     decoded.decode()
-    assert run("--due").output == f"nothing of {decoded.name} is to be decoded\n"
+    assert run("--due").stdout == f"nothing of {decoded.name} is to be decoded\n"
     choice = Choice(dead=True, said_in="decode")
     assert [199 in each for each in find_decoded(choice, decoded.topic, decoded.edges)] == [True]
 

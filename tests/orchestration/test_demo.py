@@ -22,8 +22,8 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.processes import Process
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
+from tests.support.world import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 240
 LAUNCH = """
 mutation ($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) {
@@ -74,12 +74,11 @@ def wait_for(condition: Any) -> Iterator[None]:
 def ask(url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
     body = json.dumps({"query": query, "variables": variables}).encode()
     request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
         found: dict[str, Any] = json.load(answer)["data"]
     return found
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("days", "flights"), [(90, 80_789), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
 def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, flights: int) -> None:
     """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
@@ -136,7 +135,7 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, 
     assert broker is not None
     with demo:
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(90) == 0
+        assert demo.wait(PATIENCE_SECONDS) == 0
     assert read_broker(home / "broker") is None
     assert not Process(dagster["pid"], dagster["started"]).is_running()
     with pytest.raises(ProcessLookupError):

@@ -208,7 +208,7 @@ def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: li
     assert min(turns.values()) >= 1
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(120)  # it takes a fraction of a second; cutting the whole backlog would take hours
 def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> None:
     """AC25: cuts are made lazily, so a step costs its budget, not the backlog."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(100)})

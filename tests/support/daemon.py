@@ -13,7 +13,7 @@ from typing import Any
 from pipeline_defs.bench.location import read_marks, write_location
 from pipeline_defs.drills.systems import gateway_environment, start_session
 from pipeline_defs.settings import PROJECT
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 LOOKS_EVERY_SECONDS = 1  # Dagster's own is 30
 
@@ -51,7 +51,7 @@ def running_daemon(world: World) -> Iterator[Daemon]:
             yield Daemon(folder)
         finally:
             process.terminate()
-            assert process.wait(60) is not None
+            assert process.wait(PATIENCE_SECONDS) is not None
 
 
 if __name__ == "__main__":

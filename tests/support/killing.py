@@ -34,7 +34,7 @@ from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.swept import find_originals, plan_sweep, sweep_originals
 from pipeline_defs.topics import Topic
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts faster so
 
@@ -127,7 +127,7 @@ def run_module(module: str, *arguments: str, env: Mapping[str, str]) -> subproce
         process = FORKS.Process(target=_run, args=(module, arguments, dict(env), out, err), daemon=True)
         process.start()
         try:
-            process.join(120)
+            process.join(PATIENCE_SECONDS)
             assert process.exitcode is not None, f"{module} {arguments} does not end"
         finally:
             end(process)

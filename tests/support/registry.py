@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.java import find_java
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 START_SECONDS = 120
 LISTENING = re.compile(r"Listening on: http://127\.0\.0\.1:(\d+)")
@@ -66,7 +66,7 @@ def running_registry(jars: Path) -> Iterator[RunningRegistry]:
             running.close()
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_SECONDS)
 
 
 @contextmanager

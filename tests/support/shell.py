@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.markdown import Block, is_shown, read_commands
+from tests.support.world import PATIENCE_SECONDS
 
 MAKE = "make "  # what sets up or runs everything is CI's to run
 
@@ -21,7 +22,13 @@ class Shell:
     def run(self, *command: str) -> str:
         """Runs a command and returns what it printed; it must succeed."""
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

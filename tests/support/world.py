@@ -34,6 +34,8 @@ from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.topics import Topic
 
+PATIENCE_SECONDS = 300
+"""How long to wait for what comes by itself: it is only ever used up where it never comes."""
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 """partition, offset, key, value, headers, timestamp in ms."""
 
@@ -140,7 +142,7 @@ class World:
         return kafka.read_watermarks(self.name, self.topic.policy.isolation_level)[partition]
 
     @staticmethod
-    def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
         """Waits until what the broker does by itself has happened; fails where it does not."""
         for attempt in stamina.retry_context(on=AssertionError, timeout=seconds, attempts=None, wait_max=0.3):
             with attempt:

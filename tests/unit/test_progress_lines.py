@@ -40,7 +40,7 @@ def test_a_pipe_gets_a_line_with_done_total_rate_and_time_left(
 ) -> None:
     monkeypatch.setattr(command, "FIRST_SECONDS", 0.02)
     line = shown(is_terminal=False)
-    assert line.startswith("landing flights: 3 of 12 in 0 s, ")
+    assert re.match(r"landing flights: 3 of 12 in \d+ s, ", line)
     assert line.rstrip().endswith("s left")
 
 
@@ -52,10 +52,11 @@ def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pyte
     """A script that runs a hundred quick commands reads none of it; and 3 seconds are never silent."""
     out = io.StringIO()
     monkeypatch.setattr(command, "ERRORS", Console(file=out))
+    assert command.FIRST_SECONDS < 3
+    monkeypatch.setattr(command, "FIRST_SECONDS", 600)  # what is quick, however slow this machine is
     with command.progress("asking DuckDB"):
         pass
     assert out.getvalue() == ""
-    assert command.FIRST_SECONDS < 3
 
 
 @pytest.mark.parametrize(
