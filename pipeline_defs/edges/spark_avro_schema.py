@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.avro import enclose, find_clashes, inline_references, parse_avro, refuse_bomb
+from ..core.avro import VALUE, enclose, find_clashes, inline_references, parse_avro, refuse_bomb
 from ..core.errors import unusable_schema
 from .spark import first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 # a length is read before what is so long: without these, six bad bytes ask for 2 GB and end Spark
 LIMITS: Mapping[str, int] = {
@@ -55,17 +56,26 @@ def check_schema(session: SparkSession, schema: str, what: str) -> str:
     """Return a reader's schema, once Avro and Spark have both taken it; raise `UnusableSchema`."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql import functions as f
-    from pyspark.sql.avro.functions import from_avro
 
     try:
         clashes = find_clashes(parse_avro(schema))
         if clashes:
             raise ValueError(f"fields differ in case only: {', '.join(clashes)}")
-        session.range(0).select(from_avro(f.lit(None).cast("binary"), enclose(schema))).schema  # noqa: B018 (is analysed)
+        read_type(session, schema)
     except (*NOT_A_SCHEMA, PySparkException, Py4JError) as error:
         raise unusable_schema(what, _explain(error)) from error
     return schema
+
+
+def read_type(session: SparkSession, schema: str) -> DataType:
+    """Return the type that Spark reads a schema's data as; it raises what it finds wrong."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.avro.functions import from_avro
+
+    options = {"enableStableIdentifiersForUnionType": "true"}
+    datum = from_avro(f.lit(None).cast("binary"), enclose(schema), options).alias("datum")
+    found: DataType = session.range(0).select(datum[VALUE].alias(VALUE)).schema[VALUE].dataType
+    return found
 
 
 def find_mismatch(session: SparkSession, writer: str, reader: str) -> Mismatch | None:

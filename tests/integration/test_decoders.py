@@ -15,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import fastavro
 import pyarrow.parquet
 import pytest
@@ -182,6 +183,35 @@ def test_a_record_of_nulls_is_no_error(spark: SparkSession) -> None:
     outcomes = decode(spark, [honest, honest[:1]], Side(Format.AVRO, schema=json.dumps(schema)))
     assert outcomes.values == [{"a": None, "b": None}, None]
     assert outcomes.classes == [None, "avro_malformed"]
+
+
+def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark copies its bytes as they are, and DuckDB then reads nothing of a whole file; at any depth, of keys too."""
+    inner = record("In", field("s", ["null", "string"]), field("n", "int"))
+    schema = record(
+        "Out",
+        field("s", "string"),
+        field("list", {"type": "array", "items": inner}),
+        field("map", {"type": "map", "values": "string"}),
+        field("either", ["int", "string"]),
+    )
+
+    def body(s: str = "", listed: str | None = None, key: str = "k", mapped: str = "", either: Any = 1) -> bytes:
+        datum = {"s": s, "list": [{"s": listed, "n": 1}], "map": {key: mapped}, "either": either}
+        return avro(schema, datum).replace(b"MARK", b"\xff\xfe\x80\xc0")
+
+    bad = [body("MARK"), body(listed="MARK"), body(key="MARK"), body(mapped="MARK"), body(either="MARK")]
+    good = [body(), body("ü", "ü", "ü", "ü", "ü"), avro(schema, {"s": "", "list": [], "map": {}, "either": 1})]
+    side = Side(Format.AVRO, schema=json.dumps(schema))
+    outcomes = decode(spark, [*good, *bad, None], side)
+    assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 5 + [None]
+    assert {row.failure.error for row in outcomes.rows if row.failure} == {"a string in it is not UTF-8"}
+    rows = decoding_session(spark).createDataFrame(
+        [("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW
+    )
+    decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
+    decoded.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3
 
 
 def test_no_bytes_make_spark_fail(spark: SparkSession) -> None:
