@@ -21,6 +21,7 @@ from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
 from .core.scans import READS_AT_ONCE, Scan, group_scans
+from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
 from .edges.layout import published_path
 from .edges.parquet import PartFile
@@ -104,18 +105,23 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
     if not keys:
         raise EmptySelection(
             f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "
-            "in the plan log, first one first (`offsetlake plan TOPIC` prints them)"
+            f"in the plan log, first one first (`offsetlake backfill {topic} --all` lists them)"
         )
     ranges = [parse_key(key) for key in keys]
     unknown = [offsets for offsets in ranges if offsets not in coverage.log.ranges]
     if unknown:
         raise BadKey(
             f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
-            f"{', '.join(offsets.key for offsets in unknown[:5])}; nothing was read or written; boundaries are planned "
-            "before they are read: `offsetlake plan TOPIC --commit`",
+            f"{', '.join(_with_nearest(offsets, coverage) for offsets in unknown[:5])}; nothing was read or written; "
+            f"`offsetlake backfill {topic} --all` lists those there are, `offsetlake plan {topic} --commit` plans more",
             keys=[offsets.key for offsets in unknown],
         )
     return sorted(set(ranges))
+
+
+def _with_nearest(offsets: OffsetRange, coverage: Coverage) -> str:
+    near = nearest_range(coverage.log.ranges, offsets)
+    return f"{offsets.key} (the nearest there is: {near.key})" if near else offsets.key
 
 
 def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:

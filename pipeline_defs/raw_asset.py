@@ -22,6 +22,7 @@ from .edges.openlineage import Landed
 from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
+from .op_names import op_name
 from .projection import as_evaluation, worker_tag
 from .resources import Edges
 from .runs import new_attempt, selected_keys, step_logger
@@ -46,7 +47,7 @@ class LandConfig(dg.Config):
 
 def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
     """Is the run config of the topic's raw asset, as `LandConfig` validates it."""
-    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
+    return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
 
 
 def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:

@@ -40,8 +40,16 @@ ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 class Kafka:
     """Speaks to one Kafka cluster through one admin client, opened at first use and closed with `close()`."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0, access: Access = OPEN) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        timeout_seconds: float = 20.0,
+        access: Access = OPEN,
+        named_by: str = "OFFSETLAKE_BOOTSTRAP_SERVERS",
+    ) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.named_by = named_by  # where a person corrects the address
         self.access = access
         self._timeout_ms = int(timeout_seconds * 1000)
         self._admin: KafkaAdminClient | None = None
@@ -304,8 +312,7 @@ class Kafka:
             knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
             raise BrokerUnavailable(
                 f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
-                "was written and nothing is lost; start the broker (`offsetlake broker start` for the embedded one) or "
-                "set OFFSETLAKE_BOOTSTRAP_SERVERS",
+                f"was written and nothing is lost; start that broker, or correct its address: {self.named_by}",
                 bootstrap_servers=self.bootstrap_servers,
             ) from error
         raise AssertionError("a retry context ends by returning or raising")

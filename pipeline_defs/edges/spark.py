@@ -80,6 +80,8 @@ KAFKA_CACHE_CONF: Mapping[str, str] = {
 # huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
 
+LOG_BYTES = 10_000_000  # a log that is longer is begun anew
+
 # of the SQL session that scans run in, never of the user's
 SCAN_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -115,6 +117,35 @@ def spark_config(
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks the JVM where it was written
         "spark.log.level": "ERROR",
     }
+
+
+def start_jvm(config: Mapping[str, str], log: Path) -> bool:
+    """Start the JVM of this process's Spark with what it prints in a log, above nobody's output; false where it runs.
+
+    Raises `ScanFailed` where it does not start.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 (where pyspark itself looks whether there is a JVM)
+        return False
+    conf = SparkConf(loadDefaults=False)
+    for name, value in config.items():
+        conf.set(name, value)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    is_long = log.exists() and log.stat().st_size > LOG_BYTES
+    with log.open("wb" if is_long else "ab") as output:
+        try:
+            gateway: object = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"stdout": output, "stderr": output}
+            )
+        except (PySparkException, OSError) as error:
+            raise ScanFailed(
+                f"Spark's JVM does not start: {error}; nothing became visible; what it says itself is in {log}"
+            ) from error
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+    return True
 
 
 def scan_session(session: SparkSession) -> SparkSession:
