@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,6 +51,13 @@ class Registered:
     references: Mapping[str, str]
 
 
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 @cache
 def connect(url: str, login: RegistryLogin = ANYBODY) -> Registry:
     """Return the registry at `url`; one for the life of the process, with all that was read of it. Raises `BadSetting`."""
@@ -64,6 +72,7 @@ class Registry:
 
         self.url = without_login(url)
         self._answered = "nothing"
+        self._refuse_open_login(login)
         settings = {"timeout": TIMEOUT_SECONDS, "max.retries": RETRIES, "retries.wait.ms": RETRY_WAIT_MS}
         entry = {"basic.auth.user.info": login.user, "ssl.ca.location": login.authority}
         try:
@@ -81,6 +90,19 @@ class Registry:
             ) from error
         session.headers["Accept-Encoding"] = "identity"
         session.event_hooks["response"] = [self._look]
+
+    def _refuse_open_login(self, login: RegistryLogin) -> None:
+        """Refuse to send a login in the clear to another machine; Basic is but another spelling of it."""
+        for each in self.url.split(",") if login.user else ():
+            address = urlsplit(each.strip())
+            if address.scheme.lower() != "https" and not _is_this_machine(address.hostname or ""):
+                raise BadSetting(
+                    f"registry {self.url} is asked over plain http, where everybody on the way reads the login of "
+                    "schema.registry.basic.auth.user.info, expected https://; nothing was sent and nothing was decoded; give "
+                    "the registry a certificate and correct `registry` in defs.yaml, or take the login out of the file that "
+                    "OFFSETLAKE_KAFKA_PROPERTIES names",
+                    registry=self.url,
+                )
 
     def read_latest(self, subject: str) -> Registered:
         """Return the latest version of a subject, as of now.
