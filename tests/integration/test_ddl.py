@@ -40,10 +40,11 @@ def spark_takes(text: str) -> bool:
 
 
 def is_refused(text: str) -> bool:
+    """Return whether a text is refused; not for a name that is there twice, of which Spark says so when it writes."""
     try:
         parse_ddl(text)
-    except NotDdl:
-        return True
+    except NotDdl as error:
+        return "is there twice" not in str(error)
     return False
 
 
@@ -63,7 +64,7 @@ def _change(dice: random.Random, text: str) -> str:
     return text[:at] + dice.choice(["", ",", "<", ">", " ", "x", text[:at]]) + text[at + dice.randrange(3) :]
 
 
-@pytest.mark.parametrize("text", ["", *each_of(REFUSED)])
+@pytest.mark.parametrize("text", each_of(REFUSED))
 def test_what_is_refused_spark_refuses_and_says_why(spark: SparkSession, text: str) -> None:
     assert is_refused(text)
     with pytest.raises(
