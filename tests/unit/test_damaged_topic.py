@@ -19,6 +19,7 @@ from pipeline_defs.cli import glance, show, terminal
 from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.map.draw import read_picture
 from pipeline_defs.metrics import read_metrics
@@ -76,6 +77,14 @@ def test_the_map_of_the_other_topic_is_drawn(edges: Edges, instance: dg.DagsterI
     assert len(picture.lengths) == 2 and "does not answer" in remark
     with pytest.raises(BrokenPlanLog):
         read_picture(DAMAGED, edges, instance)
+
+
+def test_sql_answers_for_the_other_topic(edges: Edges) -> None:
+    duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
+    assert duck.query("SELECT count(*) FROM ranges")[1] == [(2,)]
+    assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
+    with pytest.raises(BrokenPlanLog):
+        duck.query("SELECT count(*) FROM damaged")
 
 
 def test_status_shows_what_the_lake_says_and_each_error_once(
