@@ -33,7 +33,7 @@ GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
 
 
 def write_step(lake: Lake, topic: str) -> Path:
-    """Plans two ranges of a topic, and returns the file that says so."""
+    """Plan two ranges of a topic, and return the file that says so."""
     log = World()
     log.grow(0, 20)
     step = plan(Tail(), dataclasses.replace(log.observe(Tail()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
@@ -45,7 +45,7 @@ def write_step(lake: Lake, topic: str) -> Path:
 
 @pytest.fixture
 def edges(tmp_path: Path) -> Edges:
-    """Is a lake with a good topic and a damaged one, whose broker does not answer."""
+    """A lake with a good topic and a damaged one, whose broker does not answer."""
     environment = {"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
     edges = Edges(read_settings(environment), kafka_timeout_seconds=0.2)
     write_step(edges.lake, GOOD.name)
