@@ -25,7 +25,7 @@ from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
 from .edges.layout import published_path
 from .edges.parquet import PartFile
-from .reading import claim, split_readable
+from .reading import claim, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
     VERIFY_THREADS,
@@ -215,7 +215,7 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Sc
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
     yield from verdicts
     if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
-        yield from (failed(reading.offsets, str(error)) for reading in left)
+        yield from (failed(reading.offsets, why_unreadable(run, reading) or str(error)) for reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):

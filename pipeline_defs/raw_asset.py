@@ -180,8 +180,9 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
     }
     if file is not None:
         metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(Seals(edges.lake).standing_path(manifest)))
-        metadata["min_timestamp"] = dg.MetadataValue.timestamp((file.min_timestamp_ms or 0) / 1000)
-        metadata["max_timestamp"] = dg.MetadataValue.timestamp((file.max_timestamp_ms or 0) / 1000)
+        for name, moment_ms in (("min_timestamp", file.min_timestamp_ms), ("max_timestamp", file.max_timestamp_ms)):
+            if moment_ms is not None:
+                metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)
         if file.max_timestamp_ms is not None:  # how long the newest record of the range waited until it was landed
             metadata["lag_seconds"] = max(0.0, (provenance.landed_at_ms - file.max_timestamp_ms) / 1000)
     if verdict.violations:

@@ -84,7 +84,7 @@ def read_statuses(
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
     """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
     if isinstance(error, UnknownTopic):
-        return f"create the topic on the broker, or take assets/{topic.name}/defs.yaml away"
+        return f"create the topic {topic.name} on the broker, or delete the folder of its defs.yaml"
     if isinstance(error, BrokerUnavailable):
         return "only what the lake says is shown: the broker cannot be asked"
     return f"see the error ({error.kind})"

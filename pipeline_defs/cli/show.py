@@ -16,7 +16,7 @@ from rich.text import Text
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import Settings, find_project, read_settings
+from ..settings import Settings, check_home, defs_folder, find_project, read_settings
 from ..topics import Topic
 from .progress import progress
 from .terminal import OUT
@@ -36,6 +36,7 @@ on_change_option = click.option(
 
 def open_edges() -> Edges:
     """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
+    check_home(find_project())
     settings = read_settings()
     SPARK_LOGS.append(spark_log(settings))
     return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
@@ -52,7 +53,7 @@ def find_topic(name: str) -> Topic:
     if name not in topics:
         raise UnknownTopic(
             f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
-            f"was written; add a folder {name} with its defs.yaml beside the others"
+            f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
         )
     return topics[name]
 

@@ -45,10 +45,15 @@ class Side:
         needs_schema = self.format not in {Format.NONE, Format.STRING}
         if needs_schema and not (self.schema or self.registry):
             raise ValueError(
-                f"decode {self.format} has no schema, expected `schema`, `schema_file` or `registry` beside it"
+                f"decode {self.format} has no schema, expected `inline_schema`, `schema_file` or `registry` beside it"
             )
         if not needs_schema and (self.schema or self.registry):
             raise ValueError(f"decode {self.format} takes no schema, found one")
+        if "@" in (self.registry or ""):  # the URL is in errors, documents and the UI: it is not repeated here
+            raise ValueError(
+                "`registry` has a login in it, expected the address alone; write the login as "
+                "schema.registry.basic.auth.user.info into the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            )
 
 
 @dataclass(frozen=True, slots=True)

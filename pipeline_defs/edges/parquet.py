@@ -48,8 +48,8 @@ class PartFile:
     partitions: tuple[int, int]
     min_offset: int
     max_offset: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
     schema: dict[str, str]
 
 
@@ -74,17 +74,17 @@ def read_parts(folder: Path) -> Iterator[PartFile]:
         footer = pq.read_metadata(path)
         if not footer.num_rows:
             continue
-        partitions = _min_max(footer, "partition")
-        offsets = _min_max(footer, "offset")
-        timestamps = _min_max(footer, "timestamp")
+        partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
+        if partitions is None or offsets is None:
+            raise ValueError(f"{path} says nothing of its partitions and offsets")
         yield PartFile(
             path=path,
             rows=footer.num_rows,
             partitions=partitions,
             min_offset=offsets[0],
             max_offset=offsets[1],
-            min_timestamp_ms=timestamps[0] // 1000,
-            max_timestamp_ms=timestamps[1] // 1000,
+            min_timestamp_ms=timestamps[0] // 1000 if timestamps else None,
+            max_timestamp_ms=timestamps[1] // 1000 if timestamps else None,
             schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
         )
 
@@ -259,8 +259,11 @@ def _bits(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int]:
-    """Reads an integer column's minimum and maximum over all row groups from the footer; timestamps are micros."""
+def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
+    """Read an integer column's minimum and maximum over all row groups from the footer; none where it is null in all rows.
+
+    Timestamps are micros.
+    """
     index = footer.schema.to_arrow_schema().get_field_index(column)
     if index < 0:
         raise ValueError(f"no column {column}")
@@ -269,6 +272,8 @@ def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int]:
         row_group = footer.row_group(group)
         for number in range(row_group.num_columns):
             chunk = row_group.column(number)
-            if chunk.path_in_schema == column:
+            if chunk.path_in_schema == column and chunk.statistics is not None and chunk.statistics.has_min_max:
                 statistics.append(chunk.statistics)
+    if not statistics:
+        return None
     return min(s.min_raw for s in statistics), max(s.max_raw for s in statistics)

@@ -198,8 +198,10 @@ def test_rebuild_restores_a_lost_dagster_home(flights: Offsetlake, tmp_path: Pat
 
 def test_doctor_is_green_here(flights: Offsetlake) -> None:
     answers = {answer["what"]: answer for answer in document(flights("doctor", "--json"))}
-    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics"}
+    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics", "topic flights"}
     assert all(answer["ok"] for answer in answers.values())
+    (risk,) = answers["topic flights"]["found"]
+    assert risk == "replication.factor is 1: a broker's disk that fails takes acknowledged records with it"
 
 
 @pytest.fixture
@@ -370,7 +372,7 @@ def test_a_wrong_defs_yaml_is_refused_with_file_and_line(
     for name in ("pyproject.toml", "workspace.yaml", "dagster.yaml"):
         shutil.copy(PROJECT / name, tmp_path / name)
     defs = tmp_path / "assets" / "flights" / "defs.yaml"
-    defs.write_text(f"type: pipeline_defs.component.KafkaTopic\nattributes:\n  topic: flights\n  {line}\n")
+    defs.write_text(f"type: offsetlake.KafkaTopic\nattributes:\n  topic: flights\n  {line}\n")
     run = subprocess.run(
         [sys.executable, "-m", "pipeline_defs.cli", "status"],
         cwd=tmp_path,
