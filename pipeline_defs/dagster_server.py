@@ -33,7 +33,8 @@ LOG = "dagster.log"
 _STATE = "dagster.json"
 _POLL_SECONDS = 0.25
 _LOCATIONS = """
-{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError { message } } } } } }
+{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
+  { message causes { message } } } } } } }
 """
 
 
@@ -113,7 +114,8 @@ class DagsterServer:
         with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
             entries = json.load(answer)["data"]["workspaceOrError"]["locationEntries"]
         found = [entry["locationOrLoadError"] for entry in entries]
-        return next((each["message"].strip() for each in found if each and "message" in each), None)
+        errors = [[error, *error["causes"]] for error in found if error and "message" in error]
+        return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
 
     def run_job(self, job: str) -> tuple[str, bool]:
         """Runs a job and waits for its end; returns the run's id and whether it succeeded."""
