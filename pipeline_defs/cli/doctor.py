@@ -46,11 +46,16 @@ def doctor(as_json: bool) -> None:
             answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
         else:
             answers[name] = _ask(question)
-    durable = read_durabilities(edges) if answers["topics"][0] else {}
+    durable: dict[str, Durability] = {}
+    for topic in _configured() if answers["topics"][0] else ():
+        try:
+            durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
+        except OffsetlakeError as error:
+            answers[f"topic {topic.name}"] = False, str(error)
     if as_json:
-        found = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
+        rest = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
         risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
-        print_json([*found, *risks])
+        print_json([*rest, *risks])
     else:
         rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
         for name, each in durable.items():
@@ -102,11 +107,6 @@ def _ask_dagster(edges: Edges) -> str:
     if Path(elsewhere) != home:
         found += f"; a plain `dagster dev` in {project} takes {elsewhere} of its .env: use `offsetlake up`"
     return found
-
-
-def read_durabilities(edges: Edges) -> dict[str, Durability]:
-    """Read of each topic what the loss of a broker would take."""
-    return {name: edges.kafka(topic).read_durability(name) for name, topic in sorted(load_topics().items())}
 
 
 def _ask_topics(edges: Edges) -> str:
