@@ -219,7 +219,7 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def read_settings(environment: Mapping[str, str] | None = None, project: Path | None = None) -> Settings:
-    """Reads the environment; refuses variables as `check_names` does.
+    """Read the environment; refuse variables as `check_names` does.
 
     The project's `.env` counts where the environment says nothing. Relative paths are taken from the project's folder, so
     that every process means the same place.

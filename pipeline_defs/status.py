@@ -36,7 +36,7 @@ from .tries import read_tried
 
 
 def find_instance(home: Path) -> dg.DagsterInstance:
-    """Opens the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
+    """Open the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
     return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
 
 
@@ -52,7 +52,7 @@ _OF_BROKER = (
 
 
 def read_status(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Reads where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
+    """Read where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
     return describe(topic, read_situation(topic, edges.lake.coverage(topic.name), edges, instance), edges, instance)
 
 
@@ -91,7 +91,7 @@ def _mend(topic: Topic, error: OffsetlakeError) -> str:
 
 
 def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Is a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
+    """Return a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
     now_ms = edges.now_ms()
     rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
     pending = set(found.coverage.pending())
@@ -127,7 +127,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
 
 
 def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Says whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
+    """Return whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
     if is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
         return False
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)

@@ -96,7 +96,7 @@ for _commands in SECTIONS.values():
 
 
 def main() -> None:
-    """Runs the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
+    """Run the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
     began = time.time()
     try:
         load_env_file()

@@ -48,7 +48,7 @@ def spark_log(settings: Settings) -> Path:
 
 
 def find_topic(name: str) -> Topic:
-    """Finds a topic that a defs.yaml names; refuses others, naming those there are."""
+    """Find a topic that a defs.yaml names; refuse others, naming those there are."""
     topics = _read_topics()
     if name not in topics:
         raise UnknownTopic(
@@ -59,7 +59,7 @@ def find_topic(name: str) -> Topic:
 
 
 def find_topics(name: str | None) -> list[Topic]:
-    """Finds the topic named, or all that a defs.yaml names."""
+    """Find the topic named, or all that a defs.yaml names."""
     return [find_topic(name)] if name else list(_read_topics().values())
 
 
@@ -69,12 +69,12 @@ def _read_topics() -> dict[str, Topic]:
 
 
 def print_json(document: object) -> None:
-    """Prints a document as JSON; bytes as text where they are UTF-8, else in base64."""
+    """Print a document as JSON; bytes as text where they are UTF-8, else in base64."""
     click.echo(json.dumps(document, indent=1, default=_plain))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table; numbers stand to the right."""
+    """Print a table; numbers stand to the right."""
     table = Table(title=title, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
     for index, column in enumerate(columns):
@@ -86,7 +86,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def size_text(count: float | None) -> str:
-    """Is a number of bytes in words."""
+    """Return a number of bytes in words."""
     if count is None:
         return "?"
     for unit in ("B", "KiB", "MiB", "GiB"):
