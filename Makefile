@@ -9,6 +9,9 @@ OFFSETLAKE_HOME ?= .offsetlake
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 LOGS := $(OFFSETLAKE_HOME)/setup
+# how far pip is, while it is: its log's last line, in one line that fits
+TELL_SECONDS ?= 5
+SAY_PIP = tail -n 1 "$(LOGS)/pip.log" | awk '{print "setup: pip: " substr($$0, 1, 100)}' >&2
 # a stamp's name says what it was made from; the directory counts, for a moved .venv is broken
 DEPS_STAMP := .venv/.deps-$(shell { pwd; cat requirements.lock; } 2>/dev/null | cksum | tr -d ' ')
 PROJECT_STAMP := .venv/.project-$(shell { pwd; cat pyproject.toml; } 2>/dev/null | cksum | tr -d ' ')
@@ -36,7 +39,9 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  exit 1; }
 	@test -e $(DEPS_STAMP) || { \
 	  echo "setup: installing the packages of requirements.lock, once, about a minute (log: $(LOGS)/pip.log)" >&2; \
-	  .venv/bin/python -m pip install --disable-pip-version-check --no-input -r requirements.lock >"$(LOGS)/pip.log" 2>&1 && \
+	  { while sleep $(TELL_SECONDS) >/dev/null 2>&1; do $(SAY_PIP); done & } ; telling=$$!; \
+	  .venv/bin/python -m pip install --disable-pip-version-check --no-input -r requirements.lock >"$(LOGS)/pip.log" 2>&1; done=$$?; \
+	  kill $$telling; test $$done = 0 && \
 	  rm -f .venv/.deps-* && touch $(DEPS_STAMP); } || { \
 	  echo "setup: pip could not install requirements.lock: check the network and pip's settings (the first run needs the network), then run 'make setup' again (log: $(LOGS)/pip.log)" >&2; \
 	  exit 1; }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import dagster as dg
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr
 
 from .alerts import build_watch
 from .backfill_job import build_backfill
@@ -26,6 +26,7 @@ from .decode_config import DecodeConfig
 from .derived_defs import build_days, build_decoding, build_latest
 from .housekeeping import build_retirement
 from .latest_config import LatestConfig
+from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
 from .seal_job import build_sealing
 from .sensors import build_sensor
@@ -67,10 +68,17 @@ def _word(*words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _resolve_topic(context: dg.ResolutionContext, name: str) -> str:
+    """Return the name as it is written: Dagster makes the number 1000 of the text `1_000`, and of `null` nothing."""
+    return str(context.resolve_value(name)) if "{{" in name else name
+
+
 class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
-    topic: Annotated[str, AfterValidator(check_topic)] = Field(description="Kafka topic name")
+    topic: Annotated[
+        str, dg.Resolver(_resolve_topic, model_field_type=str, inject_before_resolve=False), AfterValidator(check_topic)
+    ] = Field(description="Kafka topic name; quoted, where YAML reads something else: '123'")
     bootstrap_servers: str | None = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
@@ -129,6 +137,20 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="how the latest decoded record of each key is kept; not at all by default"
     )
 
+    _file: Path | None = PrivateAttr(default=None)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> KafkaTopic:
+        """Load the component, which remembers its file: two of one topic are told by their files."""
+        component = super().load(attributes, context)
+        component._file = context.path  # noqa: SLF001 -- its own class
+        return component
+
+    @property
+    def place(self) -> str:
+        """The folder of the defs.yaml, in words."""
+        return "a folder" if self._file is None else str(self._file)
+
     def as_topic(self, project: Path | None = None) -> Topic:
         """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
         start: str | int = self.start
@@ -181,8 +203,8 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
         tags={TOPIC_TAG: topic.name},
     )
     own = dg.Definitions(
-        assets=[source_spec(topic), build_raw_asset(topic, lake), ledger_spec(topic)],
-        asset_checks=[*build_checks(topic), *build_standing_checks(topic)],
+        assets=[source_spec(topic), with_own_op_name(build_raw_asset(topic, lake)), ledger_spec(topic)],
+        asset_checks=[with_own_op_name(check) for check in (*build_checks(topic), *build_standing_checks(topic))],
         jobs=[
             dg.define_asset_job(
                 topic.land_job,

@@ -10,7 +10,7 @@ from .checks import as_result
 from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
 from .edges.decodings import dead_letters_path
-from .edges.duck import Duck
+from .edges.duck import Duck, file_pattern
 from .resources import Edges
 from .topics import Topic
 
@@ -93,7 +93,7 @@ def read_dead_letters(
     known = edges.decodings.read_ranges(topic.name).visible  # of what is decided only, files need not be there
     found = [each for offsets, each in sorted(known.items()) if each.dead and (wanted is None or offsets in wanted)]
     total = sum(each.dead for each in found)
-    paths = [edges.lake.store.url(dead_letters_path(topic.name, each.offsets)) for each in found]
+    paths = [file_pattern(edges.lake, dead_letters_path(topic.name, each.offsets)) for each in found]
     if not paths:
         return 0, [], []
     return total, *Duck(edges.lake, []).query(_FIRST_DEAD_LETTERS, [paths, limit])

@@ -242,5 +242,5 @@ def _next(work: Work, standing: Decoding, ours: Decoding) -> Decoding:
         # seen, or only named: who committed it may stand still, and would publish it if the name were free
         like = next((each for each in (path, before.path if before else path) if store.exists(each)), None)
         if files[name] is None and like is not None:
-            files[name] = stage_empty(like, f"{offsets.key}.{name}", offsets, work.attempt, work.tools.lake)
+            files[name] = stage_empty(f"{offsets.key}.{name}", offsets, work.attempt, work.tools.lake, like)
     return replace(ours, revision=standing.revision + 1, decoded=files["decoded"], dead_letters=files["dead_letters"])

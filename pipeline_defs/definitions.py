@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import dagster as dg
@@ -28,6 +29,8 @@ def build_defs(
     """Builds the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
     project = project or find_project()
     edges = edges or Edges(read_settings(project=project))
+    if topics is None:
+        read_components(project)
     return dg.Definitions.merge(
         topics or dg.load_from_defs_folder(path_within_project=_importable(project)),
         build_sweep(),
@@ -43,12 +46,27 @@ def load_topics(project: Path | None = None) -> dict[str, Topic]:
     """Reads the topics of a project by name, without starting or asking anything; raises `BadSetting`."""
     try:
         root = project or find_project()
-        tree = dg.ComponentTree.for_project(_importable(root))
-        topics = [component.as_topic(root) for component in tree.get_all_components(of_type=KafkaTopic)]
+        topics = [component.as_topic(root) for component in read_components(root)]
     except (ComponentTreeException, ValidationError) as error:
         cause = error.__cause__ or error
         raise BadSetting(f"a defs.yaml is wrong: {cause}; nothing was started; correct that line") from error
     return {topic.name: topic for topic in topics}
+
+
+def read_components(project: Path) -> list[KafkaTopic]:
+    """Read what the project's defs.yaml say, one per topic; raises `BadSetting` where two are of one topic."""
+    components = dg.ComponentTree.for_project(_importable(project)).get_all_components(of_type=KafkaTopic)
+    files: dict[str, list[str]] = defaultdict(list)
+    for component in components:
+        files[component.topic].append(component.place)
+    twice = [
+        f"topic {topic} in {' and '.join(sorted(found))}" for topic, found in sorted(files.items()) if len(found) > 1
+    ]
+    if twice:
+        raise BadSetting(
+            f"a topic has one defs.yaml, found more: {'; '.join(twice)}; nothing was started; take all but one of each away"
+        )
+    return components
 
 
 def _importable(project: Path) -> Path:

@@ -18,6 +18,7 @@ from .deriving import build_derive_sensor
 from .latest_asset import build_latest_asset
 from .latest_check import build_latest_check
 from .latest_due import build_latest_sensor
+from .op_names import with_own_op_name
 from .topics import Duty, Topic
 
 
@@ -70,4 +71,9 @@ def _define(
     """Is an asset with its checks, its sensor, and the job by which its duty is done."""
     selection = dg.AssetSelection.assets(duty.asset_key)
     job = dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
-    return dg.Definitions(assets=[asset], asset_checks=checks, jobs=[job], sensors=[sensor])
+    return dg.Definitions(
+        assets=[with_own_op_name(asset)],
+        asset_checks=[with_own_op_name(check) for check in checks],
+        jobs=[job],
+        sensors=[sensor],
+    )

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import BadKey, BrokerUnavailable, EmptySelection, OffsetlakeError, ScanFailed
+from .core.errors import BadKey, BrokerUnavailable, EmptySelection, LakeUnavailable, OffsetlakeError, ScanFailed
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
 from .core.scans import READS_AT_ONCE, Scan, group_scans
+from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
+from .edges.layout import published_path
 from .edges.parquet import PartFile
-from .edges.seals import Seals
-from .reading import claim, split_readable
-from .redo import compare, roll_forward
+from .reading import claim, split_readable, why_unreadable
+from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
     VERIFY_THREADS,
     Staged,
@@ -68,7 +69,10 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
             shutil.rmtree(folder, ignore_errors=True)
 
     now = tools.lake.coverage(topic)
-    sweep_own_staging(ranges, now, attempt, tools.lake)
+    try:
+        sweep_own_staging(ranges, now, attempt, tools.lake)
+    except LakeUnavailable as error:  # what is landed is landed
+        tools.on_step("sweep_failed", topic=topic, reason=str(error))
     _move_group(topic, now, tools)
     tools.on_step("report", topic=topic)
 
@@ -101,18 +105,23 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
     if not keys:
         raise EmptySelection(
             f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "
-            "in the plan log, first one first (`offsetlake plan TOPIC` prints them)"
+            f"in the plan log, first one first (`offsetlake backfill {topic} --all` lists them)"
         )
     ranges = [parse_key(key) for key in keys]
     unknown = [offsets for offsets in ranges if offsets not in coverage.log.ranges]
     if unknown:
         raise BadKey(
             f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
-            f"{', '.join(offsets.key for offsets in unknown[:5])}; nothing was read or written; boundaries are planned "
-            "before they are read: `offsetlake plan TOPIC --commit`",
+            f"{', '.join(_with_nearest(offsets, coverage) for offsets in unknown[:5])}; nothing was read or written; "
+            f"`offsetlake backfill {topic} --all` lists those there are, `offsetlake plan {topic} --commit` plans more",
             keys=[offsets.key for offsets in unknown],
         )
     return sorted(set(ranges))
+
+
+def _with_nearest(offsets: OffsetRange, coverage: Coverage) -> str:
+    near = nearest_range(coverage.log.ranges, offsets)
+    return f"{offsets.key} (the nearest there is: {near.key})" if near else offsets.key
 
 
 def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
@@ -136,14 +145,20 @@ def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict
 
 
 def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
-    """Publishes what an attempt before has committed; none where its staged file is gone, and the range is read again."""
+    """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
+    lake, offsets = run.tools.lake, manifest.offsets
     try:
-        if not roll_forward(manifest, run.tools.lake):
-            return None
+        if roll_forward(manifest, lake):
+            run.tools.on_step("rolled_forward", key=offsets.key)
+            return Verdict(offsets, Outcome.ROLLED_FORWARD, lake.newest(manifest))
+        again = reinstate(manifest, lake)
+        if again is not None and lake.commit_manifest(again) == again:
+            run.tools.on_step("reinstated", key=offsets.key, revision=again.revision)
+            note = f"revision {manifest.revision} was never published and its staged file is gone: what stood before stands on"
+            return Verdict(offsets, Outcome.ALREADY_LANDED, again, (note,))
     except OffsetlakeError as error:
-        return failed(manifest.offsets, str(error))
-    run.tools.on_step("rolled_forward", key=manifest.offsets.key)
-    return Verdict(manifest.offsets, Outcome.ROLLED_FORWARD, manifest)
+        return failed(offsets, str(error))
+    return None
 
 
 # ---- scan, stage
@@ -200,7 +215,7 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Sc
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
     yield from verdicts
     if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
-        yield from (failed(reading.offsets, str(error)) for reading in left)
+        yield from (failed(reading.offsets, why_unreadable(run, reading) or str(error)) for reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):
@@ -212,13 +227,24 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Sc
 
 def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     try:
-        return _commit_and_publish(run, reading, staged)
+        verdict = _commit_and_publish(run, reading, staged)
+        if run.attempt.on_change == "replace" and verdict.manifest is not None:
+            _delete_doubles(run, verdict.manifest)
     except OffsetlakeError as error:
         return failed(reading.offsets, str(error))
+    return verdict
+
+
+def _delete_doubles(run: Run, manifest: Manifest) -> None:
+    """Delete the files that show rows of a landed range a second time; a replace says which rows there are."""
+    for path, offsets in run.coverage.doubles.items():
+        if offsets == manifest.offsets and path != published_path(manifest):
+            run.tools.lake.store.delete_folder(path)
+            run.tools.on_step("double_deleted", key=offsets.key, path=path)
 
 
 def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
-    """Verifies one staged range, commits its manifest and publishes its file, or says why not."""
+    """Verify one staged range, commit its manifest and publish its file, or say why not."""
     offsets, coverage, tools, lake = reading.offsets, run.coverage, run.tools, run.tools.lake
     part = staged.part_of(reading)
     ours, violations = verify_range(run.topic, reading, staged, coverage.log.ranges[offsets], run.attempt, tools)
@@ -227,41 +253,69 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     tools.on_step("verify", key=offsets.key, rows=ours.rows)
 
     known = coverage.manifests.get(offsets)
-    if known is None:
-        bring(part, ours.file, lake)
-        if tools.delivery is Delivery.AT_LEAST_ONCE:
-            lake.publish(ours)  # no fence: visible under the attempt's own name, whoever commits
-            tools.on_step("publish", key=offsets.key)
-    standing = known or lake.commit_manifest(ours)
-    if standing.provenance.attempt == run.attempt.id:
-        return _publish(ours, Outcome.LANDED, tools)
-    if known is not None and not coverage.is_landed(offsets):
-        bring(part, ours.file, lake)
-    verdict = compare(standing, ours, part, lake, is_redo=known is not None)
-    if verdict.outcome in {Outcome.CHANGED, Outcome.FAILED} and run.attempt.on_change == "replace":
-        return _replace(run, ours, part, standing)
-    return verdict
+    if known is not None:
+        return _hold(run, ours, part, known, is_redo=True)
+    found = None
+    if offsets in coverage.published:  # and no manifest: somebody deleted it
+        ours = replace(ours, named_after="")
+        found = differs_from_found(ours, part, lake)
+        if found and run.attempt.on_change != "replace":
+            return failed(offsets, without_manifest(ours, found, lake))
+        if found and ours.file is None:
+            ours = replace(ours, file=stage_empty(offsets.key, offsets, run.attempt, lake))
+    bring(part, ours.file, lake)
+    if ours.named_after:
+        lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name, whoever commits
+        tools.on_step("publish", key=offsets.key)
+    standing = lake.commit_manifest(ours)
+    if standing == ours:
+        tools.on_step("commit", key=offsets.key, digest=ours.digest)
+        return _publish(run, ours, Verdict(offsets, Outcome.LANDED, ours), mend=found is not None)
+    return _hold(run, ours, part, standing, is_redo=False)
 
 
-def _publish(ours: Manifest, outcome: Outcome, tools: Tools) -> Verdict:
-    offsets = ours.offsets
-    tools.on_step("commit", key=offsets.key, digest=ours.digest)
-    standing = tools.lake.publish(ours)
-    if standing is None:
-        return failed(offsets, f"staged file {ours.file.path if ours.file else ''} is gone before it was published")
-    tools.on_step("publish", key=offsets.key)
-    return Verdict(offsets, outcome if standing == ours else Outcome.SUPERSEDED, standing)
-
-
-def _replace(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Verdict:
-    """Commits what was read now as the next revision, and exchanges the file; one attempt wins, as ever."""
+def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *, is_redo: bool) -> Verdict:
+    """Hold what was read now against the newest manifest and do what follows, until nobody decides otherwise meanwhile."""
     lake = run.tools.lake
-    file, published = ours.file, Seals(lake).standing_path(standing)
-    if file is None and lake.store.exists(published):
-        file = stage_empty(published, ours.offsets.key, ours.offsets, run.attempt, lake)
-    newer = replace(ours, file=file, revision=standing.revision + 1)
-    bring(part, newer.file, lake)
-    winner = lake.commit_manifest(newer)
-    if winner.provenance.attempt != run.attempt.id:
-        return compare(winner, ours, part, lake, is_redo=True)
-    return _publish(newer, Outcome.REPLACED, run.tools)
+    while True:
+        standing = lake.newest(standing)
+        found = compare(standing, ours, part, run.attempt, lake, is_redo=is_redo)
+        if found.act is Act.MEND and ours.file is not None:
+            bring(part, ours.file, lake)
+            return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)
+        if found.act is Act.NEXT:
+            newer = _next_revision(run, ours, part, standing)
+            standing = lake.commit_manifest(newer)
+            if standing == newer:
+                run.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)
+                return _publish(run, newer, replace(found.verdict, manifest=newer))
+        elif not lake.is_replaced(standing):
+            return found.verdict
+
+
+def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:
+    """Stage what was read now as the next revision; one attempt wins, as ever."""
+    file = ours.file
+    if file is None and standing.file is not None:
+        file = stage_empty(ours.offsets.key, ours.offsets, run.attempt, run.tools.lake)
+    bring(part, file, run.tools.lake)
+    return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after)
+
+
+def _publish(
+    run: Run, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False
+) -> Verdict:
+    """Publish what a manifest has decided; the verdict is of what stands then, which may be a later revision."""
+    lake, offsets = run.tools.lake, manifest.offsets
+    standing = lake.publish(manifest, staged, mend=mend)
+    if standing is None:
+        newest = lake.newest(manifest)
+        if newest == manifest or not roll_forward(newest, lake):
+            return failed(
+                offsets,
+                f"range {offsets.text(manifest.topic)}: revision {newest.revision} of attempt {newest.provenance.attempt} is "
+                "committed, and its staged file is gone, so it was not published; the next run reads the range again",
+            )
+        standing = lake.newest(newest)
+    run.tools.on_step("publish", key=offsets.key)
+    return verdict if standing == manifest else Verdict(offsets, Outcome.SUPERSEDED, standing)

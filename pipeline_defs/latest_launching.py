@@ -8,6 +8,7 @@ import dagster as dg
 
 from .definitions import build_defs
 from .launching import execute, reason_of
+from .op_names import op_name
 from .projection import fail_dead_runs
 from .resources import Edges
 from .topics import Topic
@@ -31,6 +32,6 @@ def update_latest_through_dagster(
     """
     fail_dead_runs(instance, topic.upserting)
     job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
-    config = {"ops": {topic.latest_key.to_python_identifier(): {"config": {"full": full}}}}
+    config = {"ops": {op_name(topic.latest_key): {"config": {"full": full}}}}
     result = execute(job, instance, topic.upserting.tags, run_config=config)
     return LaunchedUpdate(result.run_id, result.success, reason_of(result))

@@ -1,7 +1,8 @@
 """Where topics stand, as metrics: under the names that Kafka's exporters use, and `offsetlake_*` for what is ours.
 
 Of the open generation where it is about offsets, of all where it counts what was landed or lost. Invariant: a broker
-that does not answer takes away what only it knows, and says so in `offsetlake_up`; what the lake knows is told even so.
+that does not answer takes away what only it knows, a damaged topic what is its own; both say so in `offsetlake_up` and
+`offsetlake_topic_error`, and everything else is told even so.
 """
 
 from __future__ import annotations
@@ -14,14 +15,12 @@ from typing import Any
 import dagster as dg
 
 from .core.coverage import Coverage, State
-from .core.errors import OffsetlakeError
 from .core.losses import find_losses
 from .edges.prometheus import Family
 from .landing import group_of
-from .progress import read_situation
 from .resources import Edges
 from .settings import code_version
-from .status import describe
+from .status import read_statuses
 from .topics import Topic
 
 PARTITION = ("topic", "partition")
@@ -37,6 +36,7 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "kafka_consumergroup_lag": (GROUP, "offsets that are not landed"),
     "kafka_consumergroup_lag_sum": (GROUP[:2], "offsets of the topic that are not landed"),
     "offsetlake_up": (("topic",), "1 where lake and broker could be read, 0 where not"),
+    "offsetlake_topic_error": (("topic", "kind"), "1 where the topic cannot be read whole: the kind of the error"),
     "offsetlake_build_info": (("version",), "always 1; the version that answers"),
     "offsetlake_generation": (("topic",), "the open generation: how often the topic was recreated or truncated"),
     "offsetlake_planned_offset": (PARTITION, "the offset up to which ranges are planned"),
@@ -76,16 +76,13 @@ def read_metrics(topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInst
     """Reads the metrics of some topics; every family is there, with as many samples as could be had."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
-    for topic in topics:
-        coverage = edges.lake.coverage(topic.name)
-        _count_lake(topic, coverage, found)
-        try:
-            situation = read_situation(topic, coverage, edges, instance)
-            document = describe(topic, situation, edges, instance)
-        except OffsetlakeError:
-            found["offsetlake_up"][topic.name,] = 0
-        else:
-            found["offsetlake_up"][topic.name,] = 1
+    listed = list(topics)
+    for topic, (document, coverage) in zip(listed, read_statuses(listed, edges, instance), strict=True):
+        found["offsetlake_up"][topic.name,] = float("error" not in document)
+        if "error" in document:
+            found["offsetlake_topic_error"][topic.name, document["kind"]] = 1
+        if coverage is not None:
+            _count_lake(topic, coverage, found)
             _count_status(topic, document, found)
     return [
         Family(name, text, labels, found[name], "counter" if name.endswith("_total") else "gauge")
@@ -118,16 +115,21 @@ def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:
 
 
 def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> None:
+    """Count what a status says; what it does not know, as nobody does while the broker is away, has no sample."""
     name, group, rows = topic.name, group_of(topic.name), document["partitions"]
-    found["kafka_topic_partitions"][name,] = len(rows)
-    found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
     found["offsetlake_not_accepted_offsets"][name,] = document["not_accepted_offsets"]
     for row in rows:
         place = (name, str(row["partition"]))
         for metric, column in _OF_ROW.items():
-            if row[column] is not None:  # nothing is planned yet
+            if row[column] is not None:
                 found[metric][place] = row[column]
         found["kafka_consumergroup_current_offset"][group, *place] = row["landed_offset"]
+    if document["lag"] is None:
+        return
+    found["kafka_topic_partitions"][name,] = len(rows)
+    found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
+    for row in rows:
+        place = (name, str(row["partition"]))
         found["kafka_consumergroup_lag"][group, *place] = row["lag"]
         found["offsetlake_lag_seconds"][place] = row["lag_seconds"] or 0.0
         left = row["seconds_to_loss"]

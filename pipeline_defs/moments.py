@@ -10,10 +10,13 @@ TELL_MS = 3_000  # how often a run says how far it is
 
 
 def time_text(moment_ms: int | None) -> str:
-    """Is a moment (ms since 1970) as ISO 8601 in UTC, or a dash."""
+    """Return a moment (ms since 1970) as ISO 8601 in UTC, or a dash; a producer may write years that no calendar here has."""
     if moment_ms is None:
         return "-"
-    return datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{moment_ms} ms since 1970"
 
 
 def parse_time(text: str, zone: str | None, *, zone_name: str) -> int:

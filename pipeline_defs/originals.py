@@ -17,8 +17,8 @@ from .core.originals import Move, MoveVerdict, SealedOriginals, plan_restoring, 
 from .core.seal import Seal
 from .core.sealing import choose_seals
 from .edges import parquet
-from .edges.lake import Lake, published_path
-from .edges.layout import manifest_path, retired_path
+from .edges.lake import Lake
+from .edges.layout import manifest_path, published_path, retired_path
 from .edges.seals import Seals
 from .steps import StepWatcher, no_step
 

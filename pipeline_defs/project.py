@@ -11,8 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from .core.errors import Refused
 from .settings import COMPONENTS, PACKAGE
+from .topics import slug_of
 
 DAGSTER_YAML = "dagster.yaml"
 
@@ -53,14 +56,6 @@ def defs() -> dg.Definitions:
     """Is the code location."""
     return build_defs(project=Path(__file__).parent.parent)
 '''
-_DEFS = """\
-type: {components}.KafkaTopic
-attributes:
-  topic: {topic}
-"""
-_BOOTSTRAP = """\
-  bootstrap_servers: {servers}
-"""
 
 
 def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | None) -> Mapping[Path, str]:
@@ -74,7 +69,6 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
         )
     package = package_name(folder.absolute().name)
     code = folder / package
-    servers = _BOOTSTRAP.format(servers=bootstrap_servers) if bootstrap_servers else ""
     return {
         folder / "pyproject.toml": _PYPROJECT.format(
             name=package.replace("_", "-"), package=package, components=COMPONENTS
@@ -84,10 +78,7 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
         folder / ".gitignore": ".offsetlake/\n__pycache__/\n",
         code / "__init__.py": "",
         code / "definitions.py": _DEFINITIONS,
-        **{
-            code / "defs" / topic / "defs.yaml": _DEFS.format(components=COMPONENTS, topic=topic) + servers
-            for topic in topics
-        },
+        **{code / "defs" / folder_name(topic) / "defs.yaml": defs_yaml(topic, bootstrap_servers) for topic in topics},
     }
 
 
@@ -102,6 +93,19 @@ def read_dagster_yaml(project: Path) -> str:
     """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
     path = project / DAGSTER_YAML
     return (path if path.is_file() else PACKAGE / DAGSTER_YAML).read_text()
+
+
+def defs_yaml(topic: str, bootstrap_servers: str | None) -> str:
+    """Return the text of a topic's defs.yaml; a name such as 123 or null stays a text, which YAML would read otherwise."""
+    attributes = {"topic": topic, **({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})}
+    document = {"type": f"{COMPONENTS}.KafkaTopic", "attributes": attributes}
+    text: str = yaml.safe_dump(document, sort_keys=False, width=10_000)
+    return text
+
+
+def folder_name(topic: str) -> str:
+    """Return the folder of a topic's defs.yaml; Dagster passes by those that begin with a dot."""
+    return slug_of(topic) if topic.startswith((".", "_")) else topic
 
 
 def package_name(folder: str) -> str:

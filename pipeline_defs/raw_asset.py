@@ -22,6 +22,7 @@ from .edges.openlineage import Landed
 from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
+from .op_names import op_name
 from .projection import as_evaluation, worker_tag
 from .resources import Edges
 from .runs import new_attempt, selected_keys, step_logger
@@ -46,7 +47,7 @@ class LandConfig(dg.Config):
 
 def land_config(topic: Topic, on_change: str) -> dict[str, Any]:
     """Is the run config of the topic's raw asset, as `LandConfig` validates it."""
-    return {"ops": {topic.asset_key.to_python_identifier(): {"config": {"on_change": on_change}}}}
+    return {"ops": {op_name(topic.asset_key): {"config": {"on_change": on_change}}}}
 
 
 def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinition:
@@ -179,8 +180,9 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
     }
     if file is not None:
         metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(Seals(edges.lake).standing_path(manifest)))
-        metadata["min_timestamp"] = dg.MetadataValue.timestamp((file.min_timestamp_ms or 0) / 1000)
-        metadata["max_timestamp"] = dg.MetadataValue.timestamp((file.max_timestamp_ms or 0) / 1000)
+        for name, moment_ms in (("min_timestamp", file.min_timestamp_ms), ("max_timestamp", file.max_timestamp_ms)):
+            if moment_ms is not None:
+                metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)
         if file.max_timestamp_ms is not None:  # how long the newest record of the range waited until it was landed
             metadata["lag_seconds"] = max(0.0, (provenance.landed_at_ms - file.max_timestamp_ms) / 1000)
     if verdict.violations:

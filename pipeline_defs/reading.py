@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from .attempt import Run
 from .core.delivery import Claim
+from .core.errors import Unavailable
 from .core.losses import Reading, read_from
 from .core.offsets import OffsetRange
 from .core.planlog import Watermarks
@@ -61,13 +62,33 @@ def _read_or_reason(
     return reading, ""
 
 
+def why_unreadable(run: Run, reading: Reading) -> str | None:
+    """Look for what no reader gets past in a range that Spark could not read; none where the broker shows no such record."""
+    offsets, rest, tools = reading.offsets, reading.rest, run.tools
+    if rest is None:
+        return None
+    try:
+        found = tools.kafka.find_untellable(run.topic, rest.partition, rest.start, rest.end, tools.isolation_level)
+    except Unavailable:
+        return None
+    if found is None:
+        return None
+    offset, timestamp_ms = found
+    return (
+        f"range {offsets.text(run.topic)} has a record at offset {offset} with timestamp {timestamp_ms} ms since 1970, which a "
+        "column of microseconds cannot hold and Spark cannot read; nothing of the range became visible, others land; have it "
+        f"sent again with its right time and delete what the log has up to it (kafka-delete-records), then `offsetlake "
+        f"accept-loss {run.topic} {offsets.key}`; a topic's `message.timestamp.after.max.ms` refuses such records"
+    )
+
+
 def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
-    """Claims what is not landed before it is read; what another attempt has claimed is never read again."""
+    """Claim what is not committed before it is read; what another attempt has claimed is never read again."""
     taken, ours = [], []
     for reading in readings:
         offsets, attempt = reading.offsets, run.attempt
         mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
-        first = mine if run.coverage.is_landed(offsets) else run.tools.lake.commit_claim(mine)
+        first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
         if first == mine:
             ours.append(reading)
             continue

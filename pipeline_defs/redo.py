@@ -1,56 +1,105 @@
-"""Redo: what a range reads as now, held against what stands landed. The landed file always stays.
+"""What a range reads as now, held against what stands landed, and what follows from it.
 
-Invariant: nothing here commits; it publishes only what a manifest has already decided.
+Invariant: nothing here commits, and nothing becomes visible but what a manifest has decided already.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from .core.errors import SealedFileGone
+from .attempt import Attempt
+from .core.errors import DamagedFile, OffsetlakeError, StagedFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
 from .edges import parquet
 from .edges.lake import Lake
-from .standing import Digests, landed_files
+from .edges.layout import published_path
+from .standing import TRIES, Digests, landed_files
 
 
-def compare(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake, *, is_redo: bool) -> Verdict:
-    """Holds what was read now against the manifest that stands; the landed file always stays.
+class Act(StrEnum):
+    """What follows from a comparison."""
 
-    | read now | file published | outcome |
+    KEEP = "keep"  # what stands
+    MEND = "mend"  # what was read has the digest that the manifest names: publish it under the manifest
+    NEXT = "next"  # commit what was read as the next revision
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is to be done about a range that was read, and the verdict once it is done."""
+
+    act: Act
+    verdict: Verdict
+
+
+def compare(
+    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, attempt: Attempt, lake: Lake, *, is_redo: bool
+) -> Comparison:
+    """Hold what was read now against the manifest that stands, and the file that stands for it.
+
+    | under the final name | read now | what follows |
     |---|---|---|
-    | same digest | either | unchanged, or superseded; published if it was not |
-    | equal rows, other bytes | yes | the same: another Spark or Parquet version wrote it |
-    | other rows | yes | changed, naming the difference |
-    | other bytes | no, and the file the manifest names is gone | failed: nobody can finish what was decided |
+    | the manifest's file | same digest, or equal rows in other bytes | it stays: unchanged, or superseded |
+    | the manifest's file | other rows | it stays: changed; `replace`: the next revision |
+    | nothing, and nothing staged | same digest | it is published: rolled forward |
+    | nothing, and nothing staged | other bytes | the next revision: what was committed is nowhere |
+    | a file of another size or digest | same digest | mended; in a redo only by `replace` |
+    | a file of another size or digest | other bytes | failed; `replace`: the next revision |
     """
-    offsets = ours.offsets
-    same = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
-    is_published = lake.is_published(standing) or roll_forward(standing, lake)
-    if standing.digest == ours.digest:
-        if not is_published and ours.file is not None:
-            lake.publish(replace(standing, file=ours.file))
-            same = Outcome.ROLLED_FORWARD
-        return Verdict(offsets, same, standing)
-    if not is_published:
-        return failed(
-            offsets,
-            f"range {offsets.text(ours.topic)} was committed with digest {standing.digest}, its staged file is gone, and "
-            f"reading it again gives {ours.digest}; nothing was published",
-        )
-    difference = _difference(standing, ours, part, lake)
-    if difference is None:
-        return Verdict(offsets, same, standing, ("equal rows, other bytes: another writer wrote them",))
-    return Verdict(offsets, Outcome.CHANGED, standing, (f"range {offsets.text(ours.topic)}: {difference}",))
+    offsets, is_same = ours.offsets, standing.digest == ours.digest
+    may_replace = attempt.on_change == "replace"
+    damage = _damage(standing, lake, is_redo=is_redo)
+    if damage is None:
+        difference = None if is_same else _difference(standing, ours, part, lake)
+        if difference is None:
+            outcome = Outcome.UNCHANGED if is_redo else Outcome.SUPERSEDED
+            notes = () if is_same else ("equal rows, other bytes: another writer wrote them",)
+            return Comparison(Act.KEEP, Verdict(offsets, outcome, standing, notes))
+        if may_replace:
+            return Comparison(Act.NEXT, Verdict(offsets, Outcome.REPLACED, standing))
+        text = f"range {offsets.text(ours.topic)}: {difference}"
+        return Comparison(Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,)))
+    is_gone = lake.store.size(published_path(standing)) is None
+    if is_same and (is_gone or may_replace or not attempt.redo):
+        outcome = Outcome.REPLACED if may_replace and not is_gone else Outcome.ROLLED_FORWARD
+        return Comparison(Act.MEND, Verdict(offsets, outcome, standing, (damage,)))
+    if is_gone or may_replace:
+        outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
+        return Comparison(Act.NEXT, Verdict(offsets, outcome, standing, (damage,)))
+    advice = (
+        "nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
+        f"`offsetlake land {ours.topic} --partition {offsets.key} --on-change replace`"
+    )
+    return Comparison(Act.KEEP, failed(offsets, f"{damage}; {advice}"))
+
+
+def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
+    """Return what is wrong with the file of a manifest; none where the right one stands. A redo reads it."""
+    where = f"range {standing.offsets.text(standing.topic)}"
+    if not (lake.is_published(standing) or roll_forward(standing, lake)):
+        found = lake.store.size(published_path(standing))
+        if found is None:
+            return f"{where} was committed with digest {standing.digest}, and its file is neither published nor staged"
+        expected = standing.file.bytes if standing.file else 0
+        return f"{where}: the published file, of {found} bytes, is not the one of {expected} bytes that was committed"
+    if is_redo and standing.file is not None:
+        digest = Digests(lake).of(standing)
+        if digest != standing.digest:
+            return (
+                f"{where}: the published file has sha256 {digest}, expected {standing.digest} as its manifest says: it was "
+                "changed after it was landed"
+            )
+    return None
 
 
 def roll_forward(manifest: Manifest, lake: Lake) -> bool:
-    """Publishes the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
+    """Publish the staged file that a manifest names, for an attempt that did not; false where it is gone or torn."""
     if manifest.file is not None:
         try:
-            with lake.local_copy(manifest.file.path) as staged:
+            with lake.store.explained("read", manifest.file.path), lake.local_copy(manifest.file.path) as staged:
                 if parquet.digest(staged) != manifest.digest:
                     return False
         except FileNotFoundError:
@@ -58,21 +107,74 @@ def roll_forward(manifest: Manifest, lake: Lake) -> bool:
     return lake.publish(manifest) is not None
 
 
+def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
+    """Return what says again what an earlier revision said, whose very file still stands; none where there is none.
+
+    The manifest was never published, then, and its staged file is gone: nobody has seen it, and nobody can finish it.
+    """
+    path = published_path(manifest)
+    for before in lake.earlier(manifest):
+        if before.file is not None and lake.store.size(path) == before.file.bytes:
+            with lake.local_copy(path) as standing:
+                if parquet.digest(standing) == before.digest:
+                    return replace(before, revision=manifest.revision + 1)
+    return None
+
+
+def differs_from_found(ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
+    """Return what a file under the range's own name, which no manifest names, has instead of ours; empty for equal rows.
+
+    None where it is not there, or the very bytes that were read now.
+    """
+    path = published_path(ours)
+    try:
+        with lake.local_copy(path) as found, parquet.told_if_damaged(f"published file {lake.store.url(path)}"):
+            if parquet.digest(found) == ours.digest:
+                return None
+            return parquet.differing_rows(found, part.path) or "" if part else "the broker has no row of it now"
+    except FileNotFoundError:
+        return None
+    except DamagedFile as error:
+        return str(error)
+
+
+def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
+    """Return why a range is not landed onto a file of other rows that no manifest names."""
+    return (
+        f"range {ours.offsets.text(ours.topic)}: its manifest is gone, and the published file "
+        f"{lake.store.url(published_path(ours))} is not what Kafka has now: {difference}; nothing was written; restore the "
+        "manifest from a backup of the lake, or put what Kafka has now in the file's place: "
+        f"`offsetlake land {ours.topic} --partition {ours.offsets.key} --on-change replace`"
+    )
+
+
 def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | None, lake: Lake) -> str | None:
     if standing.rows == ours.rows == 0:
         return None
     if part is None or standing.file is None:
         return f"{standing.rows} rows are landed, the broker has {ours.rows} now"
-    with landed_files([standing], lake) as files:
-        return parquet.differing_rows(files[standing.offsets].path, part.path)
+    for _ in range(TRIES):
+        try:
+            with landed_files([standing], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
+                return parquet.differing_rows(files[standing.offsets].path, part.path)
+        except FileNotFoundError:  # retired, restored or swept since it was found
+            continue
+    raise StagedFileGone(
+        f"range {ours.offsets.text(ours.topic)}: its landed file, or {part.path} that was read now, went away while they were "
+        "compared; nothing was written; the next run compares them again"
+    )
 
 
 def verify_expired(offsets: OffsetRange, manifest: Manifest, reason: str, lake: Lake) -> Verdict:
-    """Checks the landed file against its digest, since Kafka cannot be asked again."""
-    try:
-        found = Digests(lake).of(manifest)
-    except SealedFileGone as error:
-        return failed(offsets, reason, str(error))
-    if found != manifest.digest:
-        return failed(offsets, reason, "the published file does not match the digest in its manifest")
-    return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))
+    """Check the landed file against its digest, since Kafka cannot be asked again."""
+    while True:
+        manifest = lake.newest(manifest)
+        try:
+            found = Digests(lake).of(manifest)
+        except OffsetlakeError as error:
+            return failed(offsets, reason, str(error))
+        if lake.is_replaced(manifest):
+            continue
+        if found != manifest.digest:
+            return failed(offsets, reason, "the published file does not match the digest in its manifest")
+        return Verdict(offsets, Outcome.EXPIRED, manifest, (reason,))

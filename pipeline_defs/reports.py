@@ -9,7 +9,7 @@ from .core.coverage import State
 from .core.errors import Refused, UnknownTopic
 from .core.manifest import Manifest
 from .core.sealing import choose_seals
-from .edges.duck import Duck
+from .edges.duck import Duck, file_pattern
 from .edges.seals import Seals, sealed_path
 from .resources import Edges
 from .topics import Topic
@@ -59,7 +59,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
 
 
 def _read_row(manifest: Manifest, offset: int, edges: Edges) -> dict[str, Any] | None:
-    path = edges.lake.store.url(Seals(edges.lake).standing_path(manifest))
+    path = file_pattern(edges.lake, Seals(edges.lake).standing_path(manifest))
     duck = Duck(edges.lake, [])
     names, rows = duck.query('SELECT * FROM read_parquet($1) WHERE "offset" = $2', [path, offset])
     return dict(zip(names, rows[0], strict=True)) if rows else None

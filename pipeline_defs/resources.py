@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .attempt import Tools
@@ -28,7 +29,7 @@ from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
-from .edges.spark import Spark, spark_config
+from .edges.spark import Spark, spark_config, start_jvm
 from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
 from .edges.spark_files import SparkFiles
@@ -53,6 +54,7 @@ class Edges:
     watch_step: StepWatcher = no_step
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     kafka_timeout_seconds: float = 20.0
+    spark_log: Path | None = None  # what a command's JVM prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
     _latest_files: LatestFiles | None = field(default=None, init=False)
@@ -77,6 +79,14 @@ class Edges:
         broker = read_broker(self.settings.broker)
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
 
+    def _named_by(self, topic: Topic | None) -> str:
+        """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
+        if topic is not None and topic.bootstrap_servers:
+            return f"bootstrap_servers in the defs.yaml of topic {topic.name}"
+        if self.settings.bootstrap_servers:
+            return "OFFSETLAKE_BOOTSTRAP_SERVERS"
+        return "OFFSETLAKE_BOOTSTRAP_SERVERS, or `offsetlake broker start` for the embedded broker"
+
     def access(self, topic: Topic | None = None) -> Access:
         """Is how the topic's cluster is entered: as the properties file says; the embedded broker is open to this machine."""
         path = self.settings.kafka_properties
@@ -94,7 +104,10 @@ class Edges:
         servers = self.bootstrap_servers(topic)
         if servers not in self._kafka:
             access = self.access(topic)
-            self._kafka[servers] = Kafka(servers, timeout_seconds=self.kafka_timeout_seconds, access=access)
+            named_by = self._named_by(topic)
+            self._kafka[servers] = Kafka(
+                servers, timeout_seconds=self.kafka_timeout_seconds, access=access, named_by=named_by
+            )
         return self._kafka[servers]
 
     def spark_conf(self) -> dict[str, str]:
@@ -113,7 +126,7 @@ class Edges:
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
-            spark=Spark(lambda: pyspark.spark_session, self.bootstrap_servers(topic), self.access(topic)),
+            spark=Spark(lambda: self._session(pyspark), self.bootstrap_servers(topic), self.access(topic)),
             files=self.spark_files(pyspark),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
@@ -122,14 +135,23 @@ class Edges:
             on_step=self._watched(log_step),
         )
 
+    def _session(self, pyspark: LazyPySparkResource) -> SparkSession:
+        """Return the session, which is started when first asked for; a command says so, and keeps what the JVM prints."""
+        if self.spark_log is not None:
+            self.watch_step("start_spark")
+            start_jvm(pyspark.spark_config, self.spark_log)
+        session: SparkSession = pyspark.spark_session
+        if self.spark_log is not None:
+            self.watch_step("spark_started")
+        return session
+
     def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
         """Is what merges landed files and cuts sealed ones; Spark starts at the first of them."""
 
         def start() -> SparkSession:
             use_java()
             resolve_jars("spark", self.settings.jars)
-            session: SparkSession = pyspark.spark_session
-            return session
+            return self._session(pyspark)
 
         return SparkFiles(start)
 
@@ -149,7 +171,7 @@ class Edges:
         return DecodeTools(
             decodings=self.decodings,
             decode=decode,
-            decoder=cache(lambda: SparkDecoder(pyspark.spark_session, decode, self.registry_login())),
+            decoder=cache(lambda: SparkDecoder(self._session(pyspark), decode, self.registry_login())),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -168,7 +190,7 @@ class Edges:
         return LatestTools(
             decodings=self.decodings,
             files=self.latest_files,
-            spark=cache(lambda: SparkLatest(pyspark.spark_session)),
+            spark=cache(lambda: SparkLatest(self._session(pyspark))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -193,7 +215,7 @@ class Edges:
             files=self.day_files,
             decodings=self.decodings,
             days=days,
-            spark=cache(lambda: SparkDays(pyspark.spark_session)),
+            spark=cache(lambda: SparkDays(self._session(pyspark))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )

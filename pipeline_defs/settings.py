@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +21,13 @@ from .core.errors import BadSetting
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
 COMPONENTS = "pipeline_defs.component"
+PREFIX = "OFFSETLAKE_"
+_OUR_WORDS = re.compile("offset|lake", re.IGNORECASE)
+_SERVICE_LINK = re.compile(
+    r"OFFSETLAKE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_PROTOCOLS = ("tcp://", "udp://", "sctp://")
+_PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
 
 # name -> (default, what it is); README shows this table, a test holds them together
 VARIABLES: Mapping[str, tuple[str, str]] = {
@@ -92,19 +101,38 @@ def _has_components(pyproject: Path) -> bool:
         return False  # somebody else's file, or none
 
 
+def check_names(environment: Mapping[str, str]) -> None:
+    """Refuse a variable that is one of ours misspelt, or that has our prefix and is none of ours; raises `BadSetting`.
+
+    What Kubernetes injects for each Service of the namespace whose name begins with `offsetlake` is nobody's setting.
+    """
+    ours = [name for name in VARIABLES if name.startswith(PREFIX)]
+    for name, value in sorted(environment.items()):
+        if name in VARIABLES or not _OUR_WORDS.search(name) or is_service_link(name, value):
+            continue
+        meant = get_close_matches(name.upper(), ours, n=1, cutoff=0.85)
+        if meant or name.startswith(PREFIX):
+            raise BadSetting(
+                f"environment variable {name} is not one of {', '.join(VARIABLES)}; nothing was started; "
+                + (f"{meant[0]} was probably meant: correct it" if meant else "correct or unset it")
+            )
+
+
+def is_service_link(name: str, value: str) -> bool:
+    """Return whether Kubernetes (or Docker's links) made a variable, `OFFSETLAKE_PORT=tcp://10.0.0.1:80` say."""
+    if not _SERVICE_LINK.fullmatch(name):
+        return False
+    return not name.endswith("_PORT") or value.startswith(_PROTOCOLS) or name.endswith(("_SERVICE_PORT", *_PORT_ENDS))
+
+
 def read_settings(environment: Mapping[str, str] | None = None, project: Path | None = None) -> Settings:
-    """Reads the environment; refuses an `OFFSETLAKE_` variable it does not know, which is most likely a typing error.
+    """Reads the environment; refuses variables as `check_names` does.
 
     Relative paths are taken from the project's folder, so that every process means the same place.
     """
     project = project or find_project()
     env = os.environ if environment is None else environment
-    unknown = sorted(name for name in env if name.startswith("OFFSETLAKE_") and name not in VARIABLES)
-    if unknown:
-        raise BadSetting(
-            f"environment variable {unknown[0]} is not one of {', '.join(VARIABLES)}; nothing was started; correct or "
-            "unset it"
-        )
+    check_names(env)
     home = _path(env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
     return Settings(

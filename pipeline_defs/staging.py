@@ -11,12 +11,14 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
+from .core.delivery import Delivery
+from .core.errors import DamagedFile, StagedFileGone
 from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
@@ -79,11 +81,16 @@ def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: N
 def match_parts(
     topic: str, ranges: Sequence[OffsetRange], folder: Path
 ) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
-    """Matches files to ranges by their footers; a file that is of no one range is named as a stray."""
+    """Matches files to ranges by their footers; a file that is of no one range, gone or torn is named as a stray."""
     parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(ranges)
     places = sorted(ranges, key=_place)
     strays = []
-    for part in parquet.read_parts(folder):
+    try:
+        with told_if_gone(f"of {topic} below {folder}"), parquet.told_if_damaged(f"what Spark staged of {topic}"):
+            found = list(parquet.read_parts(folder))
+    except (StagedFileGone, DamagedFile) as error:
+        return parts, [str(error)]
+    for part in found:
         at = bisect_right(places, (part.partitions[0], part.min_offset), key=_place)
         owner = places[at - 1] if at else None
         if owner is not None and _is_of(part, owner) and parts[owner] is None:
@@ -110,10 +117,7 @@ def verify_range(
 ) -> tuple[Manifest | None, list[str]]:
     """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
     offsets, part = reading.offsets, staged.part_of(reading)
-    if part is not None:
-        canonicalize(part.path)
-    file = parquet.staged_file(part, _staged_path(part, offsets, attempt, tools.lake)) if part else None
-    runs = parquet.read_runs(part.path) if part else ()
+    file, runs = _facts(part, offsets, attempt, tools.lake) if part else (None, ())
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
     rows = Rows(reading.rest or offsets, runs)
     is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
@@ -144,20 +148,30 @@ def verify_range(
         ),
         isolation_level=tools.isolation_level,
         delivery=tools.delivery,
+        named_after=attempt.id if tools.delivery is Delivery.AT_LEAST_ONCE else "",
         schema=part.schema if part else {},
     )
     return manifest, []
 
 
-def stage_empty(path: str, name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake) -> StagedFile:
-    """Stages a file with the columns of a published one and without rows, for a new revision that has none.
+def _facts(
+    part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt, lake: Lake
+) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
+    path = _staged_path(part, offsets, attempt, lake)
+    with told_if_gone(path), parquet.told_if_damaged(f"staged file {path}"):
+        canonicalize(part.path)
+        return parquet.staged_file(part, path), parquet.read_runs(part.path)
+
+
+def stage_empty(name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, like: str | None = None) -> StagedFile:
+    """Stage a file without rows, with the columns of another one or of raw records, for a revision that has none any more.
 
     Were the published file taken away instead, its name would be free, and a stale attempt could publish there again.
     """
     staged = f"staging/{attempt.id}/{name}.empty.parquet"
-    with lake.local_copy(path) as published, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         empty = Path(folder) / "empty.parquet"
-        parquet.write_empty(published, empty)
+        parquet.write_empty(empty, opened.enter_context(lake.local_copy(like)) if like else None)
         lake.store.upload(empty, staged)
         lake.store.make_durable(staged)
         start = offsets.start
@@ -165,11 +179,25 @@ def stage_empty(path: str, name: str, offsets: OffsetRange, attempt: Attempt, la
 
 
 def bring(part: parquet.PartFile | None, file: StagedFile | None, lake: Lake) -> None:
-    """Brings a staged file to the lake, where Spark did not stage it there, and makes it durable."""
-    if part is not None and file is not None:
+    """Bring a staged file to the lake, where Spark did not stage it there, and make it durable."""
+    if part is None or file is None:
+        return
+    with told_if_gone(file.path):
         if lake.store.local_root is None:
             lake.store.upload(part.path, file.path)
         lake.store.make_durable(file.path)
+
+
+@contextmanager
+def told_if_gone(what: str) -> Iterator[None]:
+    """Turn a staged file that is not there any more into `StagedFileGone`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StagedFileGone(
+            f"staged file {what} is gone before it was committed: a sweep, or somebody, deleted it while its attempt was at "
+            "work; nothing of its range became visible; the next run reads the range again"
+        ) from error
 
 
 def _log_start(topic: str, partition: int, tools: Tools) -> int:

@@ -6,8 +6,8 @@ not lag yet: it is beyond what a reader may see.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,24 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from .core.advice import Standing, next_action
-from .core.coverage import State
-from .core.errors import UnknownTopic
+from .core.coverage import Coverage, State
+from .core.dispatch import Tried
+from .core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
 from .core.lag import find_lag
+from .core.losses import all_losses
 from .core.manifest import Manifest
+from .core.offsets import OffsetRange
 from .core.pace import landed_per_second
 from .daemons import is_silent, read_silence
 from .exposure import check_expiry
 from .launching import open_instance
 from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation
+from .projection import read_order
 from .resources import Edges
 from .topics import Topic
 from .transactions import holding_row
+from .tries import read_tried
 
 
 def find_instance(home: Path) -> dg.DagsterInstance:
@@ -35,18 +40,54 @@ def find_instance(home: Path) -> dg.DagsterInstance:
     return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
 
 
+_OF_BROKER = (
+    "earliest_offset",
+    "end_offset",
+    "lag",
+    "lag_bytes",
+    "lag_seconds",
+    "oldest_waiting_ms",
+    "seconds_to_loss",
+)
+
+
 def read_status(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Reads where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
     return describe(topic, read_situation(topic, edges.lake.coverage(topic.name), edges, instance), edges, instance)
 
 
-def read_status_or_absence(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Reads where a topic stands, or that the broker lacks it: one such topic must not hide the others."""
-    try:
-        return read_status(topic, edges, instance)
-    except UnknownTopic as error:
-        what_to_do = f"create the topic on the broker, or take assets/{topic.name}/defs.yaml away"
-        return {"topic": topic.name, "error": str(error), "next_action": what_to_do, "partitions": []}
+def read_statuses(
+    topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance
+) -> Iterator[tuple[dict[str, Any], Coverage | None]]:
+    """Read where topics stand, each as far as it can be read: none hides another, and no broker what the lake says.
+
+    Yields documents, and the coverages that they were made from; none where it cannot be read. What is missing of a
+    document is none, and its `error` and `kind` say why. A broker that does not answer is asked once.
+    """
+    down: dict[str, BrokerUnavailable] = {}
+    for topic in topics:
+        coverage = None
+        servers = edges.bootstrap_servers(topic)
+        try:
+            coverage = edges.lake.coverage(topic.name)
+            if servers in down:
+                raise down[servers]
+            yield describe(topic, read_situation(topic, coverage, edges, instance), edges, instance), coverage
+        except OffsetlakeError as error:
+            if isinstance(error, BrokerUnavailable):
+                down[servers] = error
+            known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": []}
+            said = {"error": str(error), "kind": error.kind, "next_action": _mend(topic, error)}
+            yield {"topic": topic.name, **known, **said}, coverage
+
+
+def _mend(topic: Topic, error: OffsetlakeError) -> str:
+    """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
+    if isinstance(error, UnknownTopic):
+        return f"create the topic on the broker, or take assets/{topic.name}/defs.yaml away"
+    if isinstance(error, BrokerUnavailable):
+        return "only what the lake says is shown: the broker cannot be asked"
+    return f"see the error ({error.kind})"
 
 
 def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
@@ -92,44 +133,78 @@ def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
     return not any(state.status is InstigatorStatus.STOPPED for state in mine)
 
 
-def _partition_rows(
-    topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int
-) -> list[dict[str, Any]]:
-    coverage, generation = found.coverage, found.coverage.log.generation
-    heads = coverage.log.tail.heads
+def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Return the part of a document that needs no broker; what only the broker knows is none."""
+    tried = read_tried(instance, topic.landing, read_order(instance, topic))
+    head = {"topic": topic.name, "generation": coverage.log.generation}
+    rows = [
+        {**head, **dict.fromkeys(_OF_BROKER), "partition": partition, **columns, "open_transactions": []}
+        for partition, columns in _lake_columns(coverage, tried, edges.now_ms(), coverage.log.tail.heads).items()
+    ]
+    sums = ("landed_per_second", "landed_ranges", "pending_ranges", "failed_ranges")
+    return {
+        **head,
+        **dict.fromkeys(("lag", "lag_bytes", "lag_seconds", "seconds_to_loss")),
+        **{name: sum(row[name] for row in rows) for name in sums},
+        **check_losses(topic, all_losses(coverage, {})).facts,
+        "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        "partitions": rows,
+    }
+
+
+def _lake_columns(
+    coverage: Coverage, tried: Mapping[OffsetRange, Tried], now_ms: int, partitions: Iterable[int]
+) -> dict[int, dict[str, Any]]:
+    """Return what the lake says of each of these Kafka partitions in the open generation, sorted."""
+    generation, heads = coverage.log.generation, coverage.log.tail.heads
+    frontier = coverage.frontier(generation)
     counts: Counter[tuple[int, State]] = Counter()
     failed: Counter[int] = Counter()
     for offsets, state in coverage.states().items():
         if offsets.generation == generation:
             counts[offsets.partition, state] += 1
-            has_failed = offsets in found.tried and found.tried[offsets].attempts > 0
+            has_failed = offsets in tried and tried[offsets].attempts > 0
             failed[offsets.partition] += state is State.PENDING and has_failed
-    landed: dict[int, list[Manifest]] = {}
+    landed: dict[int, list[Manifest]] = defaultdict(list)
     for offsets, manifest in coverage.manifests.items():
-        landed.setdefault(offsets.partition, []).append(manifest)
+        landed[offsets.partition].append(manifest)
+
+    def columns(partition: int) -> dict[str, Any]:
+        head = heads[partition].offset if partition in heads else None
+        return {
+            "planned_offset": head,
+            "landed_offset": frontier.get(partition, head),
+            "landed_per_second": landed_per_second(landed[partition], now_ms),
+            "landed_ranges": counts[partition, State.LANDED],
+            "pending_ranges": counts[partition, State.PENDING],
+            "failed_ranges": failed[partition],
+            "last_landed_at_ms": _most(each.provenance.landed_at_ms for each in landed[partition]),
+        }
+
+    return {partition: columns(partition) for partition in sorted(partitions)}
+
+
+def _partition_rows(
+    topic: Topic, found: Situation, bytes_per_offset: Mapping[int, float], now_ms: int
+) -> list[dict[str, Any]]:
+    known = _lake_columns(found.coverage, found.tried, now_ms, found.marks)
     endangered = {each.partition: each for each in found.endangered}
     rows = []
-    for behind in find_lag(coverage, found.marks):
+    for behind in find_lag(found.coverage, found.marks):
         partition, lag = behind.partition, behind.offsets
         oldest = endangered[partition].timestamp_ms if partition in endangered else None
-        mine = landed.get(partition, [])
         rows.append(
             {
                 "topic": topic.name,
-                "generation": generation,
+                "generation": found.coverage.log.generation,
                 "partition": partition,
+                **known[partition],
                 "earliest_offset": found.marks[partition].earliest,
                 "end_offset": behind.end,
-                "planned_offset": heads[partition].offset if partition in heads else None,
                 "landed_offset": behind.landed,
                 "lag": lag,
                 "lag_bytes": round(lag * bytes_per_offset.get(partition, 0.0)),
                 "lag_seconds": None if oldest is None else max(0.0, (now_ms - oldest) / 1000),
-                "landed_per_second": landed_per_second(mine, now_ms),
-                "landed_ranges": counts[partition, State.LANDED],
-                "pending_ranges": counts[partition, State.PENDING],
-                "failed_ranges": failed[partition],
-                "last_landed_at_ms": _most(each.provenance.landed_at_ms for each in mine),
                 "oldest_waiting_ms": oldest,
                 "seconds_to_loss": endangered[partition].seconds if partition in endangered else None,
                 "open_transactions": [

@@ -15,8 +15,8 @@ from .core.originals import Move, MoveVerdict, SealedOriginals, Sweep, plan_swee
 from .core.seal import Seal
 from .edges import parquet
 from .edges.footer import canonicalize
-from .edges.lake import Lake, published_path
-from .edges.layout import manifest_path, retired_path
+from .edges.lake import Lake
+from .edges.layout import manifest_path, published_path, retired_path
 from .edges.seals import Seals, deletion_guard, sealed_path
 from .edges.spark_files import SparkFiles
 from .originals import Found, read_used, why_differs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,23 @@ WORKER_TAG = "offsetlake/worker"
 def raw_key(topic: str) -> dg.AssetKey:
     """Is the raw asset of the topic of this name."""
     return dg.AssetKey(["raw", topic])
+
+
+_FORBIDDEN = re.compile(r"[.-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_WORDS = {".": "__dot_", "-": "__dash_", "_": "__line_"}
+_LONGEST = 150
+
+
+def slug_of(name: str) -> str:
+    """Return a name for Dagster that no other topic has: `a_b` stays, `a-b` is `a__dash_b`, `a.b` is `a__dot_b`.
+
+    `_` alone between letters stands for itself, so that `__` always begins one of these words, and nothing is ambiguous.
+    What becomes too long is cut and ends in a digest.
+    """
+    slug = _FORBIDDEN.sub(lambda found: _WORDS[found[0]], name)
+    if len(slug) <= _LONGEST:
+        return slug
+    return f"{slug[:_LONGEST].rstrip('_')}__cut_{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +124,8 @@ class Topic:
 
     @property
     def slug(self) -> str:
-        """Is the topic's name with what Dagster's op, job and sensor names forbid replaced."""
-        return re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+        """The topic's name in the characters that Dagster allows in names of ops, jobs and sensors; no two share one."""
+        return slug_of(self.name)
 
     @property
     def sensor(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline_defs.cli import progress
 from pipeline_defs.drills.report import BROKER_PROPERTIES
 from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest files first."""
     order = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has each command that is called here show its progress at once, as on a slow machine: no test may depend on it."""
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,11 @@ Errors are printed as one message with what to do; exit code 2 means refused, 1 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from ..core.errors import OffsetlakeError, Refused
 from .backfill import backfill
@@ -30,11 +32,47 @@ from .originals import restore_originals, retire_originals, sweep_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
-from .show import ERRORS
+from .show import SPARK_LOGS
 from .sweep import sweep
+from .terminal import ERRORS, styled
+
+SECTIONS: Mapping[str, Sequence[click.Command]] = {
+    "First steps": (init, doctor, broker, produce, demo),
+    "Land": (plan, land, backfill, losses, accept_loss),
+    "Read": (sql, trace, coverage_map),
+    "Operate": (
+        status,
+        audit,
+        metrics,
+        rebuild,
+        seal,
+        retire_originals,
+        sweep_originals,
+        restore_originals,
+        sweep,
+    ),
+    "Derived data": (decode, dead_letters, latest, days),
+    "Lab": (bench, drill),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Sections(click.Group):
+    """A group whose help lists its commands by what they are for, each with its whole first sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click asks so)
+        """Write the sections."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(each.name), first_sentence(each)) for each in commands])
+
+
+def first_sentence(command: click.Command) -> str:
+    """Return what a command does, whole, in one line."""
+    paragraph = " ".join((command.help or "").split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".")
+
+
+@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="offsetlake")
 def cli() -> None:
     """Land Kafka topics in a Parquet lake: one offset range = one Dagster partition = one Parquet file.
@@ -49,45 +87,23 @@ def cli() -> None:
     """
 
 
-for command in (
-    init,
-    broker,
-    produce,
-    plan,
-    land,
-    days,
-    latest,
-    backfill,
-    rebuild,
-    status,
-    sql,
-    trace,
-    audit,
-    seal,
-    retire_originals,
-    sweep_originals,
-    restore_originals,
-    losses,
-    accept_loss,
-    decode,
-    dead_letters,
-    coverage_map,
-    metrics,
-    sweep,
-    doctor,
-    demo,
-    bench,
-    drill,
-):
-    cli.add_command(command)
+for _commands in SECTIONS.values():
+    for _command in _commands:
+        cli.add_command(_command)
 
 
 def main() -> None:
     """Runs the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
+    began = time.time()
     try:
         cli(standalone_mode=True)
     except OffsetlakeError as error:
-        ERRORS.print(f"[bold red]error[/] [dim]{error.kind}[/]: {escape(str(error))}", soft_wrap=True)
-        for note in error.__notes__:
+        ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)
+        for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in _written(SPARK_LOGS, began))):
             ERRORS.print(note, style="dim", soft_wrap=True)
         sys.exit(2 if isinstance(error, Refused) else 1)
+
+
+def _written(logs: Iterable[Path], began: float) -> list[Path]:
+    """Return the logs that have been written to since a moment, in seconds since 1970."""
+    return [log for log in dict.fromkeys(logs) if log.is_file() and log.stat().st_mtime >= began]

@@ -25,7 +25,8 @@ from ..moments import duration_text, time_text
 from ..topics import Duty, Topic
 from .decode import check_decodes
 from .progress import progress
-from .show import OUT, find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT
 
 SHOWN = 40  # ranges of the preview; --json has them all
 POLL_SECONDS = 1.0
@@ -166,9 +167,14 @@ def _follow(
 ) -> None:
     """Shows how far it is until it has ended; leaving with Ctrl-C leaves the backfill alone."""
     state: BackfillState | None = None
+    told = 0
     with progress(f"backfill {backfill_id}", len(keys)) as shown:
         for state in follow_backfill(topic, backfill_id, keys, instance, duty):
-            shown.update(len(state.done), f"backfill {backfill_id}: {state.status.lower()}, {state.runs} runs")
+            at_work = f"{state.runs} runs" if state.runs else "Dagster's daemon is to launch its runs"
+            shown.update(len(state.done), f"backfill {backfill_id}: {state.status.lower()}, {at_work}")
+            if not quiet and len(state.done) not in {told, len(keys)}:
+                told = len(state.done)
+                OUT.print(f"{told} of {len(keys)} ranges are done, in {state.runs} runs so far", soft_wrap=True)
             if not state.has_ended:
                 _check_alive(topic, backfill_id, state, len(keys), instance)
                 time.sleep(POLL_SECONDS)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ..settings import read_settings
-from .show import ERRORS, OUT, json_option, print_json, print_table
+from .show import json_option, print_json, print_table
+from .terminal import ERRORS, OUT, Words
 
 DEFAULT_SIZES = "100,1000,10000"
 
@@ -48,7 +48,7 @@ def bench(
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     loads, chosen = choose_loads(sizes, records), choose_systems(systems)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting", total=None)
         report = run_bench(
@@ -57,7 +57,7 @@ def bench(
             chosen,
             rounds,
             visible,
-            lambda text: bar.update(task, description=escape(text)),
+            lambda text: bar.update(task, description=text),
             with_derived=derived,
         )
     if as_json:

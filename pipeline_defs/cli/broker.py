@@ -7,7 +7,9 @@ import click
 from ..edges.broker import read_broker, start_broker, stop_broker
 from ..edges.jars import resolve_jars
 from ..settings import read_settings
-from .show import OUT, json_option, print_json
+from .progress import progress
+from .show import json_option, print_json
+from .terminal import OUT
 
 
 @click.group()
@@ -32,7 +34,7 @@ def start(port: int | None) -> None:
       offsetlake broker start --port 9092
     """
     settings = read_settings()
-    with OUT.status("starting Kafka"):
+    with progress("starting Kafka"):
         running = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars), port=port)
     OUT.print(
         f"Kafka answers at {running.bootstrap_servers} (pid {running.pid}, log {running.log_path})", soft_wrap=True
@@ -47,7 +49,8 @@ def stop() -> None:
     Example:
       offsetlake broker stop
     """
-    stopped = stop_broker(read_settings().broker)
+    with progress("stopping Kafka"):
+        stopped = stop_broker(read_settings().broker)
     OUT.print("Kafka is stopped" if stopped else "no embedded broker was running")
 
 

@@ -16,7 +16,8 @@ from ..launching import open_instance
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import OUT, find_topic, open_edges
+from .show import find_topic, open_edges
+from .terminal import OUT
 
 
 @click.command()
@@ -51,7 +52,7 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
     failures = []
     redo = bool(chosen) or whole
     with open_instance(edges.settings.dagster_home) as instance, progress(f"days of {topic}", len(wanted)) as shown:
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         for launched in update_through_dagster(configured, wanted, edges, instance, redo=redo):
             verb = "brought up to date" if launched.succeeded else "failed to bring up to date"
             first, last = launched.days[0], launched.days[-1]

@@ -19,7 +19,8 @@ from ..resources import Edges
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
+from .show import find_topic, json_option, open_edges, print_json, print_table
+from .terminal import OUT
 
 
 @click.command()
@@ -49,7 +50,7 @@ def decode(topic: str, **chosen: Any) -> None:
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         for launched in decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo):
             verb = "decoded" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")

@@ -13,7 +13,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TaskID,
-    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
@@ -32,7 +31,8 @@ from ..latest import find_waiting
 from ..launching import open_instance
 from ..resources import Edges
 from ..topics import Topic
-from .show import OUT, find_topic, open_edges, print_table, size_text
+from .show import find_topic, open_edges, print_table, size_text
+from .terminal import OUT, Words, styled
 
 PATIENCE_SECONDS = 300  # without a single further range landed, or decoded
 DEAD_LETTERS_SHOWN = 10
@@ -81,7 +81,9 @@ def demo(once: bool, days: int) -> None:
     with _broker(edges):
         records = _load_flights(edges, topic, days)
         with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
-            OUT.print(f"Dagster is at [bold]{server.url}[/]; its sensor plans and lands by itself", soft_wrap=True)
+            OUT.print(
+                styled("Dagster is at ", (server.url, "bold"), "; its sensor plans and lands by itself"), soft_wrap=True
+            )
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
             with OUT.status("auditing through Dagster"):
@@ -94,7 +96,10 @@ def demo(once: bool, days: int) -> None:
             _print_dead_letters(edges, topic)
             _print_derived(edges)
             if not once:
-                OUT.print(f"Dagster stays at [bold]{server.url}[/]; press Ctrl-C to stop all of it", soft_wrap=True)
+                OUT.print(
+                    styled("Dagster stays at ", (server.url, "bold"), "; press Ctrl-C to stop all of it"),
+                    soft_wrap=True,
+                )
                 _wait_for_interrupt(server)
 
 
@@ -258,7 +263,7 @@ def _rate_text(manifests: Sequence[Manifest], started_ms: int) -> str:
 
 @contextmanager
 def _bar(text: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (Words(), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=OUT) as bar:
         yield bar, bar.add_task(text, total=total)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import click
 
+from ..core.durability import Durability
 from ..core.errors import OffsetlakeError
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
@@ -19,6 +20,8 @@ from .show import json_option, open_edges, print_json, print_table
 @json_option
 def doctor(as_json: bool) -> None:
     """Check Java, jars, broker, lake, Dagster home and topics. Exit code 1 where something is wrong.
+
+    The last lines say of each topic what the loss of a broker would take: a risk is no error.
 
     \b
     Example:
@@ -39,10 +42,15 @@ def doctor(as_json: bool) -> None:
             answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
         else:
             answers[name] = _ask(question)
+    durable = read_durabilities(edges) if answers["topics"][0] else {}
     if as_json:
-        print_json([{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()])
+        found = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
+        risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
+        print_json([*found, *risks])
     else:
         rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
+        for name, each in durable.items():
+            rows += [(f"topic {name}", "risk", risk) for risk in each.risks] or [(f"topic {name}", "ok", each.promise)]
         print_table("doctor", ["what", "", "found"], rows)
     if not all(ok for ok, _ in answers.values()):
         raise SystemExit(1)
@@ -68,6 +76,11 @@ def _ask_lake(edges: Edges) -> str:
 def _ask_dagster(edges: Edges) -> str:
     with open_instance(edges.settings.dagster_home) as instance:
         return f"{edges.settings.dagster_home}, {instance.get_runs_count()} runs"
+
+
+def read_durabilities(edges: Edges) -> dict[str, Durability]:
+    """Read of each topic what the loss of a broker would take."""
+    return {name: edges.kafka(topic).read_durability(name) for name, topic in sorted(load_topics().items())}
 
 
 def _ask_topics(edges: Edges) -> str:

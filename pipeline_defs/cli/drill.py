@@ -7,12 +7,12 @@ import sys
 import warnings
 
 import click
-from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ..core.errors import RangesFailed
 from ..settings import read_settings
-from .show import ERRORS, OUT, json_option, print_json, print_table
+from .show import json_option, print_json, print_table
+from .terminal import ERRORS, OUT, Words
 
 COLUMNS = (
     "system",
@@ -55,14 +55,14 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     chosen = choose(names, schedules, seed, first)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting broker and Spark", total=None)
 
         def say(text: str) -> None:
-            bar.update(task, description=escape(text))
+            bar.update(task, description=text)
             if not ERRORS.is_terminal:  # a log shows no spinner
-                ERRORS.print(escape(text), soft_wrap=True)
+                ERRORS.print(text, soft_wrap=True)
 
         report = run_drills(read_settings(), chosen, say)
     if as_json:

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 import click
-from rich.markup import escape
 
 from ..moments import duration_text
-from ..status import find_instance, read_status, read_status_or_absence
+from ..status import find_instance, read_statuses
 from .progress import progress
-from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topics, json_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT, styled
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
 PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "failed", "last", "loss")
@@ -29,6 +29,8 @@ def status(topic: str | None, as_json: bool) -> None:
     pending       ranges planned and not landed; failed: those of them that a run has failed with
     time to loss  when the broker may delete what is not landed; a dash where it keeps it, or nothing waits
 
+    Where the broker does not answer, what the lake says is shown. Exit code 1 where a topic cannot be read whole.
+
     \b
     Examples:
       offsetlake status
@@ -36,42 +38,48 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status --json
     """
     with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
-        edges, documents = open_edges(), []
+        topics, edges, documents = find_topics(topic), open_edges(), []
+        shown.update(total=len(topics))
         with find_instance(edges.settings.dagster_home) as instance:
-            if topic is not None:
-                documents.append(read_status(find_topic(topic), edges, instance))
-            else:
-                topics = find_topics(None)
-                shown.update(total=len(topics))
-                for each in topics:
-                    documents.append(read_status_or_absence(each, edges, instance))
-                    shown.advance()
+            for document, _ in read_statuses(topics, edges, instance):
+                documents.append(document)
+                shown.advance()
     if as_json:
         print_json(documents)
-        return
-    print_status(documents, time.time_ns() // 1_000_000, by_partition=topic is not None)
+    else:
+        print_status(documents, time.time_ns() // 1_000_000, by_partition=topic is not None)
+    if any("error" in each for each in documents):
+        raise SystemExit(1)
 
 
 def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: bool) -> None:
-    """Prints a table of topics, with `by_partition` one of each topic's Kafka partitions, and what to do next."""
+    """Print a table of topics, with `by_partition` one of each topic's Kafka partitions, and what to do next.
+
+    An error that several topics share is said once.
+    """
     title = "status (lag in offsets; pending, failed and landed in ranges)"
     print_table(title, ["topic", *COLUMNS], [(each["topic"], *_cells(each)) for each in documents])
     for each in documents if by_partition else ():
         rows = [_partition_cells(row, now_ms) for row in each["partitions"]]
-        print_table(f"{each['topic']} by Kafka partition (generation {each['generation']})", PARTITION_COLUMNS, rows)
+        if rows:
+            print_table(
+                f"{each['topic']} by Kafka partition (generation {each['generation']})", PARTITION_COLUMNS, rows
+            )
     for each in documents:
-        OUT.print(f"[bold]{each['topic']}[/]: {escape(each['next_action'])}", soft_wrap=True)
+        OUT.print(styled((each["topic"], "bold"), f": {each['next_action']}"), soft_wrap=True)
+    for kind, error in dict.fromkeys((each["kind"], each["error"]) for each in documents if "error" in each):
+        OUT.print(styled(("error", "bold red"), " ", (kind, "dim"), f": {error}"), soft_wrap=True)
     for row in (row for each in documents for row in each["partitions"]):
         for transaction in row["open_transactions"]:
-            OUT.print(escape(transaction["text"]), soft_wrap=True)
+            OUT.print(transaction["text"], soft_wrap=True)
 
 
 def _cells(of: dict[str, Any]) -> tuple[object, ...]:
-    if "error" in of:
-        return ("[red]no topic[/]", *["-"] * (len(COLUMNS) - 1))
+    if "landed_ranges" not in of:
+        return (styled((of.get("kind", "error"), "red")), *["-"] * (len(COLUMNS) - 1))
     return (
         of["lag"],
-        size_text(of["lag_bytes"]),
+        "-" if of["lag_bytes"] is None else size_text(of["lag_bytes"]),
         duration_text(of["lag_seconds"]),
         round(of["landed_per_second"]),
         of["pending_ranges"],
@@ -97,4 +105,4 @@ def _partition_cells(row: dict[str, Any], now_ms: int) -> tuple[object, ...]:
 
 
 def _alarming(count: int) -> object:
-    return f"[red]{count:,}[/]" if count else 0
+    return styled((f"{count:,}", "red")) if count else 0

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from ..core.errors import EmptySelection, UnknownTopic
 from ..project import plan_project, write_project
 from ..resources import Edges
 from ..settings import read_settings
-from .show import OUT, PATIENCE_SECONDS, print_table
+from .show import PATIENCE_SECONDS, print_table
+from .terminal import OUT
 
 INTERNAL = "__"  # Kafka's own topics begin so
 
@@ -60,8 +60,6 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         f"{folder}: {len(chosen)} topics of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
     )
     OUT.print("next, a preview of what would be landed; nothing is written by it:")
-    OUT.print(f"  cd {escape(shlex.quote(str(folder)))} && offsetlake plan {chosen[0]}", soft_wrap=True)
+    OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake plan {chosen[0]}", soft_wrap=True)
     OUT.print("or let Dagster land all of it, and go on landing what arrives:")
-    OUT.print(
-        f"  cd {escape(shlex.quote(str(folder)))} && offsetlake doctor && dagster dev -w workspace.yaml", soft_wrap=True
-    )
+    OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake doctor && dagster dev -w workspace.yaml", soft_wrap=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import click
-from rich.markup import escape
 
-from ..core.errors import EmptySelection, RangesFailed
+from ..core.errors import EmptySelection, RangesFailed, Refused
 from ..core.planlog import PlanStep
-from ..core.planning import TopicState
+from ..core.planning import TopicState, WaitingTail, find_waiting_tail
 from ..core.planning import plan as decide
 from ..landing import group_of
 from ..launching import choose_ranges, land_through_dagster, open_instance
+from ..moments import duration_text
 from ..planner import commit_next_step
 from ..rebuilding import rebuild_topic
 from ..resources import Edges
@@ -22,17 +23,8 @@ from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
 from .progress import Shown, progress
-from .show import (
-    OUT,
-    find_topic,
-    find_topics,
-    json_option,
-    on_change_option,
-    open_edges,
-    print_json,
-    print_table,
-    size_text,
-)
+from .show import find_topic, find_topics, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT
 
 
 @click.command()
@@ -48,20 +40,22 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
       offsetlake plan flights
       offsetlake plan flights --commit --through-end
     """
-    configured, edges = find_topic(topic), open_edges()
-    kafka = edges.kafka(configured)
-    state = kafka.read_topic_state(topic, edges.lake.read_tail(topic), configured.policy, edges.now_ms())
-    size = kafka.read_bytes_per_record(topic)
-    steps = []
+    steps: list[PlanStep] = []
     with progress(f"planning ranges of {topic}") as shown:
+        configured, edges = find_topic(topic), open_edges()
+        kafka = edges.kafka(configured)
+        tail = edges.lake.read_tail(topic)
+        state = kafka.read_topic_state(topic, tail, configured.policy, edges.now_ms())
+        size = kafka.read_bytes_per_record(topic)
         for step in (
             _commit(configured, edges, through_end) if commit else _preview(configured, state, edges, through_end)
         ):
             steps.append(step)
             shown.advance(len(step.ranges))
+        now_ms = edges.now_ms()
+        transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
     ranges = [offsets for step in steps for offsets in step.ranges]
-    now_ms = edges.now_ms()
-    transactions = [holding_row(configured, each, now_ms) for each in read_holding(configured, edges)]
+    waiting = find_waiting_tail(tail, steps[-1].tail if steps else tail, state, now_ms)
     estimate = None if size is None else round(size * sum(len(offsets) for offsets in ranges))
     if as_json:
         print_json(
@@ -75,6 +69,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
                 ],
                 "offsets": sum(len(offsets) for offsets in ranges),
                 "bytes_on_broker": estimate,
+                "waiting": None if waiting is None else asdict(waiting),
                 "open_transactions": transactions,
             }
         )
@@ -84,9 +79,20 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         f"{'planned' if commit else 'would plan'} {len(ranges)} ranges", ["key", "range", "offsets", "~bytes"], rows
     )
     for transaction in transactions:
-        OUT.print(escape(transaction["text"]), soft_wrap=True)
+        OUT.print(transaction["text"], soft_wrap=True)
+    if waiting is not None:
+        OUT.print(_waiting_text(configured, waiting), soft_wrap=True)
     if not commit and ranges:
         OUT.print("nothing was written; add --commit to fix these boundaries")
+
+
+def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
+    """Return in words what is in no range yet: a tail is cut when its oldest record is old enough, or by hand."""
+    age = "" if waiting.age_seconds is None else f", the oldest for {duration_text(waiting.age_seconds)}"
+    return (
+        f"{waiting.offsets:,} offsets of {topic.name} wait{age}; they are cut when a range is full, or its oldest record "
+        f"{duration_text(topic.policy.max_age_seconds)} old; to cut now: offsetlake plan {topic.name} --commit --through-end"
+    )
 
 
 def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
@@ -125,20 +131,26 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
       offsetlake land flights --partition 0-0-20000 --partition 1-0-20000
       offsetlake land flights --partition 0-0-20000 --on-change replace
     """
-    if pending == bool(keys):
+    if pending and keys:
+        raise Refused(
+            f"--pending is every range of {topic} that is not landed, --partition KEY is one range, landed or not: give one of "
+            "the two; nothing was read or written"
+        )
+    if not pending and not keys:
         raise EmptySelection(
             f"nothing of topic {topic} is selected; nothing was read or written; say either --pending or --partition KEY"
         )
-    configured, edges = find_topic(topic), open_edges()
-    edges.check_lake()
-    ranges = choose_ranges(configured, keys, edges)
+    with progress(f"looking for what of {topic} is to be landed"):
+        configured, edges = find_topic(topic), open_edges()
+        edges.check_lake()
+        ranges = choose_ranges(configured, keys, edges)
     if not ranges:
         OUT.print(f"nothing of {topic} is pending")
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
     failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"landing {topic}", len(ranges)) as shown:
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         for launched in land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change):
             verb = "landed" if launched.succeeded else "failed"
             OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")

@@ -12,7 +12,8 @@ from ..latest_launching import update_latest_through_dagster
 from ..launching import open_instance
 from ..steps import StepWatcher
 from .progress import Shown, progress
-from .show import OUT, find_topic, open_edges
+from .show import find_topic, open_edges
+from .terminal import OUT
 
 
 @click.command()
@@ -42,7 +43,7 @@ def latest(topic: str, full: bool) -> None:
         open_instance(edges.settings.dagster_home) as instance,
         progress(f"latest records of {topic}", configured.latest.buckets) as shown,
     ):
-        edges.watch_step = _watch(topic, shown)
+        edges.watch_step = shown.watching(_watch(topic, shown))
         launched = update_latest_through_dagster(configured, edges, instance, full=full)
     if not launched.succeeded:
         raise RangesFailed(

@@ -9,7 +9,8 @@ import click
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
 from ..moments import time_text
-from .show import OUT, find_topic, find_topics, json_option, open_edges, print_json, print_table
+from .show import find_topic, find_topics, json_option, open_edges, print_json, print_table
+from .terminal import OUT
 
 
 @click.command()

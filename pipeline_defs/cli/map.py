@@ -11,7 +11,8 @@ from ..map.draw import read_picture, write_page
 from ..map.words import bar, counts, legend, name
 from ..status import find_instance
 from .progress import progress
-from .show import ERRORS, OUT, find_topic, open_edges, print_table, size_text
+from .show import find_topic, open_edges, print_table, size_text
+from .terminal import ERRORS, OUT
 
 
 @click.command("map")
@@ -55,4 +56,4 @@ def coverage_map(topic: str, out: Path | None) -> None:
         )
         OUT.print(legend())
     if remark:
-        ERRORS.print(remark, soft_wrap=True, markup=False)
+        ERRORS.print(remark, soft_wrap=True)

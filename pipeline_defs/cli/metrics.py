@@ -6,10 +6,12 @@ import ipaddress
 import signal
 import threading
 from functools import partial
+from urllib.parse import urlsplit
 
 import click
 
-from ..edges.prometheus import Family, metrics_text, serve
+from ..edges.http_pages import html_page, serve_pages
+from ..edges.prometheus import Family, metrics_application, metrics_text
 from ..launching import open_instance
 from ..map.draw import read_picture
 from ..map.page import page
@@ -17,7 +19,8 @@ from ..metrics import read_metrics
 from ..resources import Edges
 from ..status import find_instance
 from ..topics import Topic
-from .show import ERRORS, OUT, find_topics, open_edges
+from .show import find_topics, open_edges
+from .terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
 
@@ -45,7 +48,8 @@ class Address(click.ParamType[tuple[str, int]]):
 def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     """Print metrics of TOPIC, or of all topics, in Prometheus' text format, or serve them.
 
-    Names are those of kafka_exporter where it has one (kafka_consumergroup_lag and such), else offsetlake_*.
+    Names are those of kafka_exporter where it has one (kafka_consumergroup_lag and such), else offsetlake_*. Who asks by
+    a name instead of an IP address must ask by localhost, by HOST, or by the name in OFFSETLAKE_PAGES_URL.
 
     \b
     Examples:
@@ -63,8 +67,10 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
         click.echo(metrics_text(read()), nl=False)
         return
     host, port = listen
-    pages = {f"/map/{each.name}": partial(_draw_map, each, edges) for each in topics}
-    with serve(host, port, read, pages) as at:
+    pages = {"/metrics": metrics_application(read)}
+    pages |= {f"/map/{each.name}": html_page(partial(_draw_map, each, edges)) for each in topics}
+    named = urlsplit(edges.settings.pages_url or "").hostname
+    with serve_pages(host, port, pages, names=[named] if named else []) as at:
         url = f"http://{f'[{host}]' if ':' in host else host}:{at}"
         OUT.print(f"metrics at {url}/metrics, maps at {url}/map/TOPIC; Ctrl-C ends", soft_wrap=True)
         if not _is_loopback(host):

@@ -18,7 +18,8 @@ from ..sweeping import SWEEP_AFTER_SECONDS
 from ..swept import find_originals, plan_sweep
 from ..swept import sweep_originals as sweep
 from .progress import progress
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, json_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT
 
 _yes = click.option("--yes", is_flag=True, help="Do it; without it only what would be done is shown.")
 _older_than = click.option(

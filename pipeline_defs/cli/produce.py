@@ -5,18 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ..core.errors import UnknownTopic
+from ..core.errors import BadSetting, UnknownTopic
 from ..definitions import load_topics
 from ..edges import producer
-from .show import ERRORS, OUT, open_edges
+from .progress import progress
+from .show import open_edges
+from .terminal import OUT
 
 
 @click.command()
 @click.argument("topic")
 @click.option("--file", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--key", "key_field", help="Field of each JSON line that becomes the record's key.")
+@click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="With --raw: what stands between key and value; empty for no keys."
+)
 @click.option("--timestamp", "timestamp_field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Copies of each partition that is created.")
@@ -42,6 +47,8 @@ def produce(
     topic: str,
     path: Path,
     key_field: str | None,
+    raw: bool,
+    key_separator: str | None,
     timestamp_field: str | None,
     partitions: int | None,
     replicas: int,
@@ -52,32 +59,38 @@ def produce(
 ) -> None:
     """Produce each line of a .jsonl or .jsonl.gz file to TOPIC; say what was acknowledged, and what was not.
 
+    A line that is no record ends it: what came before is produced, but for its open transaction, and that is said.
+
     \b
     Examples:
       offsetlake produce orders --file orders.jsonl --key order_id
       offsetlake produce orders --file orders.jsonl.gz --key order_id --partitions 4
+      offsetlake produce orders --file poison.txt --raw --key-separator ,
       offsetlake produce orders --file orders.jsonl --transactional-id loader --records-per-transaction 500
     """
+    if raw and (key_field or timestamp_field):
+        raise BadSetting(
+            "--raw takes lines as they are and has no fields; nothing was produced; leave --key and --timestamp out"
+        )
+    if key_separator is not None and not raw:
+        raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key")
+    separator = "\t" if key_separator is None else key_separator
+    records = (
+        producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
+    )
     guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
-    edges = open_edges()
-    configured = load_topics().get(topic)
-    kafka = edges.kafka(configured)
-    try:
-        kafka.read_topic_id(topic)
-    except UnknownTopic:
-        if partitions is None:
-            raise
-        kafka.create_topic(topic, partitions, replicas=replicas)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,} records"))
-    with Progress(*columns, TimeElapsedColumn(), console=ERRORS) as bar:
-        task = bar.add_task(f"producing to {topic}", total=None)
+    with progress(f"producing to {topic}") as shown:
+        edges = open_edges()
+        configured = load_topics().get(topic)
+        kafka = edges.kafka(configured)
+        try:
+            kafka.read_topic_id(topic)
+        except UnknownTopic:
+            if partitions is None:
+                raise
+            kafka.create_topic(topic, partitions, replicas=replicas)
         count = producer.produce(
-            edges.bootstrap_servers(configured),
-            topic,
-            producer.read_jsonl(path, key_field, timestamp_field),
-            lambda done: bar.update(task, completed=done),
-            guarantees,
-            edges.access(configured),
+            edges.bootstrap_servers(configured), topic, records, shown.update, guarantees, edges.access(configured)
         )
     if acks == "0":
         OUT.print(

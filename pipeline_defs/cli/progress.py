@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..moments import pace_text
-from .show import ERRORS
+from ..steps import StepWatcher, no_step
+from .terminal import ERRORS, Words
 
 FIRST_SECONDS = 2.0  # what is quicker needs no line
 EVERY_SECONDS = 10.0
+_showing = threading.Lock()  # held by the one progress that is shown
 
 
 class Shown:
@@ -25,6 +26,7 @@ class Shown:
 
     def __init__(self, text: str, total: int | None) -> None:
         self.text, self.total, self.done = text, total, 0
+        self.waits_for = ""
         self.started = time.monotonic()
 
     def update(self, done: int | None = None, text: str | None = None, total: int | None = None) -> None:
@@ -45,15 +47,37 @@ class Shown:
         """Says that so much more is done."""
         self.done += by
 
+    def watching(self, watch: StepWatcher = no_step) -> StepWatcher:
+        """Return a watcher of steps that says while Spark starts, and passes all other steps on."""
+
+        def on_step(step: str, **fields: object) -> None:
+            if step in {"start_spark", "spark_started"}:
+                self.waits_for = ", starting Spark" if step == "start_spark" else ""
+            else:
+                watch(step, **fields)
+
+        return on_step
+
+    @property
+    def words(self) -> str:
+        """What is done now, and what it waits for."""
+        return f"{self.text}{self.waits_for}"
+
     def line(self) -> str:
         """Is the progress in one line."""
-        return f"{self.text}: {pace_text(self.done, self.total, time.monotonic() - self.started)}"
+        return f"{self.words}: {pace_text(self.done, self.total, time.monotonic() - self.started)}"
 
 
 @contextmanager
 def progress(text: str, total: int | None = None) -> Iterator[Shown]:
-    """Shows the progress of what is done inside; `total` is none where nobody knows it yet."""
+    """Show the progress of what is done inside; `total` is none where nobody knows it yet.
+
+    Inside of another progress that one goes on being shown.
+    """
     shown, ended = Shown(text, total), threading.Event()
+    if not _showing.acquire(blocking=False):
+        yield shown
+        return
     watch = _draw if ERRORS.is_terminal else _print
     watcher = threading.Thread(target=watch, args=(shown, ended), name="offsetlake-progress", daemon=True)
     watcher.start()
@@ -62,21 +86,25 @@ def progress(text: str, total: int | None = None) -> Iterator[Shown]:
     finally:
         ended.set()
         watcher.join()
+        _showing.release()
 
 
 def _draw(shown: Shown, ended: threading.Event) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    columns = (
+        Words(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=ERRORS, transient=True) as bar:
-        task = bar.add_task(escape(shown.text), total=shown.total, rate="")
+        task = bar.add_task(shown.text, total=shown.total, rate="")
         while not ended.wait(0.1):
             rate = shown.done / max(0.001, time.monotonic() - shown.started)
-            bar.update(
-                task, completed=shown.done, total=shown.total, description=escape(shown.text), rate=f"{rate:.1f}/s"
-            )
+            bar.update(task, completed=shown.done, total=shown.total, description=shown.words, rate=f"{rate:.1f}/s")
 
 
 def _print(shown: Shown, ended: threading.Event) -> None:
     wait = FIRST_SECONDS
     while not ended.wait(wait):
-        ERRORS.print(escape(shown.line()), soft_wrap=True)
+        ERRORS.print(shown.line(), soft_wrap=True)
         wait = EVERY_SECONDS

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 from dagster_pyspark import LazyPySparkResource
-from rich.markup import escape
 
 from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ..definitions import load_topics
@@ -18,7 +17,8 @@ from ..resources import Edges
 from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table
+from .show import find_topic, json_option, open_edges, print_json, print_table
+from .terminal import OUT, styled
 
 
 @click.command()
@@ -63,9 +63,9 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     }
     row: dict[str, Any] = shown.pop("row", None) or {}
     for name, value in shown.items():
-        OUT.print(f"{name:>14}  {escape(str(value))}", soft_wrap=True)
+        OUT.print(f"{name:>14}  {value}", soft_wrap=True)
     for name, value in row.items():
-        OUT.print(f"{'row.' + name:>18}  {escape(str(value))}", soft_wrap=True)
+        OUT.print(f"{'row.' + name:>18}  {value}", soft_wrap=True)
 
 
 @click.command()
@@ -85,6 +85,7 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
         raise click.BadParameter("expected a number, all or none", param_hint="--replay")
     configured, edges = find_topic(topic), open_edges()
     with progress(f"auditing {topic}") as shown:
+        edges.watch_step = shown.watching()
         findings = run_audit(configured, edges, replay, seed, shown)
     if as_json:
         print_json(
@@ -137,4 +138,4 @@ def print_findings(topic: str, findings: list[Finding]) -> None:
     print_table(f"audit of {topic}", ["check", "result", "looked at", "found"], rows)
     for finding in findings:
         for violation in finding.violations:
-            OUT.print(f"[red]{finding.check}[/]: {escape(violation)}", soft_wrap=True)
+            OUT.print(styled((finding.check, "red"), f": {violation}"), soft_wrap=True)

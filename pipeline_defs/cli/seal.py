@@ -15,7 +15,8 @@ from ..sealing import plan_sealing
 from ..sealing import seal as seal_topic
 from ..settings import code_version
 from .progress import progress
-from .show import OUT, find_topic, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, json_option, open_edges, print_json, print_table, size_text
+from .terminal import OUT
 
 
 @click.command()

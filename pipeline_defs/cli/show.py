@@ -5,24 +5,24 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import find_project, read_settings
+from ..settings import Settings, find_project, read_settings
 from ..topics import Topic
+from .progress import progress
+from .terminal import OUT
 
+SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
-PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
-OUT = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-ERRORS = Console(stderr=True, highlight=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 on_change_option = click.option(
@@ -35,13 +35,20 @@ on_change_option = click.option(
 
 
 def open_edges() -> Edges:
-    """Opens what this machine's environment names."""
-    return Edges(read_settings(), kafka_timeout_seconds=PATIENCE_SECONDS)
+    """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
+    settings = read_settings()
+    SPARK_LOGS.append(spark_log(settings))
+    return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
+
+
+def spark_log(settings: Settings) -> Path:
+    """Return where what the JVMs of commands print is kept."""
+    return settings.home / "logs" / "spark.log"
 
 
 def find_topic(name: str) -> Topic:
     """Finds a topic that a defs.yaml names; refuses others, naming those there are."""
-    topics = load_topics()
+    topics = _read_topics()
     if name not in topics:
         raise UnknownTopic(
             f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
@@ -52,7 +59,12 @@ def find_topic(name: str) -> Topic:
 
 def find_topics(name: str | None) -> list[Topic]:
     """Finds the topic named, or all that a defs.yaml names."""
-    return [find_topic(name)] if name else list(load_topics().values())
+    return [find_topic(name)] if name else list(_read_topics().values())
+
+
+def _read_topics() -> dict[str, Topic]:
+    with progress("reading the topics of this project"):
+        return load_topics()
 
 
 def print_json(document: object) -> None:
@@ -83,20 +95,33 @@ def size_text(count: float | None) -> str:
     return f"{count:.1f} TiB"
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> str | Text:
+    if isinstance(value, Text):
+        return value
     if isinstance(value, bool) or value is None:
         return "-" if value is None else str(value).lower()
     if isinstance(value, int):
         return f"{value:,}"
-    return str(_plain(value)) if isinstance(value, bytes) else str(value)
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    return bytes_text(value) if isinstance(value, bytes) else str(value)
+
+
+def bytes_text(value: bytes) -> str:
+    """Return bytes for a person to read: as text where they are UTF-8, else as Python writes them."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return str(value)
 
 
 def _plain(value: Any) -> Any:
+    """Return what JSON has no type for as text; bytes that are not UTF-8 in base64, as a program reads them."""
     if isinstance(value, bytes):
         try:
             return value.decode()
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
-    if isinstance(value, datetime.date | datetime.datetime):
+    if isinstance(value, datetime.date | datetime.datetime | datetime.time):
         return value.isoformat()
     return str(value)

@@ -7,7 +7,8 @@ import click
 from ..moments import time_text
 from ..sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from .progress import progress
-from .show import OUT, open_edges, print_table, size_text
+from .show import open_edges, print_table, size_text
+from .terminal import OUT
 
 
 @click.command()

@@ -6,12 +6,12 @@ Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
 
-from .delivery import Claim
+from .delivery import Claim, Delivery
 from .losses import Acceptance
 from .manifest import Manifest
 from .offsets import OffsetRange
@@ -36,8 +36,8 @@ class Coverage:
     the retired one, whose revision is in `retired`, be it given up since, as `swept` says, or not; `strays` are objects in
     the data tree that no range can own;
     `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
-    `doubles` are files of `at_least_once` that no manifest names; `unfinished` are ranges that are committed and whose
-    staged file still waits to be published, or to be exchanged.
+    `doubles` maps the path of each file of a range that no manifest names, as attempts of `at_least_once` leave them, to the
+    range; `unfinished` are ranges that are committed and whose staged file still waits to be published, or exchanged.
     """
 
     log: PlanLog
@@ -46,7 +46,7 @@ class Coverage:
     strays: tuple[str, ...] = ()
     accepted: Mapping[OffsetRange, Acceptance] = field(default_factory=dict)
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
-    doubles: tuple[str, ...] = ()
+    doubles: Mapping[str, OffsetRange] = field(default_factory=dict)
     unfinished: frozenset[OffsetRange] = frozenset()
     retired: Mapping[OffsetRange, int] = field(default_factory=dict)
     swept: frozenset[OffsetRange] = frozenset()
@@ -56,15 +56,13 @@ class Coverage:
     )
 
     def is_landed(self, offsets: OffsetRange) -> bool:
-        """Says whether the manifest exists and its file, where it has one, is published."""
+        """Return whether the manifest exists and its file, where it has one, is published, as far as its size says."""
         manifest = self.manifests.get(offsets)
         if manifest is None or offsets in self.unfinished:
             return False
-        if self.retired.get(offsets, manifest.revision) != manifest.revision:  # it was replaced since it was retired
-            return False
-        if manifest.revision:  # a file is there in any case: is it this revision's?
-            return self.published.get(offsets) == (manifest.file.bytes if manifest.file else None)
-        return manifest.file is None or offsets in self.published
+        if offsets in self.retired:
+            return self.retired[offsets] == manifest.revision  # else it was replaced since it was retired
+        return manifest.file is None or self.published.get(offsets) == manifest.file.bytes
 
     def state_of(self, link: Link) -> State:
         """Returns where a link stands; what is committed is finished whatever became of its topic.
@@ -77,7 +75,7 @@ class Coverage:
             return State.LANDED
         if link.offsets in self.unfinished:
             return State.PENDING
-        if link.offsets in self.claims:
+        if link.offsets in self.claims and link.offsets not in self.manifests:
             return State.CLAIMED
         return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
 
@@ -129,19 +127,54 @@ def tiling_violations(coverage: Coverage) -> list[str]:
     ]
     states = coverage.states()
     violations += [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
+    violations += _double_violations(coverage)
     last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
     for offsets in planned:
         where = offsets.text(topic)
         manifest = coverage.manifests.get(offsets)
         if manifest is None and offsets in coverage.published:
             violations.append(f"gap {where}: a file is published but its manifest is gone")
+        elif _is_given_up(offsets, coverage):
+            continue
         elif manifest is not None and manifest.file is not None and offsets not in coverage.published:
             violations.append(f"gap {where}: a manifest is there but its file is not published")
         elif manifest is not None and manifest.file is None and offsets in coverage.published:
             violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
+        elif manifest is not None and manifest.file is not None and _is_cut(offsets, manifest.file.bytes, coverage):
+            violations.append(
+                f"gap {where}: the published file has {coverage.published[offsets]} bytes, its manifest says "
+                f"{manifest.file.bytes}: it was cut short or changed"
+            )
         elif states[offsets] is State.PENDING and offsets.start < last_landed[offsets.generation, offsets.partition]:
             violations.append(f"gap {where}: planned and not landed, while later offsets are")
     return violations
+
+
+def _double_violations(coverage: Coverage) -> Iterator[str]:
+    """Yield each file with rows of a range that another file has, but for those that `at_least_once` allows a crash to leave.
+
+    It does not allow them once a replace, or a landing under another policy, has decided which rows there are.
+    """
+    for path, offsets in coverage.doubles.items():
+        manifest = coverage.manifests.get(offsets)
+        has_attempts_name = not path.endswith(f"{offsets.stem}.parquet")
+        by_crash = manifest is None or (manifest.delivery is Delivery.AT_LEAST_ONCE and not manifest.revision)
+        if not (by_crash and has_attempts_name):
+            topic = coverage.log.topic
+            yield (
+                f"overlap {offsets.text(topic)}: {path} has rows of it a second time, and no manifest names it: "
+                f"`offsetlake land {topic} --partition {offsets.key} --on-change replace` deletes it"
+            )
+
+
+def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:
+    """Return whether a person has accepted that a range of a closed generation is lost, though it had been committed."""
+    return coverage.states()[offsets] is State.LOST and offsets in coverage.accepted
+
+
+def _is_cut(offsets: OffsetRange, size: int, coverage: Coverage) -> bool:
+    is_settled = offsets not in coverage.unfinished and offsets not in coverage.retired
+    return is_settled and coverage.published.get(offsets, size) != size
 
 
 def completeness_violations(coverage: Coverage) -> list[str]:

@@ -49,6 +49,11 @@ class Side:
             )
         if not needs_schema and (self.schema or self.registry):
             raise ValueError(f"decode {self.format} takes no schema, found one")
+        if "@" in (self.registry or ""):  # the URL is in errors, documents and the UI: it is not repeated here
+            raise ValueError(
+                "`registry` has a login in it, expected the address alone; write the login as "
+                "schema.registry.basic.auth.user.info into the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,12 @@ class OutcomeUnknown(Unavailable):
     kind = "outcome_unknown"
 
 
+class StagedFileGone(Unavailable):
+    """Says that a staged file went away before it was committed or published: a sweep, or somebody, deleted it."""
+
+    kind = "staged_file_gone"
+
+
 class JavaUnusable(Unavailable):
     """Says that no Java of the needed version was found."""
 
@@ -167,6 +173,12 @@ class BrokenManifest(Violation):
     """Says that a manifest cannot be read or contradicts its own name."""
 
     kind = "broken_manifest"
+
+
+class DamagedFile(Violation):
+    """Says that a Parquet file cannot be read: it was cut short or changed."""
+
+    kind = "damaged_file"
 
 
 class RangesFailed(Violation):

@@ -48,9 +48,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Is the record of one landed range. `file` is none where no record was left to land.
+    """The record of one landed range. `file` is none where no record was left to land.
 
-    `revision` is 0 but for an explicit replace.
+    `revision` is 0, but where a later manifest took the place of one that stood. `named_after` is the attempt whose name the
+    published file carries, or empty; each revision has the name of the one before, so an exchange supersedes all of them.
     """
 
     topic: str
@@ -61,6 +62,7 @@ class Manifest:
     revision: int = 0
     isolation_level: str = "read_committed"
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
+    named_after: str = ""
     schema: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,6 +111,7 @@ class Manifest:
                 holes=holes,
                 provenance=Provenance(**document.pop("provenance")),
                 delivery=delivery,
+                named_after=document.pop("named_after"),
                 **document,
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:

@@ -76,8 +76,8 @@ def parse_key(key: str) -> OffsetRange:
             pass
     raise BadKey(
         f"partition key {key!r} is not a range: expected <kafka partition>-<start>-<end>[-g<generation>] with start "
-        "before end and no padding, e.g. 3-300000-400000; nothing was read or written; take a key from the list that "
-        "`offsetlake plan TOPIC` prints",
+        "before end and no padding, e.g. 3-300000-400000; nothing was read or written; "
+        "`offsetlake backfill TOPIC --all` lists those there are",
         key=key,
     )
 

@@ -119,6 +119,34 @@ def plan(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingTail:
+    """What a topic has beyond its planned ranges: how many offsets, and how long the oldest has waited, if known."""
+
+    offsets: int
+    age_seconds: float | None
+
+
+def find_waiting_tail(before: Tail, after: Tail, state: TopicState, now_ms: int) -> WaitingTail | None:
+    """Find what no range has, once all is planned that can be: none where nothing waits.
+
+    The broker was asked for the oldest record behind `before`; where ranges were planned since, nobody knows that of `after`.
+    """
+    offsets, oldest = 0, []
+    for partition, seen in state.partitions.items():
+        marks = seen.watermarks
+        asked, at = (
+            max(tail.heads[partition].offset if partition in tail.heads else marks.earliest, marks.earliest)
+            for tail in (before, after)
+        )
+        if at < marks.end:
+            offsets += marks.end - at
+            oldest += [seen.oldest_ms] if asked == at and seen.oldest_ms is not None else []
+    if not offsets:
+        return None
+    return WaitingTail(offsets, max(0.0, (now_ms - min(oldest)) / 1000) if oldest else None)
+
+
 def refuse_stale(tail: Tail, state: TopicState) -> None:
     """Raise `StaleAnswer` where a broker that lags has answered: its topic is gone, or it leads a partition no more.
 

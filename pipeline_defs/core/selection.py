@@ -110,6 +110,16 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
     return _choose(coverage, chosen, "has no range with a record of that time")
 
 
+def nearest_range(ranges: Iterable[OffsetRange], wanted: OffsetRange) -> OffsetRange | None:
+    """Return the range a person most likely means by one that is not there: it shares most offsets, or is closest."""
+
+    def distance(each: OffsetRange) -> tuple[int, int]:
+        shared = min(each.end, wanted.end) - max(each.start, wanted.start)
+        return -max(0, shared), abs(each.start - wanted.start) + abs(each.end - wanted.end)
+
+    return min((each for each in ranges if _same_partition(each, wanted)), key=distance, default=None)
+
+
 def _choose(coverage: Coverage, wanted: Iterable[OffsetRange], why_none: str) -> Selection:
     meant = set(wanted)
     states = coverage.states()

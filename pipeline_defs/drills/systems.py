@@ -6,6 +6,7 @@ it. What it has made visible is what a plain glob over `glob` shows.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -14,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-from obstore.exceptions import GenericError
 
 from ..component import build_topic_defs
 from ..core.errors import Refused, ScanFailed
@@ -220,7 +219,9 @@ def limit_files(size: int | None) -> None:
 
 def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
     """Has the answers of the next `count` writes of manifests and plan steps be lost, after they have happened."""
-    link, left = lake.store._link, count  # noqa: SLF001 (the fault is at the disk itself)
+    disk = lake.store.disk
+    assert disk is not None
+    link, left = disk.link, count
 
     def link_without_answer(source: str, target: str) -> None:
         nonlocal left
@@ -228,9 +229,9 @@ def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
         if left and target.startswith(("manifests/", "plan/")):
             left -= 1
             watch("answer_lost")
-            raise GenericError("the drill has lost the answer")
+            raise OSError(errno.EIO, "the drill has lost the answer")
 
-    lake.store._link = link_without_answer  # type: ignore[method-assign]  # noqa: SLF001
+    disk.link = link_without_answer  # type: ignore[method-assign]
 
 
 def remove_tree(folder: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..core.coverage import Coverage
 from ..core.decoding import Decoding, find_due
-from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.errors import BrokenManifest
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
 from .lake import Lake
@@ -131,19 +131,10 @@ class Decodings:
         def is_due() -> bool:
             return not store.exists(later)
 
-        if not (decoding.revision and store.exists(path)):
-            if store.publish(file.path, path, guard=guard, is_due=is_due) is Answer.COMMITTED:
-                if decoding.revision:
-                    store.delete_folder(file.path)  # as an exchange does: it tells that this revision is seen
-                return
-            if not store.exists(path) and is_due():
-                raise LakeUnavailable(
-                    f"cannot publish {store.url(path)}: what stands there is no file; nothing is lost; move it away, and "
-                    "the next run publishes the range",
-                    path=path,
-                )
         if decoding.revision:
             store.exchange(file.path, path, guard=guard, is_due=is_due)
+        else:
+            store.publish(file.path, path, guard=guard, is_due=is_due)
 
     def _is_shown(self, decoding: Decoding, file: StagedFile, path: str) -> bool:
         """Says whether a file of a document's size is its own: where an earlier revision had one as large, it is read."""

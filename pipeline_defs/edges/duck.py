@@ -22,8 +22,8 @@ from ..core.seal import Seal
 from ..core.sealing import choose_seals, find_holders
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
-from .lake import Lake, published_path
-from .layout import data_path, range_path
+from .lake import Lake
+from .layout import data_path, published_path, range_path
 from .seals import Seals, sealed_path
 
 SealedRanges = Mapping[OffsetRange, Seal]
@@ -71,6 +71,7 @@ _TABLES = """
     FROM information_schema.tables ORDER BY ALL
 """
 TABLES = ("ranges", "losses")
+_SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
 DERIVED_TREES = (DECODED, DEAD_LETTERS, "latest", DAYS)
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
@@ -158,14 +159,12 @@ def _views(
     parts = [f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"] if files else []
     for path, cuts in _cuts(swept).items():
         within = " OR ".join(f'"offset" >= {start} AND "offset" < {end}' for start, end in cuts)
-        parts.append(
-            f"SELECT * FROM read_parquet({_literal(lake.store.url(path))}, hive_partitioning = false) WHERE {within}"
-        )
+        parts.append(f"SELECT * FROM read_parquet({_files_at(lake, path)}, hive_partitioning = false) WHERE {within}")
     yield "main", " UNION ALL BY NAME ".join(parts) or _EMPTY_TOPIC
     for tree in DERIVED_TREES:
         paths = lake.store.list(f"{tree}/{topic}")
         if paths:
-            found = f"[{', '.join(_literal(lake.store.url(path)) for path in paths)}]"
+            found = f"[{', '.join(_files_at(lake, path) for path in paths)}]"
             yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
 
 
@@ -188,12 +187,12 @@ def _files(topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges) -> 
     if not coverage.published and not sealed:
         return ""
     if lake.store.local_root is not None and not sealed and not coverage.retired:
-        return _literal(f"{lake.store.url('data')}/{topic}/**/*.parquet")
+        return _literal(f"{file_pattern(lake, 'data')}/{topic}/**/*.parquet")
     loose = [_path(topic, offsets, coverage) for offsets in coverage.published if offsets not in coverage.swept]
     gone = {range_path(tree, topic, offsets) for offsets in sealed for tree in ("data", "retired")}
     paths = {path for path in (*loose, *coverage.doubles) if _without_endings(path) not in gone}
     paths |= {sealed_path(seal) for seal in sealed.values()}
-    return f"[{', '.join(_literal(lake.store.url(path)) for path in sorted(paths))}]" if paths else ""
+    return f"[{', '.join(_files_at(lake, path) for path in sorted(paths))}]" if paths else ""
 
 
 def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
@@ -207,6 +206,19 @@ def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
 def _without_endings(path: str) -> str:
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name.partition('.')[0]}"
+
+
+def file_pattern(lake: Lake, path: str) -> str:
+    """Return the pattern that means a path of the lake to DuckDB, which takes each path it is given for a pattern.
+
+    A lake at `/lake[1]` is else nowhere, and one at `/lake*` shows the rows of another.
+    """
+    url = lake.store.url(path)
+    return url if lake.store.local_root is None else _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", url)
+
+
+def _files_at(lake: Lake, path: str) -> str:
+    return _literal(file_pattern(lake, path))
 
 
 def _literal(text: str) -> str:

@@ -6,59 +6,31 @@ never joined by position; nothing here decides anything.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-import stamina
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import AuthorizationError, KafkaError, StaleMetadata, UnknownTopicOrPartitionError
+from kafka.errors import StaleMetadata, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
-from ..core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer
+from ..core.durability import Durability, read_durability
+from ..core.errors import BrokerUnavailable
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
-from .access import OPEN, Access
-from .kafka_answers import find_replicas, is_retriable, raise_forbidden, read_refusals, unknown_topic
-from .kafka_knock import knock
-from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, read_batches, send_fetch
+from .kafka_answers import find_replicas, raise_forbidden, read_refusals, unknown_topic
+from .kafka_connection import Connection
+from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellable, read_batches, send_fetch
 from .kafka_topic import Description, Observation, read_ids_of_leaders
 from .kafka_transactions import OpenTransaction, find_open
 
-stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
-logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
-
-T = TypeVar("T")
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
-class Kafka:
-    """Speaks to one Kafka cluster through one admin client, opened at first use and closed with `close()`."""
-
-    def __init__(self, bootstrap_servers: str, *, timeout_seconds: float = 20.0, access: Access = OPEN) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self.access = access
-        self._timeout_ms = int(timeout_seconds * 1000)
-        self._admin: KafkaAdminClient | None = None
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Kafka:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connection; a later call opens a new one."""
-        with self._lock:
-            if self._admin is not None:
-                self._admin.close()
-                self._admin = None
+class Kafka(Connection):
+    """One Kafka cluster."""
 
     # ---- what planning sees
 
@@ -190,9 +162,19 @@ class Kafka:
                 reached = max(reached, span.end)
                 yield span if span.kind is not SpanKind.DATA or is_told(span) else batch.look_into()
 
+    def find_untellable(
+        self, topic: str, partition: int, start: int, end: int, isolation_level: str
+    ) -> tuple[int, int] | None:
+        """Find the first record whose time no column can hold, which nobody's reader gets past: its offset and timestamp."""
+        return find_untellable(self._read_batches(topic, partition, start, end, isolation_level), start, end)
+
     def is_compacted(self, topic: str) -> bool:
         """Says whether the topic's cleanup policy includes compaction."""
         return "compact" in self.read_config(topic).get("cleanup.policy", "")
+
+    def read_durability(self, topic: str) -> Durability:
+        """Read what decides whether the loss of a broker takes acknowledged records with it."""
+        return read_durability(self._describe(topic).replicas, self.read_config(topic))
 
     def read_config(self, topic: str) -> dict[str, str]:
         """Reads the topic's configuration, defaults included."""
@@ -274,52 +256,3 @@ class Kafka:
         if found["error_code"] == UnknownTopicOrPartitionError.errno:
             raise unknown_topic(topic, self.bootstrap_servers)
         return Description.of(found)
-
-    def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
-        """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
-        retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
-        try:
-            for attempt in retriable:
-                with attempt:
-                    return question(self._connected())
-        except StaleMetadata as error:
-            raise StaleAnswer(
-                f"brokers at {self.bootstrap_servers} go on to tell different things of topic {topic}: {error}; nothing was "
-                "written and nothing is lost; it is asked again later, and where it stays so, look which broker is cut off "
-                "from the others",
-                topic=topic,
-            ) from error
-        except UnknownTopicOrPartitionError as error:
-            raise unknown_topic(topic, self.bootstrap_servers) from error
-        except AuthorizationError as error:
-            what = f" of topic {topic}" if topic else ""
-            raise BrokerRefuses(
-                f"the Kafka broker at {self.bootstrap_servers} does not allow us what was asked{what} over "
-                f"{self.access.properties}: {type(error).__name__}; nothing was written and nothing is lost; have it allowed, "
-                "docs/security.md names what is needed",
-                bootstrap_servers=self.bootstrap_servers,
-            ) from error
-        except (KafkaError, OSError) as error:
-            self.close()
-            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
-            raise BrokerUnavailable(
-                f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
-                "was written and nothing is lost; start the broker (`offsetlake broker start` for the embedded one) or "
-                "set OFFSETLAKE_BOOTSTRAP_SERVERS",
-                bootstrap_servers=self.bootstrap_servers,
-            ) from error
-        raise AssertionError("a retry context ends by returning or raising")
-
-    def _connected(self) -> KafkaAdminClient:
-        with self._lock:
-            if self._admin is None:
-                if self.access.path is not None:  # whoever logs in is told at once why not
-                    knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
-                self._admin = KafkaAdminClient(
-                    bootstrap_servers=self.bootstrap_servers,
-                    client_id="offsetlake",
-                    request_timeout_ms=self._timeout_ms,
-                    bootstrap_timeout_ms=self._timeout_ms,
-                    **self.access.kafka_python(),
-                )
-            return self._admin

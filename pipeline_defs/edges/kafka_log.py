@@ -6,7 +6,7 @@ kafka-python's admin client has no public fetch; the two functions that use its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,10 @@ from ..core.holes import BatchSpan, SpanKind
 
 FETCH_BYTES = 1024 * 1024
 _BY_NAME = 12  # the newest Fetch version that names topics; later ones take topic ids
+
+MICROSECONDS_END_MS = (
+    2**63 - 1
+) // 1000  # the last moment, either way from 1970, that a column of microseconds can hold
 
 Fetched = Any  # one partition's part of kafka-python's FetchResponse: `records`, `aborted_transactions`
 
@@ -99,6 +103,21 @@ def _legacy(batch: Any) -> Batch:
 
 def _known_time(timestamp_ms: int | None) -> int | None:
     return timestamp_ms if timestamp_ms is not None and timestamp_ms >= 0 else None
+
+
+def find_untellable(batches: Iterable[Batch], start: int, end: int) -> tuple[int, int] | None:
+    """Find the first record in `[start, end)` whose time no column can hold: its offset and timestamp (ms since 1970).
+
+    None where there is no such record, or where its batch cannot be decompressed here.
+    """
+    for batch in batches:
+        try:
+            for record in batch.raw:
+                if start <= record.offset < end and abs(record.timestamp or 0) > MICROSECONDS_END_MS:
+                    return record.offset, record.timestamp
+        except UnsupportedCodecError:
+            continue
+    return None
 
 
 def fetch_request(topic: str, partition: int, offset: int, isolation_level: int, max_bytes: int) -> FetchRequest:

@@ -22,16 +22,21 @@ _NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition."""
+    """What some broker tells of a topic: its id, none where it is too old for one, and who leads each Kafka partition.
+
+    `replicas` is the number of copies of the Kafka partition that has the fewest.
+    """
 
     topic_id: str | None
     leaders: Mapping[int, int]
+    replicas: int
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Description:
         """Return the description in an answer of kafka-python's admin client."""
         leaders = {part["partition_index"]: part["leader_id"] for part in answer["partitions"]}
-        return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())))
+        replicas = min((len(part.get("replica_nodes", ())) for part in answer["partitions"]), default=0)
+        return cls(_known_id(answer.get("topic_id")), dict(sorted(leaders.items())), replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`. Every object is immutable, so what was read
-once is kept; only an explicit replace exchanges a data file, in one step, after a new revision of its manifest.
+once is kept; only a data file that is not its newest manifest's is exchanged, in one step.
 """
 
 from __future__ import annotations
@@ -23,13 +23,22 @@ from functools import partial
 from pathlib import Path
 
 from ..core.coverage import Coverage
-from ..core.delivery import Claim, Delivery
+from ..core.delivery import Claim
 from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.losses import Acceptance
-from ..core.manifest import Manifest, StagedFile
+from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep, Tail
-from .layout import data_path, find_retired, manifest_path, range_of, range_path, retired_path, swept_path
+from .layout import (
+    find_retired,
+    manifest_path,
+    published_path,
+    range_of,
+    range_path,
+    retired_path,
+    revision_of,
+    swept_path,
+)
 from .store import Answer, Store
 
 
@@ -67,7 +76,7 @@ class Lake:
 
     def _read_step(self, path: str) -> PlanStep:
         if path not in self._steps:
-            self._steps[path] = PlanStep.from_json(self.store.get(path) or b"", self.store.url(path))
+            self._steps[path] = PlanStep.from_json(self._read(path), self.store.url(path))
         return self._steps[path]
 
     # ---- manifests
@@ -78,14 +87,28 @@ class Lake:
 
     def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
         """Reads the newest revision of every manifest of a topic."""
-        newest: dict[str, str] = {}
+        newest: dict[OffsetRange, int] = {}
         for path in self.store.list(f"manifests/{topic}"):
-            newest[path.rsplit(".", 2)[0]] = path  # listed in order, so the last revision stays
-        manifests = {}
-        for path in newest.values():
-            manifest = self._read_manifest(path)
-            manifests[manifest.offsets] = manifest
-        return manifests
+            found = revision_of(topic, path)
+            if found is None:
+                raise BrokenManifest(
+                    f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it"
+                )
+            newest[found[0]] = max(found[1], newest.get(found[0], 0))
+        return {each: self._read_manifest(manifest_path(topic, each, revision)) for each, revision in newest.items()}
+
+    def newest(self, manifest: Manifest) -> Manifest:
+        """Read the newest revision of a manifest, itself where it was not replaced."""
+        while self.is_replaced(manifest):
+            manifest = self._read_manifest(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
+        return manifest
+
+    def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
+        """Yield the revisions before a manifest, the last one first; one that somebody deleted is passed over."""
+        for revision in reversed(range(manifest.revision)):
+            path = manifest_path(manifest.topic, manifest.offsets, revision)
+            if self.store.exists(path):
+                yield self._read_manifest(path)
 
     def commit_manifest(self, manifest: Manifest) -> Manifest:
         """Decides that the range is landed; returns the manifest that stands, ours or the one that was there first."""
@@ -99,7 +122,7 @@ class Lake:
     def _read_manifest(self, path: str) -> Manifest:
         if path not in self._manifests:
             url = self.store.url(path)
-            manifest = Manifest.from_json(self.store.get(path) or b"", url)
+            manifest = Manifest.from_json(self._read(path), url)
             expected = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
             if path != expected:
                 raise BrokenManifest(
@@ -114,7 +137,7 @@ class Lake:
         """Reads every acceptance of a topic, by the range or link that it is of."""
         accepted = {}
         for path in self.store.list(f"accepted/{topic}"):
-            acceptance = Acceptance.from_json(self.store.get(path) or b"", self.store.url(path))
+            acceptance = Acceptance.from_json(self._read(path), self.store.url(path))
             accepted[acceptance.offsets] = acceptance
         return accepted
 
@@ -141,19 +164,20 @@ class Lake:
 
     def _read_claim(self, path: str) -> Claim:
         if path not in self._claims:
-            self._claims[path] = Claim.from_json(self.store.get(path) or b"", self.store.url(path))
+            self._claims[path] = Claim.from_json(self._read(path), self.store.url(path))
         return self._claims[path]
 
     # ---- data
 
     def is_published(self, manifest: Manifest) -> bool:
-        """Says whether the manifest's file, where it has one, stands under its final name, or was retired from there."""
-        size = self.store.size(published_path(manifest))
-        if manifest.revision:  # a file stands there in any case: is it this revision's?
-            is_there = size == (manifest.file.bytes if manifest.file else None) and not self._is_staged(manifest)
-        else:
-            is_there = manifest.file is None or size is not None
-        return is_there or self.is_retired(manifest)
+        """Return whether the file under the final name is the manifest's, as far as its size says, or was retired from there.
+
+        The file of an earlier revision may have the same size; until it is exchanged the staged one is there.
+        """
+        if manifest.file is None:
+            return True
+        is_there = self.store.size(published_path(manifest)) == manifest.file.bytes
+        return (is_there and not (manifest.revision and self._is_staged(manifest))) or self.is_retired(manifest)
 
     def is_retired(self, manifest: Manifest) -> bool:
         """Says whether the manifest's file was retired, be it restored or swept since or not."""
@@ -169,55 +193,68 @@ class Lake:
         """Says for good that the retired file of a manifest is given up; once it has been said, nothing is written."""
         self.store.put_new(swept_path(manifest), word, f"staging/sweep-{uuid.uuid4().hex}")
 
-    def publish(self, manifest: Manifest) -> Manifest | None:
-        """Publishes the staged file that the manifest names; none where that file is gone.
+    def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
+        """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
 
-        A file that already stands there was put there for the same manifest, or for a later revision: a name is never
-        free again, but where the file was retired from it, and then it stays free. A revision exchanges the file of the
-        one before, unless a later one stands by then. Returns the manifest that stands afterwards, this one or a later.
+        That is this one, or a later revision; none where nothing could be published, since the staged file is gone. `staged`
+        is where the bytes are staged, if not where the manifest says. A free name is taken by the first revision with
+        put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
+        it, of another digest. What was retired is left where it is.
         """
+        file, path = manifest.file, published_path(manifest)
+        is_first, guard = manifest.revision == 0, manifest_path(manifest.topic, manifest.offsets, 0)
+        source, is_due = staged or (file.path if file else ""), partial(self._is_due, manifest)
+        is_shown = file is None
         try:
-            if manifest.file is not None and manifest.revision:
-                self._exchange(manifest, manifest.file)
-            elif manifest.file is not None:
-                self._publish_new(manifest, manifest.file)
+            if file is not None and is_first:
+                is_shown = self.store.publish(source, path, guard=guard, is_due=is_due) is Answer.COMMITTED
+            if (
+                file is not None
+                and not is_shown
+                and not (is_first and not mend and self.store.size(path) == file.bytes)
+            ):
+                self.store.exchange(source, path, guard=guard, is_due=is_due)
+                if not is_first and source != file.path and not self.is_replaced(manifest):
+                    self.store.delete_folder(
+                        file.path
+                    )  # torn, or it would have been published: it is not owed any more
         except FileNotFoundError:
-            return None
-        return self.read_manifests(manifest.topic)[manifest.offsets] if self.is_replaced(manifest) else manifest
+            pass  # another has published it, or it is gone: what stands there says which
+        newest = self.newest(manifest)
+        return newest if (is_shown and newest == manifest) or self.is_published(newest) else None
 
     def is_replaced(self, manifest: Manifest) -> bool:
-        """Says whether there is a later revision of the manifest."""
+        """Return whether there is a later revision of the manifest."""
         return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
 
     def _is_due(self, manifest: Manifest) -> bool:
         return not (self.is_replaced(manifest) or self.is_retired(manifest))
 
-    def _publish_new(self, manifest: Manifest, file: StagedFile) -> None:
-        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
-        answer = self.store.publish(file.path, path, guard=guard, is_due=partial(self._is_due, manifest))
-        if answer is Answer.CONFLICT and self._is_due(manifest) and not self.store.exists(path):
+    def _read(self, path: str) -> bytes:
+        """Read an object that was there a moment ago."""
+        data = self.store.get(path)
+        if data is None:
             raise LakeUnavailable(
-                f"cannot publish {self.store.url(path)}: what stands there is no file; nothing is lost; move it away, and the "
-                "next run publishes the range",
+                f"cannot read {self.store.url(path)}: it was there a moment ago and is not now: somebody deletes objects of "
+                "the lake; nothing was written; the next run reads it again",
                 path=path,
             )
-
-    def _exchange(self, manifest: Manifest, file: StagedFile) -> None:
-        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
-        try:
-            self.store.exchange(file.path, path, guard=guard, is_due=partial(self._is_due, manifest))
-        except FileNotFoundError:
-            if self.store.size(path) != file.bytes and not self.is_retired(manifest):  # else another finished it
-                raise
+        return data
 
     @contextmanager
     def local_copy(self, path: str) -> Iterator[Path]:
-        """Gives a path on this machine to read an object from: its own on a local lake, else a copy for a while."""
+        """Gives a path on this machine to read an object from: its own on a local lake, else a copy for a while.
+
+        Where there is no such object, that or reading from it raises `FileNotFoundError`.
+        """
         if self.store.local_root is not None:
             yield self.store.local_root / path
             return
+        data = self.store.get(path)
+        if data is None:
+            raise FileNotFoundError(path)
         with tempfile.NamedTemporaryFile(suffix=".parquet") as copy:
-            copy.write(self.store.get(path) or b"")
+            copy.write(data)
             copy.flush()
             yield Path(copy.name)
 
@@ -251,14 +288,15 @@ class Lake:
     ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
         published: dict[OffsetRange, int] = {}
-        doubles, strays = [], []
+        doubles: dict[str, OffsetRange] = {}
+        strays = []
         for path, size in files.items():
             owner = owners.get(path)
             offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
             if offsets is None:
                 strays.append(path)
-            elif attempt:
-                doubles.append(path)
+            elif attempt or (owner is None and offsets in manifests):
+                doubles[path] = offsets
             else:
                 published[offsets] = size
         newest = find_retired(topic, kept, words, published)
@@ -273,11 +311,11 @@ class Lake:
             tuple(strays),
             accepted,
             claims,
-            tuple(doubles),
+            doubles,
             frozenset(
                 offsets
                 for path, offsets in owners.items()
-                if (manifests[offsets].revision or path not in files)
+                if (manifests[offsets].revision or files.get(path) != _bytes(manifests[offsets]))
                 and retired.get(offsets) != manifests[offsets].revision
                 and self._is_staged(manifests[offsets])
             ),
@@ -290,9 +328,5 @@ class Lake:
         return manifest.file is not None and self.store.exists(manifest.file.path)
 
 
-def published_path(manifest: Manifest) -> str:
-    """Is where a manifest's file is published, below the lake's root; under `at_least_once` a name of the attempt's own."""
-    path = data_path(manifest.topic, manifest.offsets)
-    if manifest.delivery is Delivery.AT_LEAST_ONCE:
-        return f"{path.removesuffix('.parquet')}.{manifest.provenance.attempt}.parquet"
-    return path
+def _bytes(manifest: Manifest) -> int | None:
+    return manifest.file.bytes if manifest.file else None

@@ -25,9 +25,24 @@ def data_path(topic: str, offsets: OffsetRange) -> str:
     return f"{range_path('data', topic, offsets)}.parquet"
 
 
+def published_path(manifest: Manifest) -> str:
+    """Return where a manifest's file is published, below the lake's root."""
+    ending = f".{manifest.named_after}" if manifest.named_after else ""
+    return f"{range_path('data', manifest.topic, manifest.offsets)}{ending}.parquet"
+
+
 def manifest_path(topic: str, offsets: OffsetRange, revision: int) -> str:
     """Is where a revision of a range's manifest lies, below the lake's root."""
     return f"{range_path('manifests', topic, offsets)}.{revision:03d}.json"
+
+
+def revision_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
+    """Read range and revision back from a manifest's path; none where the path is no manifest's."""
+    offsets, ending = range_of("manifests", topic, path, ".json")
+    number = ending.removeprefix(".")
+    if offsets is None or not number.isdecimal() or path != manifest_path(topic, offsets, int(number)):
+        return None
+    return offsets, int(number)
 
 
 def retired_path(manifest: Manifest) -> str:

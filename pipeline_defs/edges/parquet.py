@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
+
+# what Spark writes of a raw record; a test holds the two together
+RAW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("generation", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +48,24 @@ class PartFile:
     partitions: tuple[int, int]
     min_offset: int
     max_offset: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
     schema: dict[str, str]
+
+
+@contextmanager
+def told_if_damaged(what: str) -> Iterator[None]:
+    """Turn what Arrow says of a file that is no whole Parquet file into `DamagedFile`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedFile(
+            f"{what} cannot be read: {reason}; it was cut short or changed; nothing was written; restore it from a backup of "
+            "the lake, or, while Kafka has its records, `offsetlake land TOPIC --partition KEY --on-change replace`"
+        ) from error
 
 
 def read_parts(folder: Path) -> Iterator[PartFile]:
@@ -42,17 +74,17 @@ def read_parts(folder: Path) -> Iterator[PartFile]:
         footer = pq.read_metadata(path)
         if not footer.num_rows:
             continue
-        partitions = _min_max(footer, "partition")
-        offsets = _min_max(footer, "offset")
-        timestamps = _min_max(footer, "timestamp")
+        partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
+        if partitions is None or offsets is None:
+            raise ValueError(f"{path} says nothing of its partitions and offsets")
         yield PartFile(
             path=path,
             rows=footer.num_rows,
             partitions=partitions,
             min_offset=offsets[0],
             max_offset=offsets[1],
-            min_timestamp_ms=timestamps[0] // 1000,
-            max_timestamp_ms=timestamps[1] // 1000,
+            min_timestamp_ms=timestamps[0] // 1000 if timestamps else None,
+            max_timestamp_ms=timestamps[1] // 1000 if timestamps else None,
             schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
         )
 
@@ -102,9 +134,10 @@ def staged_file(part: PartFile, lake_path: str) -> StagedFile:
     )
 
 
-def write_empty(like: Path, path: Path) -> None:
-    """Writes a file with the columns of another one, and no rows."""
-    pq.write_table(pq.read_schema(like).empty_table(), path, compression="zstd")
+def write_empty(path: Path, like: Path | None = None) -> None:
+    """Write a file without rows, with the columns of another one, or of raw records."""
+    schema = pq.read_schema(like) if like else RAW_SCHEMA
+    pq.write_table(schema.empty_table(), path, compression="zstd")
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:
@@ -226,8 +259,11 @@ def _bits(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int]:
-    """Reads an integer column's minimum and maximum over all row groups from the footer; timestamps are micros."""
+def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
+    """Read an integer column's minimum and maximum over all row groups from the footer; none where it is null in all rows.
+
+    Timestamps are micros.
+    """
     index = footer.schema.to_arrow_schema().get_field_index(column)
     if index < 0:
         raise ValueError(f"no column {column}")
@@ -236,6 +272,8 @@ def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int]:
         row_group = footer.row_group(group)
         for number in range(row_group.num_columns):
             chunk = row_group.column(number)
-            if chunk.path_in_schema == column:
+            if chunk.path_in_schema == column and chunk.statistics is not None and chunk.statistics.has_min_max:
                 statistics.append(chunk.statistics)
+    if not statistics:
+        return None
     return min(s.min_raw for s in statistics), max(s.max_raw for s in statistics)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,27 +86,63 @@ class Guarantees:
 
 
 def read_jsonl(path: Path, key_field: str | None, timestamp_field: str | None = None) -> Iterator[Record]:
-    """Reads records from JSON lines, gzipped or not: each line is a value, one of its fields the key."""
+    """Read records from JSON lines, gzipped or not: each line is a value, one of its fields the key.
+
+    Raises `Refused` with the line that is not one JSON object, or lacks a field; its contents are not said.
+    """
+    fields = "".join(f" with a field {field}" for field in (key_field, timestamp_field) if field)
+    for number, line in _read_lines(path):
+        value = line.rstrip(b"\r")
+        if not value:
+            continue
+        try:
+            document = json.loads(value, parse_constant=_refuse_constant)
+            if not isinstance(document, dict):
+                raise ValueError("not a JSON object")
+            key = document[key_field] if key_field else None
+            timestamp_ms = _timestamp(document[timestamp_field]) if timestamp_field else None
+        except (ValueError, KeyError, RecursionError) as error:
+            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            raise Refused(
+                f"{path}:{number} is not a record to produce: {reason}; expected one JSON object per line{fields}"
+            ) from error
+        text = key if isinstance(key, str) else json.dumps(key)
+        yield Record(None if key is None else text.encode(errors="surrogatepass"), value, timestamp_ms)
+
+
+def read_raw(path: Path, separator: bytes = b"\t") -> Iterator[Record]:
+    """Read a record from each line as it is, whatever it holds: key, separator, value; without one the line is a value."""
+    for _, line in _read_lines(path):
+        key, found, value = line.partition(separator) if separator else (b"", b"", line)
+        yield Record(key, value) if found else Record(None, line)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file, gzipped or not, each with its number; raises `Refused` where the file ends too early."""
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            value = line.rstrip(b"\r\n")
-            if not value:
-                continue
-            try:
-                document = json.loads(value)
-                if not isinstance(document, dict):
-                    raise ValueError("not a JSON object")
-                key = document[key_field] if key_field else None
-                timestamp = int(document[timestamp_field]) if timestamp_field else None
-            except (ValueError, TypeError, KeyError) as error:
-                reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-                fields = f" with a field {key_field}" if key_field else ""
-                raise Refused(
-                    f"{path}:{number} is not a record to produce: {reason}; the lines before it were produced, but for "
-                    f"those of an open transaction; expected one JSON object per line{fields}"
-                ) from error
-            yield Record(None if key is None else str(key).encode(), value, timestamp)
+    number = 0
+    try:
+        with opener(path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                yield number, line.removesuffix(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise Refused(
+            f"{path} cannot be read behind line {number}: {error}; expected text, or text as gzip packs it"
+        ) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _timestamp(found: object) -> int:
+    """Return a timestamp in ms since 1970; refuses what no Kafka record can have."""
+    if isinstance(found, int | str) and not isinstance(found, bool):
+        with suppress(ValueError):
+            moment = int(found)
+            if 0 <= moment < 2**63:
+                return moment
+    raise ValueError("the timestamp is not a whole number of ms since 1970")
 
 
 class _Tally:
@@ -133,6 +170,15 @@ class _Tally:
         if self.sent % PROGRESS_EVERY == 0:
             self._progress(self.sent)
 
+    def told(self, guarantees: Guarantees) -> str:
+        """Return in words what became of the records that were handed over so far."""
+        if guarantees.transactional_id is not None:
+            lost = self.sent - self.acknowledged
+            return f"{self.acknowledged} records before it are committed, {lost} of its transaction were aborted"
+        if guarantees.acks == "0":
+            return f"{self.sent} records before it were sent"
+        return f"{self.sent} records before it were sent, {self.acknowledged} of them are acknowledged"
+
     def _acknowledge(self, _: object) -> None:
         self.acknowledged += 1
 
@@ -151,7 +197,7 @@ def produce(
     """Produces records and returns how many were acknowledged: all of them, else it raises and says how many were not.
 
     With a transactional id it is how many are committed; what fails aborts the open transaction. With `acks=0` it is
-    how many were sent. Raises `BrokerUnavailable`, and what reading the records raises.
+    how many were sent. Raises `BrokerUnavailable`, and `Refused` where reading the records does, with what was sent before.
     """
     tally = _Tally(topic, progress)
     if access.path is not None:  # whoever logs in is told at once why not
@@ -173,6 +219,8 @@ def produce(
             _produce_in_transactions(producer, records, tally, each)
         if tally.failure is not None:
             raise tally.failure
+    except Refused as error:
+        raise Refused(f"{error.message}; {tally.told(guarantees)}; nothing behind it was sent") from error
     except KafkaError as error:
         done = "committed" if guarantees.transactional_id else "acknowledged"
         raise BrokerUnavailable(

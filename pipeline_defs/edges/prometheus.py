@@ -1,6 +1,6 @@
-"""Prometheus' text format, through its own client: printed once, or served over HTTP, with pages for people beside it.
+"""Prometheus' text format, through its own client: as text, or as an application that answers scrapes.
 
-What is counted, and what pages show, is decided elsewhere. Invariant: every answer is made anew, and the metrics are never
+What is counted is decided elsewhere. Invariant: every answer is made anew, and the metrics are never
 read twice at the same time.
 """
 
@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
-from urllib.parse import unquote
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
-
-from ..core.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,42 +36,9 @@ def metrics_text(families: Iterable[Family]) -> str:
     return generate_latest(_registry(lambda: listed)).decode()
 
 
-@contextmanager
-def serve(
-    host: str, port: int, read: Read, pages: Mapping[str, Callable[[], str]] = MappingProxyType({})
-) -> Iterator[int]:
-    """Answers scrapes at `host:port` while the context is open; gives the port, which is a free one where 0 is asked.
-
-    Under each path of `pages` stands a page of HTML, made anew each time it is asked for.
-    """
-    try:
-        server, thread = start_http_server(port, host, _registry(read))
-    except OSError as error:
-        raise Refused(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; nothing was started; give another "
-            "`--listen [HOST:]PORT`"
-        ) from error
-    server.set_app(_with_pages(server.get_app(), pages))
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _with_pages(metrics: Any, pages: Mapping[str, Callable[[], str]]) -> Any:
-    """Is a WSGI application that answers with a page where one is asked for, else with the metrics."""
-
-    def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        make = pages.get(unquote(environ["PATH_INFO"]))
-        if make is None:
-            return metrics(environ, start_response)
-        body = make().encode()
-        start_response("200 OK", [("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body)))])
-        return [body]
-
-    return answer
+def metrics_application(read: Read) -> Any:
+    """Return the WSGI application that answers scrapes with what `read` reads."""
+    return make_wsgi_app(_registry(read))
 
 
 class _Families(Collector):

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.errors import BadSetting, RegistryUnavailable, UnknownSubject
@@ -38,6 +40,13 @@ class Registered:
     references: Mapping[str, str]
 
 
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 @cache
 def connect(url: str, login: RegistryLogin = ANYBODY) -> Registry:
     """Is the registry at `url`; one for the life of the process, with all that was read of it. Raises `BadSetting`."""
@@ -51,6 +60,7 @@ class Registry:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         self.url = url
+        self._refuse_open_login(login)
         settings = {"timeout": TIMEOUT_SECONDS, "max.retries": RETRIES, "retries.wait.ms": RETRY_WAIT_MS}
         entry = {"basic.auth.user.info": login.user, "ssl.ca.location": login.authority}
         try:
@@ -65,6 +75,19 @@ class Registry:
                 f"registry {url!r} is no address of a Schema Registry, expected such as http://localhost:8081: {error}; "
                 "nothing was decoded; correct `registry` in defs.yaml"
             ) from error
+
+    def _refuse_open_login(self, login: RegistryLogin) -> None:
+        """Refuse to send a login in the clear to another machine; Basic is but another spelling of it."""
+        for each in self.url.split(",") if login.user else ():
+            address = urlsplit(each.strip())
+            if address.scheme.lower() != "https" and not _is_this_machine(address.hostname or ""):
+                raise BadSetting(
+                    f"registry {self.url} is asked over plain http, where everybody on the way reads the login of "
+                    "schema.registry.basic.auth.user.info, expected https://; nothing was sent and nothing was decoded; give "
+                    "the registry a certificate and correct `registry` in defs.yaml, or take the login out of the file that "
+                    "OFFSETLAKE_KAFKA_PROPERTIES names",
+                    registry=self.url,
+                )
 
     def read_latest(self, subject: str) -> Registered:
         """Is the latest version of a subject, as of now. Raises `UnknownSubject` and `RegistryUnavailable`."""

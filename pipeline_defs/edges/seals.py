@@ -8,6 +8,7 @@ A seal without its file is not finished, and used by nobody. Every object is imm
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from ..core.errors import BrokenManifest, SealedFileGone
@@ -59,8 +60,9 @@ class Seals:
 
     def why_changed(self, seal: Seal) -> str | None:
         """Says what a sealed file has instead of what its seal says; none where it is what was sealed."""
-        with self._lake.local_copy(sealed_path(seal)) as path:
-            found = digest(path) if path.exists() else None
+        found = None
+        with suppress(FileNotFoundError), self._lake.local_copy(sealed_path(seal)) as path:
+            found = digest(path)
         if found == seal.file.sha256:
             return None
         return (

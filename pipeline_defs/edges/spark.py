@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +28,14 @@ RAW_COLUMNS: Mapping[str, str] = {
     "generation": "incarnation of the topic: 0, and one more for each time it was recreated",
     "partition": "Kafka partition number",
     "offset": "offset of the record in its Kafka partition; with generation and partition the identity of a row",
-    "timestamp": "record timestamp, UTC, to the millisecond as Kafka has it",
+    "timestamp": "record timestamp, UTC, to the millisecond as Kafka has it; null where it lies before 1900",
     "timestamp_type": "0: set by the producer (CreateTime), 1: set by the broker (LogAppendTime)",
     "key": "key bytes as produced, null where there is none",
     "value": "value bytes as produced, null for a tombstone",
     "headers": "headers in order: list of (key, value), a value may be null; null where there is none",
 }
+
+TIMES_FROM_MS = -2_208_988_800_000  # 1900-01-01
 
 KAFKA_OPTIONS: Mapping[str, str] = {
     "kafka.max.poll.records": "20000",
@@ -45,6 +48,8 @@ KAFKA_OPTIONS: Mapping[str, str] = {
     # spark.network.timeout otherwise, which is set for other reasons
     "kafkaConsumer.pollTimeoutMs": "120000",
 }
+
+_SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
 # what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
@@ -79,6 +84,8 @@ KAFKA_CACHE_CONF: Mapping[str, str] = {
 
 # huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
+
+LOG_BYTES = 10_000_000  # a log that is longer is begun anew
 
 # of the SQL session that scans run in, never of the user's
 SCAN_CONF: Mapping[str, str] = {
@@ -115,6 +122,35 @@ def spark_config(
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks the JVM where it was written
         "spark.log.level": "ERROR",
     }
+
+
+def start_jvm(config: Mapping[str, str], log: Path) -> bool:
+    """Start the JVM of this process's Spark with what it prints in a log, above nobody's output; false where it runs.
+
+    Raises `ScanFailed` where it does not start.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 (where pyspark itself looks whether there is a JVM)
+        return False
+    conf = SparkConf(loadDefaults=False)
+    for name, value in config.items():
+        conf.set(name, value)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    is_long = log.exists() and log.stat().st_size > LOG_BYTES
+    with log.open("wb" if is_long else "ab") as output:
+        try:
+            gateway: object = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"stdout": output, "stderr": output}
+            )
+        except (PySparkException, OSError) as error:
+            raise ScanFailed(
+                f"Spark's JVM does not start: {error}; nothing became visible; what it says itself is in {log}"
+            ) from error
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+    return True
 
 
 def scan_session(session: SparkSession) -> SparkSession:
@@ -182,20 +218,30 @@ class Spark:
 
 
 def raw_columns(source: DataFrame, generation: int) -> DataFrame:
-    """Selects the raw columns, lossless and in their order, from Spark's Kafka source."""
+    """Select the raw columns, lossless and in their order, from Spark's Kafka source.
+
+    The source reads times through a calendar that changes in 1582, and before 1900 through local times of places: what lies
+    before is another moment there than in the record, so it is null and not wrong.
+    """
     from pyspark.sql import functions as f
 
+    is_right = f.col("timestamp") >= f.timestamp_millis(f.lit(TIMES_FROM_MS))
     return source.select(
         "topic",
         f.lit(generation).alias("generation"),
         "partition",
         "offset",
-        "timestamp",
+        f.when(is_right, f.col("timestamp")).alias("timestamp"),
         f.col("timestampType").alias("timestamp_type"),
         "key",
         "value",
         "headers",
     )
+
+
+def paths_of(files: Iterable[Path]) -> list[str]:
+    """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
+    return [_SIGNS_OF_PATTERNS.sub(r"\\\g<0>", str(file)) for file in files]
 
 
 def first_cause(error: Exception) -> str:

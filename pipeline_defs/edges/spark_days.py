@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..core.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
 from ..core.errors import ScanFailed
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -93,11 +93,11 @@ class SparkDays:
         lies within maps.
         """
         reader = self._session.read.option("mergeSchema", "true").option("recursiveFileLookup", "true")
-        return reader.parquet(*(str(file) for file in files)).schema
+        return reader.parquet(*paths_of(files)).schema
 
     def _read(self, files: Sequence[Path], schema: StructType) -> DataFrame:
         reader = self._session.read.schema(schema).option("recursiveFileLookup", "true")
-        return reader.parquet(*(str(file) for file in files))
+        return reader.parquet(*paths_of(files))
 
     def _events(self, files: Sequence[Path], schema: StructType, event_time: EventTime) -> DataFrame:
         from pyspark.sql import functions as f

@@ -14,7 +14,7 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
 from ..core.errors import ScanFailed
 from .decoded import Decoded, Outcome, failed, no_id
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
 from .spark_json import decode_json
@@ -165,7 +165,7 @@ class SparkDecoder:
 
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
         try:
-            return self._session.read.schema(RAW_SCHEMA.format(**types)).parquet(*(str(file) for file in files))
+            return self._session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
         except PySparkException as error:  # one is not there any more
             raise ScanFailed(
                 f"Spark could not read {len(files)} landed files: {first_cause(error)}; nothing became visible; the ranges "

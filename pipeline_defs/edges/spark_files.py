@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import ScanFailed
 from ..core.offsets import OffsetRange
-from .spark import PARQUET_OPTIONS, first_cause, scan_session
+from .spark import PARQUET_OPTIONS, first_cause, paths_of, scan_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,7 @@ class SparkFiles:
     def _rows(self, sources: Sequence[Path], generation: int) -> DataFrame:
         from pyspark.sql import functions as f
 
-        rows = scan_session(self._session()).read.parquet(*(str(source) for source in sources))
+        rows = scan_session(self._session()).read.parquet(*paths_of(sources))
         # a column that is read counts as nullable: not so here
         return rows.withColumn("generation", f.lit(generation))
 

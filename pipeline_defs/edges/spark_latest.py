@@ -19,7 +19,7 @@ from ..core.errors import ScanFailed
 from ..core.latest import MOST_BUCKETS, stretches_of
 from ..core.offsets import OffsetRange
 from .latest_files import StagedBucket
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -129,7 +129,7 @@ class SparkLatest:
         columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         if not files:
             return self._session.createDataFrame([], columns)
-        return self._session.read.schema(columns).parquet(*map(str, files))
+        return self._session.read.schema(columns).parquet(*paths_of(files))
 
 
 def _has_fractions(key: StructField) -> bool:

@@ -6,7 +6,7 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -16,15 +16,32 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+import stamina
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from ..core.errors import LakeUnavailable, OutcomeUnknown
+from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
+from .disk import UNSURE, Disk
 from .locks import hold
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
+
+PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
+EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
+
+
+class _Contended(OutcomeUnknown):
+    """Says that a name was taken a moment ago and nothing is there: asked again, it may say more."""
 
 
 class Answer(StrEnum):
@@ -49,13 +66,14 @@ class Store:
         self.root = root.rstrip("/") or "/"
         scheme = urlsplit(root).scheme
         self.local_root = Path(root.removeprefix("file://")).absolute() if scheme in {"", "file"} else None
+        self.disk = Disk(self.local_root) if self.local_root is not None else None
         self._objects: ObjectStore | None = None
 
     @property
     def objects(self) -> ObjectStore:
         """Is the obstore behind this lake, opened at first use; a local root is created then."""
         if self._objects is None:
-            with self.explained("open", ""):
+            with self.explained("open"):
                 if self.local_root is not None:
                     self._objects = LocalStore(self.local_root, mkdir=True)
                 else:
@@ -116,89 +134,146 @@ class Store:
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, int]]:
         """Yields path, size and time of all that is below a folder; on a local disk of folders too, which may be empty."""
-        if self.local_root is None:
+        if self.disk is None:
             for page in obstore.list(self.objects, prefix):
                 yield from (
                     (meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000)) for meta in page
                 )
             return
-        for path in _below(self.local_root / prefix):
+        for path in self.disk.walk(prefix):
             with suppress(FileNotFoundError):  # its attempt has swept it
                 found = path.stat()
                 size = 0 if path.is_dir() else found.st_size
-                yield path.relative_to(self.local_root).as_posix(), size, found.st_mtime_ns // 1_000_000
+                yield path.relative_to(self.disk.root).as_posix(), size, found.st_mtime_ns // 1_000_000
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at."""
-        with self.explained("write", path):
-            try:
-                if self.local_root is None:
-                    obstore.put(self.objects, path, data, mode="create")
-                else:
-                    self._put_new_local(path, data, scratch)
-                return Answer.COMMITTED
-            except AlreadyExistsError:
-                return Answer.COMMITTED if self.get(path) == data else Answer.CONFLICT
-            except BaseError as error:
-                return self._settle(path, data, error)
+        """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at.
+
+        Where it is said to exist and nothing is there to be read, a put of another's is under way, or was undone: S3 answers
+        so. That says nothing about ours, so it is asked again for a while.
+        """
+        scratches = [scratch] if self.disk is not None else []
+        with self.explained("write", path, *scratches):
+            for attempt in stamina.retry_context(on=_Contended, attempts=PUT_TRIES, wait_initial=0.05, wait_max=1.0):
+                with attempt:
+                    return self._put_once(path, data, scratch)
+        raise AssertionError("stamina raises after the last attempt")
+
+    def _put_once(self, path: str, data: bytes, scratch: str) -> Answer:
+        try:
+            self._create(path, data, scratch)
+            return Answer.COMMITTED
+        except (AlreadyExistsError, FileExistsError) as error:
+            found = self.get(path)
+            if found is None:
+                raise _Contended(
+                    f"writing {self.url(path)}: it is said to exist, and nothing is there to be read: {_first_line(error)}; "
+                    "another writer may be at it; nothing is lost; the next attempt settles it; do not delete anything there",
+                    path=path,
+                ) from error
+        except (GenericError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in UNSURE:
+                raise
+            found = self.get(path)
+            if found is None:
+                raise OutcomeUnknown(
+                    f"writing {self.url(path)} ended without an answer and reading it back finds nothing yet: "
+                    f"{_first_line(error)}; nothing is lost; the next attempt settles it",
+                    path=path,
+                ) from error
+        return Answer.COMMITTED if found == data else Answer.CONFLICT
+
+    def _create(self, path: str, data: bytes, scratch: str) -> None:
+        if self.disk is None:
+            obstore.put(self.objects, path, data, mode="create")
+            return
+        self.disk.write(scratch, data)  # what stands under the final name is whole and durable from its first moment
+        try:
+            self.disk.link(scratch, path)
+        except FileNotFoundError as error:
+            raise OSError(errno.ENOENT, f"{scratch} was deleted while it was written") from error
+        finally:
+            self.disk.delete(scratch)
 
     def publish(
         self, staged: str, final: str, *, guard: str | None = None, is_due: Callable[[], bool] = lambda: True
     ) -> Answer:
-        """Gives a staged object its final name if that is free, and it is due, asked as by `exchange`; the staged one stays."""
-        with self.explained("publish", final):
+        """Gives a staged object its final name if that is free, and it is due, asked as by `exchange`; the staged one stays.
+
+        Raises `FileNotFoundError` where nothing is staged, and `LakeUnavailable` where what has the name is no file.
+        """
+        with self.explained("publish", final, staged):
             try:
-                if self.local_root is None:
+                if self.disk is None:
                     obstore.put(self.objects, final, obstore.get(self.objects, staged).bytes(), mode="create")
                     return Answer.COMMITTED
-                if (self.local_root / final).exists():
+                if self.exists(final):
                     return Answer.CONFLICT
                 with self.locked(guard):
                     if not is_due():
                         return Answer.CONFLICT
-                    self._link(staged, final)
-            except AlreadyExistsError:
+                    self.disk.link(staged, final)
+            except (AlreadyExistsError, FileExistsError):
+                if self.disk is not None and (self.disk.root / final).is_dir():
+                    raise LakeUnavailable(
+                        f"cannot publish {self.url(final)}: what stands there is no file; nothing is lost; move it away, and "
+                        "the next run publishes the range",
+                        path=final,
+                    ) from None
                 return Answer.CONFLICT
             except NotFoundError as error:
                 raise FileNotFoundError(staged) from error
             return Answer.COMMITTED
 
     def exchange(self, staged: str, final: str, *, guard: str, is_due: Callable[[], bool]) -> None:
-        """Puts a staged object in the place of a published one, in one step, and takes the staged name away.
+        """Moves a staged object to a final name in one step, whatever object stands there or none.
 
         The only change that an object ever sees. `is_due` is asked where no stale caller can come in between: under a
         lock of the object `guard`, which ends with the process that holds it, or, on an object store, before a put that
-        holds only for the version that was there.
+        holds only for the version that was there. Raises `FileNotFoundError` where nothing is staged.
         """
-        with self.explained("exchange", final):
-            if self.local_root is None:
+        with self.explained("exchange", final, staged):
+            if self.disk is None:
                 self._exchange_remote(staged, final, is_due)
                 return
             with self.locked(guard):
-                if not is_due():
-                    return
-                _fsync(self.local_root / staged)
-                (self.local_root / staged).replace(self.local_root / final)
-                _fsync((self.local_root / final).parent)
+                if is_due():
+                    self.disk.rename(staged, final)
 
     def _exchange_remote(self, staged: str, final: str, is_due: Callable[[], bool]) -> None:
         try:
-            found = obstore.head(self.objects, final)
-            if not is_due():
-                return
             data = obstore.get(self.objects, staged).bytes()
-            seen: UpdateVersion = {"e_tag": found["e_tag"]}
-            if found["version"] is not None:
-                seen["version"] = found["version"]
-            obstore.put(self.objects, final, data, mode=seen)
-            obstore.delete(self.objects, staged)
-        except PreconditionError:
-            return  # another attempt has exchanged it
         except NotFoundError as error:
             raise FileNotFoundError(staged) from error
+        for _ in range(EXCHANGE_TRIES):
+            seen = self._version(final)
+            if not is_due():
+                return
+            with suppress(AlreadyExistsError, PreconditionError):  # somebody else was there: look again
+                obstore.put(self.objects, final, data, mode=seen or "create")
+                obstore.delete(self.objects, staged)
+                return
+        raise LakeUnavailable(
+            f"cannot exchange {self.url(final)}: others have changed it {EXCHANGE_TRIES} times meanwhile; nothing is lost; the "
+            "next run does it",
+            path=final,
+        )
+
+    def _version(self, path: str) -> UpdateVersion | None:
+        try:
+            found = obstore.head(self.objects, path)
+        except (NotFoundError, FileNotFoundError):
+            return None
+        return (
+            {"e_tag": found["e_tag"]}
+            if found["version"] is None
+            else {"e_tag": found["e_tag"], "version": found["version"]}
+        )
 
     def locked(self, guard: str | None) -> AbstractContextManager[None]:
         """Holds the lock of an object of a local lake, which ends with the process; where there is none, nothing is held."""
+        if guard:
+            self._refuse_outside(guard, "lock")
         return hold(self.local_root / guard) if self.local_root is not None and guard else nullcontext()
 
     def upload(self, local: Path, path: str) -> None:
@@ -208,10 +283,9 @@ class Store:
 
     def make_durable(self, path: str) -> None:
         """Brings what Spark staged, and the names that lead to it, to the disk; an object store's writes already are."""
-        if self.local_root is not None:
+        if self.disk is not None:
             with self.explained("write", path):
-                _fsync(self.local_root / path)
-                self._sync_folders((self.local_root / path).parent)
+                self.disk.make_durable(path)
 
     def delete_folder(self, prefix: str) -> None:
         """Deletes what an attempt staged, or one object; never what a manifest refers to and is not published yet.
@@ -219,14 +293,12 @@ class Store:
         What another sweeper has deleted is as good.
         """
         with self.explained("delete", prefix):
-            if self.local_root is None:
-                paths = list(self.list(prefix))
-                if paths or self.exists(prefix):
-                    obstore.delete(self.objects, paths or prefix)
+            if self.disk is not None:
+                self.disk.delete(prefix)
                 return
-            for path in [*_below(self.local_root / prefix), self.local_root / prefix]:
-                with suppress(FileNotFoundError):
-                    path.rmdir() if path.is_dir() else path.unlink()
+            paths = list(self.list(prefix))
+            if paths or self.exists(prefix):
+                obstore.delete(self.objects, paths or prefix)
 
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
@@ -234,67 +306,43 @@ class Store:
             obstore.put(self.objects, scratch, b"offsetlake")
             obstore.delete(self.objects, scratch)
 
-    def _put_new_local(self, path: str, data: bytes, scratch: str) -> None:
-        """Writes under a scratch name first: what stands under the final name is whole and durable from its first moment."""
-        obstore.put(self.objects, scratch, data)
-        try:
-            self._link(scratch, path)
-        finally:
-            obstore.delete(self.objects, scratch)
-
-    def _link(self, source: str, target: str) -> None:
-        """Makes `source` durable, then gives it a second name that must be free, then makes the name durable."""
-        assert self.local_root is not None
-        _fsync(self.local_root / source)
-        folder = (self.local_root / target).parent
-        is_new = not folder.is_dir()
-        obstore.copy(self.objects, source, target, overwrite=False)
-        if is_new:
-            self._sync_folders(folder)
-        else:
-            _fsync(folder)
-
-    def _sync_folders(self, folder: Path) -> None:
-        """Makes the names in a folder durable, and its own, up to the lake's root."""
-        for each in (folder, *folder.parents):
-            _fsync(each)
-            if each == self.local_root:
-                break
-
-    def _settle(self, path: str, data: bytes, error: BaseError) -> Answer:
-        found = self.get(path)
-        if found is None:
-            raise OutcomeUnknown(
-                f"writing {self.url(path)} ended without an answer and reading it back finds nothing yet: {error}; "
-                "nothing is lost; the next attempt settles it"
-            ) from error
-        return Answer.COMMITTED if found == data else Answer.CONFLICT
-
     @contextmanager
-    def explained(self, verb: str, path: str) -> Iterator[None]:
-        """Turns what the store answers into one clear `LakeUnavailable`; what is not there stays `FileNotFoundError`."""
+    def explained(self, verb: str, *paths: str) -> Iterator[None]:
+        """Turns what the store answers into one clear `LakeUnavailable`; what is not there stays `FileNotFoundError`.
+
+        Refuses paths that lead out of the lake before anything is done with them.
+        """
+        for path in paths:
+            self._refuse_outside(path, verb)
+        path = paths[0] if paths else ""
         try:
             yield
         except FileNotFoundError:
             raise
         except (BaseError, OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
             raise LakeUnavailable(
-                f"cannot {verb} {self.url(path)}: {reason}; nothing is lost; check that OFFSETLAKE_LAKE names a place "
-                "that exists and that this user may write",
-                path=path,
+                f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {_next_step(error)}", path=path
             ) from error
 
+    def _refuse_outside(self, path: str, verb: str) -> None:
+        if not path or path.startswith("/") or "\0" in path or {"", ".", ".."} & set(path.split("/")):
+            raise Refused(
+                f"cannot {verb} {path!r}: it is no path inside the lake {self.root}; nothing was read, written or deleted; a "
+                "manifest or a name that says so was not written by Offsetlake",
+                path=path,
+            )
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Yields files and folders below a folder, what is in a folder before it; what goes away meanwhile is passed over."""
-    for at, folders, files in os.walk(folder, topdown=False):
-        yield from (Path(at, name) for name in (*files, *folders))
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _next_step(error: BaseException) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in {errno.ENOSPC, errno.EDQUOT}:
+        return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
+    if number in {errno.EACCES, errno.EPERM, errno.EROFS} or isinstance(
+        error, PermissionDeniedError | UnauthenticatedError
+    ):
+        return "let this user write there, and the next run goes on"
+    return "check that OFFSETLAKE_LAKE names a place that exists and that this user may write"

@@ -34,7 +34,7 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
 
 def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:
     """Writes the page; the file is whole or as it was before."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    scratch = file.with_name(f".offsetlake-map-{os.getpid()}")  # beside the longest name that Kafka allows
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         scratch.write_text(page(picture, now_ms, remark))

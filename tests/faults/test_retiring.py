@@ -114,7 +114,7 @@ def test_originals_leave_the_glob_and_come_back_byte_for_byte(world: World, monk
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
     run: Callable[..., str] = lambda verb, *given: (  # noqa: E731
-        CliRunner().invoke(getattr(command, f"{verb}_originals"), [world.name, *given]).output.replace("\n", " ")
+        CliRunner().invoke(getattr(command, f"{verb}_originals"), [world.name, *given]).stdout.replace("\n", " ")
     )
     before, total, reader = originals(world), len(world.sent) + 1, Reader(world)
     assert "would retire 0 originals" in run("retire"), "what was sealed just now waits"
@@ -245,7 +245,7 @@ def test_a_swept_original_is_read_in_the_sealed_file_and_made_again_byte_for_byt
     monkeypatch.setattr(command, "open_edges", lambda: world.edges)
     monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
     run: Callable[..., str] = lambda *given: (  # noqa: E731
-        CliRunner().invoke(command.sweep_originals, [world.name, *given]).output.replace("\n", " ")
+        CliRunner().invoke(command.sweep_originals, [world.name, *given]).stdout.replace("\n", " ")
     )
     before, total, reader = originals(world), len(world.sent) + 1, Reader(world)
     retire(world)

@@ -319,7 +319,7 @@ def test_the_command_and_the_job_seal(world: World, monkeypatch: pytest.MonkeyPa
     for path in sealed_files(world):
         path.unlink()
     done = CliRunner().invoke(command.seal, [world.name])
-    assert isinstance(done.exception, SealFailed), done.output
+    assert isinstance(done.exception, SealFailed), done.stdout
     assert "sha256" in str(done.exception)
 
 

@@ -119,6 +119,6 @@ def test_what_cannot_be_meant_is_one_error(world: World, backfill: Backfill) -> 
     """Each says what was expected, and that nothing was done; and nothing was."""
     for arguments, words in REFUSED:
         result = backfill(*arguments)
-        assert isinstance(result.exception, OffsetlakeError), (arguments, result.output)
+        assert isinstance(result.exception, OffsetlakeError), (arguments, result.stdout)
         assert words in str(result.exception) and "nothing was" in str(result.exception), arguments
     assert not world.instance.get_backfills()

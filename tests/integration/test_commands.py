@@ -171,11 +171,16 @@ def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environ
     assert "its file is not published" in red.stdout
 
 
-def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake) -> None:
+def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake, environment: dict[str, str]) -> None:
     key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
     again = flights("land", "flights", "--partition", key)
     assert again.returncode == 0, again.stderr
     assert "landed 1 ranges in run" in again.stdout
+    log = Path(environment["OFFSETLAKE_HOME"], "logs", "spark.log").read_text()
+    said = [line for line in again.stderr.splitlines() if not line.startswith("landing flights")]
+    assert "Setting Spark log level" in log and said == [], (
+        "what Spark says of itself is in its log, not above the output"
+    )
     assert "nothing of flights is pending" in flights("land", "flights", "--pending").stdout
 
 
@@ -193,8 +198,10 @@ def test_rebuild_restores_a_lost_dagster_home(flights: Offsetlake, tmp_path: Pat
 
 def test_doctor_is_green_here(flights: Offsetlake) -> None:
     answers = {answer["what"]: answer for answer in document(flights("doctor", "--json"))}
-    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics"}
+    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics", "topic flights"}
     assert all(answer["ok"] for answer in answers.values())
+    (risk,) = answers["topic flights"]["found"]
+    assert risk == "replication.factor is 1: a broker's disk that fails takes acknowledged records with it"
 
 
 @pytest.fixture
@@ -231,7 +238,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
         (("land", "flights", "--partition", "0-0-07"), 2, "is not a range: expected <kafka partition>-<start>-<end>"),
         (("land", "flights", "--partition", "0-1-2"), 2, "not in the plan log of topic flights: 0-1-2"),
         (("land", "flights"), 2, "nothing of topic flights is selected"),
-        (("land", "flights", "--pending", "--partition", "0-0-1"), 2, "either --pending or --partition KEY"),
+        (("land", "flights", "--pending", "--partition", "0-0-1"), 2, "give one of the two; nothing was"),
         (
             ("status", "nope"),
             2,

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,11 +15,12 @@ from pipeline_defs.core.errors import BadKey, EmptySelection
 from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges import disk
 from pipeline_defs.edges import spark as spark_edge
-from pipeline_defs.edges import store
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.landing import group_of
+from pipeline_defs.ledger import accept_loss
 from tests.support.world import World
 
 
@@ -80,6 +82,40 @@ def test_raw_columns_are_lossless(world: World) -> None:
     schema = pq.read_schema(first)
     assert schema.names == list(RAW_COLUMNS)
     assert str(schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
+
+
+def test_no_row_shows_another_time_than_its_record(world: World) -> None:
+    """[R-13] I18: Spark's source reads times before 1582 through another calendar: they are null, the others as they were."""
+    last, first = 2**63 // 1000, -2_208_988_800_000
+    world.create_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+    times = [-1, -5, first, first - 1, -62_135_596_800_000, -last, last, 0]
+    world.send({"partition": 0, "value": b"x", "timestamp_ms": time} for time in times)
+    world.plan_and_land()
+    found = duckdb.sql(f'SELECT epoch_us("timestamp") FROM read_parquet(\'{world.glob}\') ORDER BY "offset"').fetchall()
+    assert [micros for (micros,) in found] == [time * 1000 if time >= first else None for time in times]
+    world.send({"partition": 0, "value": b"x", "timestamp_ms": first - 1} for _ in range(3))
+    world.plan_and_land()
+    assert not world.pending, "a range without any time is landed too"
+    (manifest,) = (each for offsets, each in world.coverage.manifests.items() if offsets.start)
+    assert manifest.file is not None and (manifest.rows, manifest.file.max_timestamp_ms) == (3, None)
+
+
+def test_a_time_that_no_column_can_hold_fails_its_range_alone_and_is_named(world: World) -> None:
+    """[R-13] [R-15] I18: Spark cannot read such a record; the message has its offset, and what to do."""
+    world.create_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+    world.send_numbered(150)
+    world.send([{"partition": 0, "value": b"x", "timestamp_ms": 2**62}])
+    world.send_numbered(149)
+    world.plan()
+    verdicts = {verdict.offsets.key: verdict for verdict in world.land()}
+    assert {key for key, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED} == {"0-100-200"}
+    assert f"has a record at offset 150 with timestamp {2**62} ms since 1970" in verdicts["0-100-200"].violations[0]
+    assert "accept-loss" in verdicts["0-100-200"].violations[0]
+    assert {row[1] for row in world.rows()} == {*range(100), *range(200, 300)}
+    world.delete_records(0, 151)
+    assert accept_loss(world.topic, "0-100-200", world.edges, "ada")
+    world.land()
+    assert not world.pending, "the way out that the message names"
 
 
 def test_reading_a_range_again_gives_the_same_bytes(world: World) -> None:
@@ -357,7 +393,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
     """[R-23] Power may go at any moment: the staged file and the folders that lead to it are synced before the commit."""
     synced: list[Path] = []
     before: dict[str, set[Path]] = {}
-    sync, commit = store._fsync, Lake.commit_manifest
+    sync, commit = disk._fsync, Lake.commit_manifest
 
     def watch_sync(path: Path) -> None:
         sync(path)
@@ -367,7 +403,7 @@ def test_what_a_manifest_names_is_on_the_disk_before_it(world: World, monkeypatc
         before[manifest.offsets.key] = set(synced)
         return commit(lake, manifest)
 
-    monkeypatch.setattr(store, "_fsync", watch_sync)
+    monkeypatch.setattr(disk, "_fsync", watch_sync)
     monkeypatch.setattr(Lake, "commit_manifest", watch_commit)
     world.create_topic(2)
     world.send_numbered(150, 0)

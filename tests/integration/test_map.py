@@ -11,7 +11,7 @@ import dagster as dg
 from pipeline_defs.checks import MAPPED, standing_key
 from pipeline_defs.core.picture import CAUSES, Look
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.map.draw import map_file, read_picture
+from pipeline_defs.map.draw import map_file, read_picture, write_page
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 
@@ -73,3 +73,19 @@ def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
     assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
     assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
     assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)
+
+
+def test_the_longest_name_lands_through_dagster_and_is_drawn(world: World) -> None:
+    """249 characters, many of which Dagster allows in no name: runs, keys, checks and the map's file work as ever."""
+    world.topic = dataclasses.replace(world.topic, name=f"{world.name}{'-._' * 79}-")
+    assert len(world.name) == 249
+    world.create_topic()
+    world.send_numbered(30)
+    world.plan()
+    world.launch()
+    world.assert_all_landed_once()
+    assert world.materialized() == {"0-0-30"}
+    picture, _ = read_picture(world.topic, world.edges, world.instance)
+    file = world.folder / map_file(world.topic, world.edges).name
+    write_page(picture, "", 0, file)
+    assert world.name in file.read_text()

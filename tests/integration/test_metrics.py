@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline_defs.edges.prometheus import metrics_text
 from pipeline_defs.metrics import HELP, read_metrics
 from pipeline_defs.resources import Edges
+from pipeline_defs.topics import Topic
 from tests.support.world import World
 
 HOUR_MS = 3_600_000
@@ -18,13 +20,14 @@ HOUR_MS = 3_600_000
 class Scrape:
     """Is what a real parser reads of the text, by name and label values without the topic's."""
 
-    def __init__(self, world: World, edges: Edges | None = None) -> None:
-        text = metrics_text(read_metrics([world.topic], edges or world.edges, world.instance))
+    def __init__(self, world: World, edges: Edges | None = None, others: Sequence[Topic] = ()) -> None:
+        text = metrics_text(read_metrics([*others, world.topic], edges or world.edges, world.instance))
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
         self.samples = {
             (sample.name, frozenset(value for name, value in sample.labels.items() if name != "topic")): sample.value
             for family in self.families.values()
             for sample in family.samples
+            if sample.labels.get("topic", world.name) == world.name
         }
 
     def __call__(self, name: str, *labels: str) -> float | None:
@@ -72,5 +75,23 @@ def test_a_broker_that_is_down_leaves_what_the_lake_knows(world: World) -> None:
     away = Edges(dataclasses.replace(world.settings, bootstrap_servers="127.0.0.1:1"), kafka_timeout_seconds=1)
     scrape = Scrape(world, away)
     assert scrape("offsetlake_up") == 0
+    assert scrape("offsetlake_topic_error", "broker_unavailable") == 1
     assert scrape("kafka_topic_partitions") is None
+    assert scrape("offsetlake_landed_offset", "0") == 100
+    assert scrape("offsetlake_landed_records_total", "0") == 100
+
+
+def test_a_damaged_topic_takes_nothing_away_from_another(world: World) -> None:
+    """The control is the other topic: all of it is there, the broker's part too."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.plan_and_land()
+    damaged = dataclasses.replace(world.topic, name=f"damaged-{world.name}")
+    world.edges.lake.store.put_new(f"plan/{damaged.name}/{0:020d}.json", b"{}", "staging/scratch")
+    scrape = Scrape(world, others=[damaged])
+    assert scrape.families["offsetlake_topic_error"].samples[0].labels == {
+        "topic": damaged.name,
+        "kind": "broken_plan_log",
+    }
+    assert scrape("offsetlake_up") == 1 and scrape("kafka_consumergroup_lag_sum", f"offsetlake.{world.name}") == 0
     assert scrape("offsetlake_landed_records_total", "0") == 100

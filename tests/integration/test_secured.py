@@ -160,7 +160,7 @@ WRONG: list[tuple[str, str, dict[str, str | None], str]] = [
     (
         "PLAINTEXT",
         "PLAIN",
-        {"security.protocol": "SASL_PLAINTEXT"},
+        {"security.protocol": "SASL_PLAINTEXT", "ssl.truststore.location": None},
         "it asks for no login, found security.protocol=SASL_",
     ),
 ]

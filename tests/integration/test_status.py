@@ -10,7 +10,7 @@ import dagster as dg
 from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.advice import NOTHING
-from pipeline_defs.status import find_instance, read_status, read_status_or_absence
+from pipeline_defs.status import find_instance, read_status, read_statuses
 from tests.support.world import World
 
 
@@ -87,7 +87,7 @@ def test_what_is_lost_asks_for_a_decision(world: World) -> None:
 def test_looking_at_a_topic_that_the_broker_lacks_says_so_and_creates_no_instance(world: World, tmp_path: Path) -> None:
     home = tmp_path / "no-dagster"
     with find_instance(home) as instance:
-        answer = read_status_or_absence(world.topic, world.edges, instance)
+        ((answer, _),) = read_statuses([world.topic], world.edges, instance)
         assert isinstance(instance, dg.DagsterInstance)
     assert f"topic {world.name} does not exist" in answer["error"]
     assert answer["next_action"] == f"create the topic on the broker, or take assets/{world.name}/defs.yaml away"

@@ -56,7 +56,7 @@ def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
 
     def run(*arguments: str) -> str:
         result = CliRunner().invoke(module.backfill, [world.name, *arguments])
-        assert result.exit_code == 0, (result.output, result.exception)
+        assert result.exit_code == 0, (result.stdout, result.exception)
         return result.stdout
 
     return run

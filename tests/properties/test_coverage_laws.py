@@ -212,8 +212,10 @@ def test_what_a_recreated_topic_took_with_it_is_lost_and_not_a_gap() -> None:
     marks = {0: Watermarks(0, 20)}
     first = PlanStep(0, TOPIC, 0, "id-0", EPOCH_MS, {}, marks, links, {0: Head(20, 0)})
     second = PlanStep(1, TOPIC, 1, "id-1", EPOCH_MS, {}, {0: Watermarks(0, 0)}, (), {0: Head(0, 0)}, "", ("id-0",))
-    manifests = {ranges[1]: manifest_of(ranges[1])}
-    still_open = Coverage(PlanLog(TOPIC, (first,)), manifests, {ranges[1]: 1})
+    landed = manifest_of(ranges[1])
+    assert landed.file is not None
+    manifests = {ranges[1]: landed}
+    still_open = Coverage(PlanLog(TOPIC, (first,)), manifests, {ranges[1]: landed.file.bytes})
     closed = replace(still_open, log=PlanLog(TOPIC, (first, second)))
     assert len(tiling_violations(still_open)) == 1
     assert tiling_violations(closed) == []

@@ -121,7 +121,9 @@ def test_the_first_and_last_record_of_a_range_are_in_it(start: int, end: int, is
     link = Link(LinkKind.RANGE, offsets)
     step = PlanStep(0, TOPIC, 0, "id", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (link,), {0: Head(10, EPOCH_MS)})
     manifest = manifest_of(offsets)
-    lake = with_times(Lake(PlanLog(TOPIC, (step,)), {offsets: manifest}, {offsets: 1}))
+    lake = with_times(
+        Lake(PlanLog(TOPIC, (step,)), {offsets: manifest}, {offsets: manifest.file.bytes if manifest.file else 0})
+    )
     if is_meant:
         assert choose_times(lake.coverage, EPOCH_MS + start, EPOCH_MS + end, {}).ranges == (offsets,)
     else:
@@ -157,7 +159,7 @@ class Day:
             for offsets, at in zip(self.ranges, self.landed_at, strict=True)
             if at <= moment
         }
-        return Coverage(PlanLog(TOPIC, (step,)), manifests, {o: 1 for o, m in manifests.items() if m.file})
+        return Coverage(PlanLog(TOPIC, (step,)), manifests, {o: m.file.bytes for o, m in manifests.items() if m.file})
 
     def _manifest(self, offsets: OffsetRange, earliest: int) -> Manifest:
         there = range(max(offsets.start, earliest), offsets.end)

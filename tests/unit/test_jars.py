@@ -124,7 +124,7 @@ def test_the_spark_side_is_five_jars_at_the_version_of_pyspark() -> None:
     version = importlib.metadata.version("pyspark")
     assert sorted(jars.read_pins("spark")) == [
         "commons-pool2-2.12.0.jar",
-        "kafka-clients-3.9.0.jar",
+        "kafka-clients-3.9.1.jar",
         f"spark-avro_2.13-{version}.jar",
         f"spark-sql-kafka-0-10_2.13-{version}.jar",
         f"spark-token-provider-kafka-0-10_2.13-{version}.jar",

@@ -1,13 +1,22 @@
-"""What a producer may ask of the broker at once, and what it must not."""
+"""What a producer may ask of the broker at once, what it must not, and what becomes of a file that it cannot read."""
 
 from __future__ import annotations
 
+import gzip
+import random
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.future import Future
 
-from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.errors import BadSetting, Refused
+from pipeline_defs.edges import producer
 from pipeline_defs.edges.producer import Guarantees
+from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 
 
 @pytest.mark.parametrize(
@@ -43,3 +52,119 @@ def test_contradictions_are_refused_all_at_once(asked: dict[str, Any], words: li
     with pytest.raises(BadSetting, match="these producer options contradict each other") as caught:
         Guarantees(**asked)
     assert all(each in str(caught.value) for each in words)
+
+
+class FakeProducer:
+    """Is kafka-python's producer without a broker: it acknowledges what it is given when it is closed."""
+
+    def __init__(self, **_: object) -> None:
+        self.waiting: list[Future] = []
+
+    def send(self, *_: object, **record: Any) -> Future:
+        self.waiting.append(Future())
+        SENT.append((record["key"], record["value"]))
+        return self.waiting[-1]
+
+    def flush(self) -> None:
+        """Wait for nothing."""
+
+    def close(self) -> None:
+        for each in self.waiting:
+            each.success(None)
+
+
+SENT: list[tuple[bytes | None, bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    SENT.clear()
+    monkeypatch.setattr(producer, "KafkaProducer", FakeProducer)
+
+
+GOOD = b'{"id": 1, "at": 1700000000000}'
+BAD_LINES = {
+    "not an object": b"[1]",
+    "a number": b"7",
+    "not JSON": b"{",
+    "bad UTF-8": b'{"id": "\xff\xfe"}',
+    "too deep": b'{"id": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    "no field": b'{"at": 1}',
+    "1e400 as timestamp": b'{"id": 1, "at": 1e400}',
+    "text as timestamp": b'{"id": 1, "at": "HUSH"}',
+    "negative timestamp": b'{"id": 1, "at": -1}',
+    "beyond int64": b'{"id": 1, "at": 9223372036854775808}',
+    "true as timestamp": b'{"id": 1, "at": true}',
+    "NaN": b'{"id": NaN, "at": 1}',
+    "Infinity": b'{"id": 1, "at": -Infinity}',
+    "digits": b'{"id": ' + b"9" * 5000 + b', "at": 1}',
+    "NUL": b"\x00",
+}
+
+
+@pytest.mark.parametrize("what", BAD_LINES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_that_is_no_record_is_one_error_with_its_number_and_what_was_sent(
+    what: str, tmp_path: Path, *, packed: bool
+) -> None:
+    file = tmp_path / ("records.jsonl.gz" if packed else "records.jsonl")
+    data = b"\n".join([GOOD, b"", GOOD, BAD_LINES[what], GOOD])
+    file.write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(Refused, match=rf"{file.name}:4 is not a record to produce") as caught:
+        producer.produce("nowhere", "t", producer.read_jsonl(file, "id", "at"))
+    assert "2 records before it were sent, 2 of them are acknowledged; nothing behind it was sent" in str(caught.value)
+    assert SENT == [(b"1", GOOD)] * 2
+    assert "HUSH" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_gzip_is_one_error_that_says_how_far_it_came(kept: float, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl.gz"
+    lines = [b'{"id": %d, "pad": "%s"}' % (n, random.Random(n).randbytes(50).hex().encode()) for n in range(5000)]
+    data = gzip.compress(b"\n".join(lines))
+    file.write_bytes(data[: round(kept * len(data))] or b"no gzip")
+    with pytest.raises(Refused, match=r"records\.jsonl\.gz cannot be read behind line \d+: ") as caught:
+        producer.produce("nowhere", "t", producer.read_jsonl(file, "id"))
+    assert f"{len(SENT)} records before it were sent" in str(caught.value)
+    assert [value for _, value in SENT] == lines[: len(SENT)]
+
+
+def test_raw_lines_are_produced_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "poison.txt"
+    file.write_bytes(b"k1\t{\nno key\n\tempty key\n\xff\xfe\t\x00\x01\n\nk\t\nk\ta\tb\r\n")
+    producer.produce("nowhere", "t", producer.read_raw(file))
+    assert SENT == [
+        (b"k1", b"{"),
+        (None, b"no key"),
+        (b"", b"empty key"),
+        (b"\xff\xfe", b"\x00\x01"),
+        (None, b""),
+        (b"k", b""),
+        (b"k", b"a\tb\r"),
+    ]
+    SENT.clear()
+    file.write_bytes(b"a,b\tc")
+    producer.produce("nowhere", "t", producer.read_raw(file, b","))
+    producer.produce("nowhere", "t", producer.read_raw(file, b""))
+    assert SENT == [(b"a", b"b\tc"), (None, b"a,b\tc")]
+
+
+@given(data=st.binary(max_size=200) | st.lists(st.sampled_from([*BAD_LINES.values(), GOOD])).map(b"\n".join))
+def test_no_file_is_a_traceback(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever a file holds is produced, or refused in one error; raw, all of it is produced."""
+    folder = tmp_path_factory.mktemp("files")
+    for name in ("records.jsonl", "records.jsonl.gz"):
+        file = folder / name
+        file.write_bytes(data)
+        with suppress(Refused):
+            producer.produce("nowhere", "t", producer.read_jsonl(file, "id", "at"))
+    SENT.clear()
+    producer.produce("nowhere", "t", producer.read_raw(folder / "records.jsonl", b""))
+    assert len(SENT) == len(data.split(b"\n")) - (not data or data.endswith(b"\n"))
+
+
+def test_keys_that_are_no_text_are_json(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text('{"id": "a"}\n{"id": 7}\n{"id": null}\n{"id": true}\n{"id": {"x": [1]}}\n{"id": "\\ud800"}\n')
+    producer.produce("nowhere", "t", producer.read_jsonl(file, "id"))
+    assert [key for key, _ in SENT] == [b"a", b"7", None, b"true", b'{"x": [1]}', b"\xed\xa0\x80"]

@@ -38,6 +38,7 @@ SYSTEMS: dict[str, str | None] = {
     "stamina": None,
     "rich": None,
     "click": None,
+    "yaml": None,
 }
 
 # who may name os.environ, and why

@@ -22,7 +22,7 @@ from pipeline_defs.core.errors import JavaUnusable
 from pipeline_defs.edges.java import find_java
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("awk", "cat", "cksum", "make", "mkdir", "rm", "sh", "tail", "touch", "tr")
+TOOLS = ("awk", "cat", "cksum", "grep", "make", "mkdir", "rm", "sh", "sleep", "tail", "touch", "tr")
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_no_network_at_pip_names_the_step_and_its_log(tree: Path, tools: Path) -
     (site / "pip").symlink_to(Path(pip.__file__).parent)
     environ = clean_environ(tools, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
     done = run_make(tree, environ, "setup")
-    progress, line = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    progress, line = [line for line in done.stderr.splitlines() if not line.startswith(("make", "setup: pip: "))]
     assert done.returncode != 0
     assert progress.startswith("setup: installing the packages of requirements.lock")
     assert line == (
@@ -171,6 +171,25 @@ def write_fake_venv(tree: Path) -> Callable[[], list[str]]:
         return [line for line in lines if line.startswith("-m")]
 
     return read_calls
+
+
+def test_setup_says_how_far_pip_is_while_it_is(tree: Path, tools: Path) -> None:
+    """Two minutes without a word look like a machine that hangs; pip ends here once something was said of it."""
+    said = tree / "said"
+    pip_is_told = (
+        f'echo "Collecting numpy"; until grep -q "^setup: pip: Collecting numpy$" "{said}"; do sleep 0.05; done'
+    )
+    write_script(tree / ".venv/bin/python", f'#!/bin/sh\ncase "$*" in *requirements.lock*) {pip_is_told};; esac\n')
+    with said.open("w") as output:
+        done = subprocess.run(
+            [str(shutil.which("make")), "setup", "TELL_SECONDS=0.05"],
+            cwd=tree,
+            env=clean_environ(tools),
+            stderr=output,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, said.read_text()
 
 
 def test_setup_does_each_stage_once_and_again_only_for_another_lock(tree: Path, tools: Path) -> None:

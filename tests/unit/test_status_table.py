@@ -67,7 +67,8 @@ def test_a_hundred_columns_are_enough_for_billions(printed: Console) -> None:
 
 
 def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
-    absent = {"topic": "absent", "error": "no such topic", "next_action": "create it", "partitions": []}
+    error = {"error": "no such topic", "kind": "unknown_topic"}
+    absent = {"topic": "absent", **error, "next_action": "create it", "partitions": []}
     glance.print_status([absent, document("flights")], NOW_MS, by_partition=False)
     text = printed.export_text()
-    assert "no topic" in text and "absent: create it" in text and "│ flights" in text
+    assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text

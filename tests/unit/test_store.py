@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import obstore
 import pytest
-from obstore.exceptions import GenericError
+import stamina
+from obstore.exceptions import AlreadyExistsError, PermissionDeniedError
+from obstore.store import MemoryStore
 
-from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown
+from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
+from pipeline_defs.edges import disk
 from pipeline_defs.edges.store import Answer, Store
 
-Copy = Callable[..., None]
 
+def losing_the_answer(do: bool, number: int = errno.EIO) -> Callable[..., None]:
+    """Is a link whose answer is lost, after it was done or before, as a network file system may lose it."""
+    honest = os.link
 
-def losing_the_answer(do: bool) -> Copy:
-    """Is a copy whose answer is lost, after it was done or before."""
-    honest = obstore.copy
-
-    def copy(store: object, source: str, target: str, *, overwrite: bool) -> None:
+    def link(source: object, target: object) -> None:
         if do:
-            honest(store, source, target, overwrite=overwrite)  # type: ignore[arg-type]
-        raise GenericError("the connection was lost")
+            honest(source, target)  # type: ignore[arg-type]
+        raise OSError(number, os.strerror(number))
 
-    return copy
+    return link
+
+
+class Bucket(Store):
+    """Is a lake in a bucket in memory, with S3's conditional puts."""
+
+    def __init__(self) -> None:
+        super().__init__("s3://bucket/lake")
+        self._objects = MemoryStore()
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Bucket() if request.param == "bucket" else Store(str(tmp_path / "lake"))
 
 
 def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None:
@@ -38,7 +54,7 @@ def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None
 def test_a_lost_answer_of_a_write_that_happened_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47]"""
     store = Store(str(tmp_path))
-    monkeypatch.setattr(obstore, "copy", losing_the_answer(do=True))
+    monkeypatch.setattr(os, "link", losing_the_answer(do=True))
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
 
 
@@ -46,7 +62,7 @@ def test_a_lost_answer_where_another_was_first_is_a_conflict(tmp_path: Path, mon
     """[R-47]"""
     store = Store(str(tmp_path))
     store.put_new("plan/0.json", b"theirs", "staging/a")
-    monkeypatch.setattr(obstore, "copy", losing_the_answer(do=False))
+    monkeypatch.setattr(os, "link", losing_the_answer(do=False))
     assert store.put_new("plan/0.json", b"ours", "staging/b") is Answer.CONFLICT
 
 
@@ -55,11 +71,158 @@ def test_a_lost_answer_that_reading_back_does_not_settle_is_unknown(
 ) -> None:
     """[R-47]"""
     store = Store(str(tmp_path))
-    monkeypatch.setattr(obstore, "copy", losing_the_answer(do=False))
+    monkeypatch.setattr(os, "link", losing_the_answer(do=False))
     with pytest.raises(OutcomeUnknown, match="ended without an answer and reading it back finds nothing yet"):
         store.put_new("plan/0.json", b"ours", "staging/a")
     monkeypatch.undo()
     assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, r"No space left .* make room on that disk"),
+        (errno.EDQUOT, r"quota .* make room on that disk"),
+        (errno.EACCES, r"Permission denied.* let this user write there"),
+        (errno.EROFS, r"Read-only file system.* let this user write there"),
+    ],
+)
+def test_a_full_disk_and_a_missing_permission_are_no_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
+) -> None:
+    """[R-47] They say for certain that nothing was written, and what to do; when it is done, the write goes through."""
+    store = Store(str(tmp_path))
+    monkeypatch.setattr(os, "link", losing_the_answer(do=False, number=number))
+    with pytest.raises(LakeUnavailable, match=f"(?i)cannot write .*plan/0.json: .*{says}") as error:
+        store.put_new("plan/0.json", b"ours", "staging/a")
+    assert not isinstance(error.value, OutcomeUnknown)
+    monkeypatch.undo()
+    assert store.list("staging") == {}
+    assert store.put_new("plan/0.json", b"ours", "staging/a") is Answer.COMMITTED
+
+
+def test_a_folder_that_may_not_be_written_says_so(tmp_path: Path) -> None:
+    """The real thing, where this user is not root."""
+    store = Store(str(tmp_path / "lake"))
+    store.put_new("plan/0.json", b"first", "staging/a")
+    (tmp_path / "lake" / "plan").chmod(0o500)
+    try:
+        if os.access(tmp_path / "lake" / "plan", os.W_OK):
+            return  # root may write everywhere
+        with pytest.raises(LakeUnavailable, match="let this user write there"):
+            store.put_new("plan/1.json", b"second", "staging/a")
+    finally:
+        (tmp_path / "lake" / "plan").chmod(0o700)
+
+
+def test_a_bucket_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionDeniedError("Access Denied")
+
+    monkeypatch.setattr(obstore, "put", refuse)
+    with pytest.raises(LakeUnavailable, match="Access Denied; nothing is lost; let this user write there"):
+        Bucket().put_new("plan/0.json", b"ours", "")
+
+
+# ---- taken, and nothing there
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    """Has what is asked again be asked at once."""
+    with stamina.set_testing(True, attempts=3):
+        yield
+
+
+def conflicting(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has a bucket answer that an object exists while nothing is there, as S3 does while another put is under way."""
+    honest, asked = obstore.put, [0]
+
+    def put(*arguments: object, **options: object) -> object:
+        asked[0] += 1
+        if asked[0] <= times:
+            raise AlreadyExistsError("409 Conflict: ConditionalRequestConflict")
+        return honest(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(obstore, "put", put)
+    return asked
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_put_that_meets_another_under_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-47] A 409 says nothing about ours: asked again it commits, if the other has come to nothing."""
+    asked = conflicting(2, monkeypatch)
+    assert Bucket().put_new("manifests/0.json", b"ours", "") is Answer.COMMITTED
+    assert asked == [3]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_put_that_keeps_meeting_another_is_unknown_and_nobody_is_told_to_delete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[R-47] It is no conflict: what would be read is not there, and may yet be the winner."""
+    asked = conflicting(100, monkeypatch)
+    with pytest.raises(OutcomeUnknown, match=r"said to exist, and nothing is there .* do not delete anything there"):
+        Bucket().put_new("manifests/0.json", b"ours", "")
+    assert asked == [3], "bounded"
+
+
+# ---- paths
+
+
+@pytest.mark.parametrize("path", ["../out", "data/../../out", "/etc/out", "data/./x", "data//x", "", "data/\0"])
+def test_a_path_that_leads_out_of_the_lake_is_refused(store: Store, tmp_path: Path, path: str) -> None:
+    """Whatever a manifest or a name says: nothing outside is read, written or deleted."""
+    store.put_new("staging/mine", b"mine", "staging/a")
+    (tmp_path / "out").write_bytes(b"theirs")
+
+    calls: list[Callable[[], object]] = [
+        lambda: store.get(path),
+        lambda: store.size(path),
+        lambda: store.list(path),
+        lambda: store.folders(path),
+        lambda: store.entries(path),
+        lambda: store.put_new(path, b"x", "staging/a"),
+        lambda: store.publish(path, "data/x"),
+        lambda: store.publish("staging/mine", path),
+        lambda: store.exchange(path, "data/x", guard="data/y", is_due=lambda: True),
+        lambda: store.exchange("staging/mine", path, guard="data/y", is_due=lambda: True),
+        lambda: store.upload(tmp_path / "out", path),
+        lambda: store.delete_folder(path),
+    ]
+    if store.local_root is not None:  # what a bucket has no use for
+        calls += [
+            lambda: store.put_new("data/x", b"x", path),
+            lambda: store.exchange("staging/mine", "data/x", guard=path or "..", is_due=lambda: True),
+            lambda: store.make_durable(path),
+        ]
+    for call in calls:
+        with pytest.raises(Refused, match="no path inside the lake"):
+            call()
+    assert (tmp_path / "out").read_bytes() == b"theirs"
+    assert store.get("staging/mine") == b"mine" and store.list("data") == {}
+
+
+# ---- names that survive a power cut
+
+
+def test_a_folder_that_another_made_is_made_durable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who made it may be about to sync it when the power goes: what is said to be committed has its whole path on the disk."""
+    Store(str(tmp_path)).put_new("manifests/orders/0.json", b"theirs", "staging/a")
+    synced: list[Path] = []
+    sync = disk._fsync
+
+    def watch(path: Path) -> None:
+        synced.append(path)
+        sync(path)
+
+    monkeypatch.setattr(disk, "_fsync", watch)
+    store = Store(str(tmp_path))
+    store.put_new("manifests/orders/1.json", b"ours", "staging/b")
+    assert {tmp_path / "manifests" / "orders", tmp_path / "manifests", tmp_path} <= set(synced)
+    synced.clear()
+    store.put_new("manifests/orders/2.json", b"ours", "staging/b")
+    assert tmp_path / "manifests" / "orders" in synced and tmp_path not in synced, "once each folder, no more"
 
 
 @pytest.mark.parametrize("root", ["{0}/lake", "file://{0}/lake"])

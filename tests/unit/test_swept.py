@@ -27,7 +27,8 @@ from pipeline_defs.core.sealing import SealOutcome, SealVerdict
 from pipeline_defs.edges import locks, parquet
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.footer import canonicalize
-from pipeline_defs.edges.lake import Lake, published_path
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.seals import Seals, sealed_path
 from pipeline_defs.originals import plan_restoration, plan_retirement, restore_originals, retire_originals
 from pipeline_defs.redo import verify_expired
@@ -245,7 +246,7 @@ def test_an_original_without_rows_is_not_swept(lake: Lake) -> None:
     """[R-74] A range that was replaced by no record has a file that no rows tell; the others come back beside it."""
     manifests = [land(lake, offsets) for offsets in R[:3]]
     attempt = Attempt("empty", "no-run", "test")
-    file = stage_empty(published_path(manifests[1]), R[1].key, R[1], attempt, lake)
+    file = stage_empty(R[1].key, R[1], attempt, lake, published_path(manifests[1]))
     holes = (Interval(10, 20, Cause.COMPACTED),)
     newer = Manifest(TOPIC, R[1], file, holes, provenance(R[1]), 1, schema=manifests[1].schema)
     lake.commit_manifest(newer)
@@ -284,7 +285,7 @@ def test_nobody_is_told_to_delete_what_only_a_sealed_file_has(lake: Lake) -> Non
     for manifest in manifests:  # the control: landed again, its own files are there
         land_again = root(lake) / published_path(manifest)
         land_again.parent.mkdir(parents=True, exist_ok=True)
-        land_again.write_bytes(b"")
+        land_again.write_bytes(bytes(manifest.file.bytes if manifest.file else 0))
     assert "readers take its ranges again" in check_sealed(TOPIC, lake).violations[0]
 
 

@@ -1,0 +1,68 @@
+"""The two consoles of every command: stdout and stderr, on which text is shown as it is.
+
+Records, topic names and error texts come from strangers. Invariant: no text is taken for Rich markup, and no control
+character reaches the terminal; where a style is wanted, `styled` says so apart from the text.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import Task, TextColumn
+from rich.status import Status
+from rich.text import Text
+
+PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
+# C0 but tab and newline, DEL, C1 (which some terminals obey as ESC), what turns the text's direction, lone surrogates
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Return a text with each control character as a picture of itself (`␛`), one column wide; others stay."""
+    return _CONTROL.sub(lambda found: _picture(ord(found[0])), text)
+
+
+def _picture(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Return one text of literal parts, each with its style where it has one: `styled(("flights", "bold"), ": done")`."""
+    return Text.assemble(*(visible(p) if isinstance(p, str) else (visible(p[0]), p[1]) for p in parts))
+
+
+class Terminal(Console):
+    """A console to which every string is literal: cells of tables, titles, progress and plain lines."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the string as it is; Rich asks here for each one, whatever renders it."""
+        kept = {
+            name: value
+            for name, value in options.items()
+            if name not in {"markup", "emoji", "highlight", "highlighter"}
+        }
+        return super().render_str(visible(text), markup=False, emoji=False, highlight=False, **kept)
+
+    def status(self, status: RenderableType, **options: Any) -> Status:
+        """Return a spinner beside a literal text; Rich reads markup here without asking `render_str`."""
+        return super().status(styled(status) if isinstance(status, str) else status, **options)
+
+
+class Words(TextColumn):
+    """A column of a progress bar with a task's description as it is."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.description}", markup=False)
+
+    def render(self, task: Task) -> Text:
+        """Return the description."""
+        return styled(task.description)
+
+
+OUT = Terminal(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+ERRORS = Terminal(stderr=True)

@@ -1,0 +1,90 @@
+"""A local lake's folder: names that are given and exchanged in one step, and are on the disk before the call returns.
+
+Errors are Python's own, so that their `errno` says what happened. Invariant: no path leads out of the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+# what a network file system may answer although it has done what was asked for; anything else says that it has not
+UNSURE = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ENOTCONN}
+
+
+class Disk:
+    """Files below one folder, by their paths relative to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._durable: set[Path] = set()  # folders whose own names are known to be on the disk
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file that is on the disk when the call returns; its name may not be."""
+        self._make_folder(path)
+        with (self.root / path).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def link(self, source: str, target: str) -> None:
+        """Make `source` durable, then give it a second name, durable too; raise `FileExistsError` if that is taken."""
+        _fsync(self.root / source)
+        self._make_folder(target)
+        os.link(self.root / source, self.root / target)
+        self._sync_name(target)
+
+    def rename(self, source: str, target: str) -> None:
+        """Make `source` durable, then move it to `target` in one step, whatever file is there; durable too."""
+        _fsync(self.root / source)
+        self._make_folder(target)
+        (self.root / source).replace(self.root / target)
+        self._sync_name(target)
+
+    def make_durable(self, path: str) -> None:
+        """Make a file and the names that lead to it durable."""
+        _fsync(self.root / path)
+        self._sync_name(path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all in it; what somebody else has deleted is as good."""
+        for each in [*self.walk(path), self.root / path]:
+            with suppress(FileNotFoundError):
+                each.rmdir() if each.is_dir() and not each.is_symlink() else each.unlink()
+
+    def walk(self, path: str) -> Iterator[Path]:
+        """Yield files and folders below a folder, what is in a folder before it; what goes away meanwhile is passed over."""
+        for at, folders, files in os.walk(self.root / path, topdown=False):
+            yield from (Path(at, name) for name in (*files, *folders))
+
+    def _make_folder(self, path: str) -> None:
+        folder = (self.root / path).parent
+        if not folder.is_dir():
+            self._durable.discard(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def _sync_name(self, path: str) -> None:
+        """Make the name of a file durable, and at first sight those of the folders above it.
+
+        That somebody has made a folder does not say that its name is on the disk: they may be about to see to that.
+        """
+        folder = (self.root / path).parent
+        if folder in self._durable:
+            _fsync(folder)
+            return
+        for each in (folder, *folder.parents):
+            _fsync(each)
+            if each == self.root:
+                break
+        self._durable.add(folder)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

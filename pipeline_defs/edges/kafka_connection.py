@@ -1,0 +1,105 @@
+"""One admin client of a Kafka cluster: opened at first use, asked again where that may help, its errors made ours.
+
+Knows no question. Invariant: whatever Kafka answers, a caller gets an answer or one clear error of our tree.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+import stamina
+from kafka import KafkaAdminClient
+from kafka.errors import AuthorizationError, KafkaError, StaleMetadata, UnknownTopicOrPartitionError
+
+from ..core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer
+from .access import OPEN, Access
+from .kafka_answers import is_retriable, unknown_topic
+from .kafka_knock import knock
+
+stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
+
+T = TypeVar("T")
+
+
+class Connection:
+    """Connection to one Kafka cluster, closed with `close()`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        timeout_seconds: float = 20.0,
+        access: Access = OPEN,
+        named_by: str = "OFFSETLAKE_BOOTSTRAP_SERVERS",
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.named_by = named_by  # where a person corrects the address
+        self.access = access
+        self._timeout_ms = int(timeout_seconds * 1000)
+        self._admin: KafkaAdminClient | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; a later call opens a new one."""
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+                self._admin = None
+
+    def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
+        """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
+        retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
+        try:
+            for attempt in retriable:
+                with attempt:
+                    return question(self._connected())
+        except StaleMetadata as error:
+            raise StaleAnswer(
+                f"brokers at {self.bootstrap_servers} go on to tell different things of topic {topic}: {error}; nothing was "
+                "written and nothing is lost; it is asked again later, and where it stays so, look which broker is cut off "
+                "from the others",
+                topic=topic,
+            ) from error
+        except UnknownTopicOrPartitionError as error:
+            raise unknown_topic(topic, self.bootstrap_servers) from error
+        except AuthorizationError as error:
+            what = f" of topic {topic}" if topic else ""
+            raise BrokerRefuses(
+                f"the Kafka broker at {self.bootstrap_servers} does not allow us what was asked{what} over "
+                f"{self.access.properties}: {type(error).__name__}; nothing was written and nothing is lost; have it allowed, "
+                "docs/security.md names what is needed",
+                bootstrap_servers=self.bootstrap_servers,
+            ) from error
+        except (KafkaError, OSError) as error:
+            self.close()
+            knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+            raise BrokerUnavailable(
+                f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
+                f"was written and nothing is lost; start that broker, or correct its address: {self.named_by}",
+                bootstrap_servers=self.bootstrap_servers,
+            ) from error
+        raise AssertionError("a retry context ends by returning or raising")
+
+    def _connected(self) -> KafkaAdminClient:
+        with self._lock:
+            if self._admin is None:
+                if self.access.path is not None:  # whoever logs in is told at once why not
+                    knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=self.bootstrap_servers,
+                    client_id="offsetlake",
+                    request_timeout_ms=self._timeout_ms,
+                    bootstrap_timeout_ms=self._timeout_ms,
+                    **self.access.kafka_python(),
+                )
+            return self._admin

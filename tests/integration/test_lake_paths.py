@@ -1,0 +1,45 @@
+"""A lake whose path has signs that patterns are made of: what is read is this lake, and all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Decided
+from pipeline_defs.decoded_checks import read_dead_letters
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.reports import trace_row
+from pipeline_defs.settings import Settings
+from tests.support.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(("name", "decoy"), [("lake[1]", "lake1"), ("la*e {a,b}? [!x]", "lake {a,b}y z")])
+def test_a_lake_at_a_path_with_signs_of_patterns_is_read_and_no_other(
+    settings: Settings, spark: SparkSession, tmp_path: Path, name: str, decoy: str
+) -> None:
+    """I15: landed, decoded, found by SQL and by offset; the lake that the pattern would mean has other rows."""
+    topic = f"paths-{len(name)}"
+    with World(settings, tmp_path / name, topic) as world, World(settings, tmp_path / decoy, topic) as other:
+        world.create_topic()
+        world.send({"partition": 0, "value": b"%d" % n if n else b"\xff"} for n in range(30))
+        both = [world, other]
+        for each in both:
+            each.topic = dataclasses.replace(each.topic, decode=Decode(value=Side(Format.STRING)))
+            each.plan_and_land()
+        for path in (other.lake_folder / "data").rglob("*.parquet"):
+            pq.write_table(pq.read_table(path).slice(0, 5), path)
+        assert {verdict.outcome for verdict in world.decode()} == {Decided.DECODED}
+        duck = Duck(world.edges.lake, [topic])
+        assert duck.query(f'SELECT count(*) FROM "{topic}"')[1] == [(30,)]
+        assert duck.query(f'SELECT count(*) FROM decoded."{topic}"')[1] == [(29,)]
+        assert trace_row(world.topic, 0, 7, world.edges)["row"]["value"] == b"7"
+        assert read_dead_letters(world.topic, None, 10, world.edges)[0] == 1
+        assert Duck(other.edges.lake, [topic]).query(f'SELECT count(*) FROM "{topic}"')[1] == [(5,)], "the control"

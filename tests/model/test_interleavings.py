@@ -1,0 +1,183 @@
+"""Two writers of one range, handed over at each call of the store; one that dies there, or whose answer is lost.
+
+A few of all the ways, always the same; `HUNT=3000` draws 3,000 of them at random, each time others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.auditing import check_published
+from pipeline_defs.core.coverage import completeness_violations, tiling_violations
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges.layout import published_path
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+
+KINDS = ["disk", "bucket"]
+STARTS = ["planned", "committed", "landed", "compacted", "lost", "damaged"]
+ACTS = ["land", "redo", "replace", "sweep"]
+DELIVERIES = [Delivery.EFFECTIVELY_ONCE] * 3 + [Delivery.AT_LEAST_ONCE]
+MOST_CALLS, MOST_WRITES = 45, 6  # of a writer of one range: of few it makes more
+EACH = int(os.environ.get("HUNT", "60"))
+RANDOM = random.Random(None if "HUNT" in os.environ else 7)
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Yields folders for lakes, one after the other."""
+    return (tmp_path / str(number) for number in count())
+
+
+def begin(folder: Path, kind: str, start: str, delivery: Delivery) -> SmallWorld:
+    """Is a topic with one range, landed so far as `start` says."""
+    world = SmallWorld(folder, kind, records=4, grid=4)
+    world.delivery = delivery
+    if start == "planned":
+        return world
+    if start == "committed":
+
+        def die(step: str, **_: object) -> None:
+            if step == "commit":
+                raise Dead
+
+        with pytest.raises(Dead):
+            world.land(on_step=die)
+        return world
+    world.land()
+    (manifest,) = world.coverage.manifests.values()
+    if start in {"compacted", "lost", "damaged"}:
+        world.kafka.compact(100)
+        assert world.in_kafka() == {0, 1, 3}
+    if start in {"lost", "damaged"}:
+        path = published_path(manifest)
+        data = world.files()[path]
+        world.lake.store.delete_folder(path)
+    if start == "damaged":
+        world.lake.store.put_new(path, first_row_of(data), "staging/careless")
+    return world
+
+
+def first_row_of(data: bytes) -> bytes:
+    """Is a whole Parquet file, and not the one that was landed."""
+    out = pa.BufferOutputStream()
+    pq.write_table(pq.read_table(pa.BufferReader(data)).slice(0, 1), out)
+    return bytes(out.getvalue())
+
+
+def act(world: SmallWorld, name: str, writer: Writer) -> None:
+    """Does what a writer does, and holds it to what it says."""
+    lake = world.open(writer)
+    if name == "sweep":
+        world.sweep(lake)
+        return
+
+    def believe(verdict: Verdict) -> None:
+        now = world.open(Writer()).coverage(TOPIC)
+        if verdict.outcome.is_landed:
+            assert now.is_landed(verdict.offsets), verdict
+            assert verdict.outcome is Outcome.ALREADY_LANDED or verdict.manifest == now.manifests[verdict.offsets]
+
+    world.land(name, lake, on_verdict=believe)
+
+
+def assert_nothing_is_twice(world: SmallWorld) -> None:
+    assert world.delivery is Delivery.AT_LEAST_ONCE or max(world.shown().values(), default=1) == 1
+
+
+def assert_ends_well(world: SmallWorld, *, was_replaced: bool) -> None:
+    """Lands what is pending, undisturbed; where Kafka has other rows than were landed, a person's replace decides."""
+    world.lake = world.open(Writer())
+    assert_nothing_is_twice(world)
+    world.land()
+    if world.coverage.pending():
+        world.land("replace")
+    coverage = world.coverage
+    assert coverage.pending() == [] and completeness_violations(coverage) == []
+    assert check_published(TOPIC, world.lake).violations == ()
+    shown = world.shown()
+    assert world.in_kafka() <= set(shown) <= {0, 1, 2, 3}
+    if world.delivery is not Delivery.AT_LEAST_ONCE:
+        assert max(shown.values()) == 1 and tiling_violations(coverage) == []
+    if was_replaced:
+        world.land("replace")
+        assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
+
+
+def draw(*choices: Any) -> list[tuple[Any, ...]]:
+    """Draws some of all combinations."""
+    every = [*product(*choices)]
+    return RANDOM.choices(every, k=EACH)
+
+
+def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: Iterator[Path]) -> None:
+    """[R-17] [R-25] [R-48] Each verdict is true when it is given; afterwards each row is shown once, and the audit is green."""
+    calls = range(MOST_CALLS)
+    handed_over = 0
+    for kind, start, one, other, first, second in draw(KINDS, STARTS, ACTS, ACTS, calls, calls):
+        world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE)
+        writers = [Writer(), Writer()]
+
+        def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
+            def go(before: Callable[[int], None]) -> None:
+                writers[number].before = before  # noqa: B023 (used before the next)
+                act(world, name, writers[number])  # noqa: B023
+
+            return go
+
+        try:
+            run_interleaved([run(0, one), run(1, other)], [(0, first), (1, second)])
+            handed_over += len(writers[0].calls) > first and len(writers[1].calls) > second
+            assert_ends_well(world, was_replaced="replace" in {one, other})
+        except BaseException as error:
+            error.add_note(
+                f"{kind}, {start}: {one} to {first} {writers[0].calls}, {other} to {second} {writers[1].calls}"
+            )
+            raise
+    assert handed_over > EACH // 10, "the control: some do hand over"
+
+
+@pytest.mark.parametrize("fault", ["dies", "loses the answer"])
+def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Iterator[Path], fault: str) -> None:
+    """[R-18] [R-47] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
+    struck = 0
+    for kind, start, name, delivery, number in draw(
+        KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES)
+    ):
+        world = begin(next(folders), kind, start, delivery)
+        before = world.shown()
+
+        def die(at: int, number: int = number) -> None:
+            if at >= number:
+                raise Dead
+
+        writer = Writer(before=die) if fault == "dies" else Writer(loses=number)
+        try:
+            try:
+                act(world, name, writer)
+            except Dead:
+                struck += 1
+            struck += writer.has_lost
+            world.lake = world.open(Writer())
+            if start not in {"lost", "damaged"}:
+                assert set(world.shown()) >= set(before) & world.in_kafka()
+            assert_ends_well(world, was_replaced=name == "replace")
+        except Exception as error:
+            error.add_note(f"{kind}, {start}, {delivery}: {name} {fault} at {number} of {writer.calls}")
+            raise
+    assert struck > EACH // 20, "the control: some are struck"

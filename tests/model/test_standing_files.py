@@ -1,0 +1,351 @@
+"""What landing says and what stands: replaces onto free names, lost and damaged files, policies that change, slow writers.
+
+On a disk and in a bucket with S3's conditional puts; each law is one that a user could see broken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.auditing import check_published
+from pipeline_defs.core.coverage import State, completeness_violations, tiling_violations
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.losses import Acceptance
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import manifest_path, published_path
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.strategies import EPOCH_MS
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
+    """Is a topic of 6 records in 2 planned ranges, of which nothing is landed."""
+    watch_obstore(monkeypatch)
+    return SmallWorld(tmp_path / "lake", request.param)
+
+
+def outcomes(verdicts: list[Verdict]) -> list[Outcome]:
+    return [verdict.outcome for verdict in verdicts]
+
+
+def first_of(world: SmallWorld) -> Manifest:
+    coverage = world.coverage
+    return coverage.manifests[coverage.log.links[0].offsets]
+
+
+def overwrite(world: SmallWorld, path: str, data: bytes) -> None:
+    """Put other bytes in the place of an object, as a failing disk or a careless person would."""
+    world.lake.store.delete_folder(path)
+    assert world.lake.store.put_new(path, data, "staging/careless")
+
+
+def drop_staging(world: SmallWorld) -> None:
+    for name in world.lake.store.entries("staging"):
+        world.lake.store.delete_folder(f"staging/{name}")
+
+
+def die_at(world: SmallWorld, step: str, mode: str = "land", delivery: Delivery | None = None) -> None:
+    """Have an attempt die at the first passing of a step."""
+
+    def die(passed: str, **_: object) -> None:
+        if passed == step:
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.land(mode, on_step=die, delivery=delivery)
+
+
+def assert_all_is_shown_once(world: SmallWorld) -> None:
+    coverage = world.coverage
+    assert coverage.pending() == [] and tiling_violations(coverage) + completeness_violations(coverage) == []
+    assert check_published(TOPIC, world.lake).violations == ()
+    assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
+
+
+# ---- replace onto a free name
+
+
+def test_a_range_that_had_no_record_is_replaced_and_shown(world: SmallWorld) -> None:
+    """[R-48] Read committed it has only aborted records; read again as it is now, it has some: they are shown, or it is red."""
+    log = world.kafka.now.partitions[0]
+    log.append([SpanKind.ABORTED] * 3, "late", EPOCH_MS)
+    world.plan()
+    world.land()
+    aborted = world.coverage.log.links[-1].offsets
+    assert world.coverage.manifests[aborted].file is None, "the control: it was landed without a file"
+    for offset in range(aborted.start, aborted.end):  # as an isolation level that was changed shows them
+        log.appended[offset] = replace(log.appended[offset], kind=SpanKind.DATA)
+    assert outcomes(world.land("replace")) == [Outcome.UNCHANGED, Outcome.UNCHANGED, Outcome.REPLACED]
+    assert_all_is_shown_once(world)
+
+
+def test_a_lost_file_is_landed_again_and_shown(world: SmallWorld) -> None:
+    """[R-24] By the next run where Kafka has the same; a redo says so too, and so does a replace."""
+    for mode in ("land", "redo", "replace"):
+        world.land()
+        world.lake.store.delete_folder(published_path(first_of(world)))
+        assert world.shown().keys() < world.in_kafka(), "the fault"
+        assert world.land(mode)[0].outcome is Outcome.ROLLED_FORWARD
+        assert_all_is_shown_once(world)
+
+
+def test_a_lost_file_of_which_kafka_has_less_is_replaced_and_shown(world: SmallWorld) -> None:
+    """[R-48] Its name is free, and on a disk its folder gone: what was read now is shown, as the next revision."""
+    world.land()
+    for path in world.files():
+        world.lake.store.delete_folder(path)
+    world.lake.store.delete_folder("data")
+    world.kafka.compact(100)
+    assert len(world.in_kafka()) < 6
+    assert outcomes(world.land("replace")) == [Outcome.LANDED, Outcome.ROLLED_FORWARD]
+    assert_all_is_shown_once(world)
+    assert world.land("replace") and set(outcomes(world.land("redo"))) == {Outcome.UNCHANGED}
+
+
+def test_what_a_run_says_landed_is_shown_after_a_lost_replace(world: SmallWorld) -> None:
+    """[R-48] Committed and never published, its staged file gone: no run says success while the rows are not there."""
+    world.land()
+    for path in world.files():
+        world.lake.store.delete_folder(path)
+    world.kafka.compact(100)
+    die_at(world, "commit", "replace")
+    drop_staging(world)
+    assert world.coverage.pending(), "the fault"
+    for verdict in world.land():
+        assert world.coverage.is_landed(verdict.offsets) is verdict.outcome.is_landed
+    assert_all_is_shown_once(world)
+
+
+# ---- delivery policies that change
+
+
+@pytest.mark.parametrize("before", Delivery)
+@pytest.mark.parametrize("after", Delivery)
+def test_a_replace_under_any_policy_shows_each_row_once(world: SmallWorld, before: Delivery, after: Delivery) -> None:
+    """[R-48] [R-49] Landed under one policy, read again and replaced under another or the same: nothing is doubled."""
+    world.land(delivery=before)
+    world.kafka.compact(100)
+    assert Outcome.REPLACED in outcomes(world.land("replace", delivery=after))
+    assert_all_is_shown_once(world)
+
+
+def test_a_double_that_no_policy_allows_is_named_and_deleted_by_a_replace(world: SmallWorld) -> None:
+    """[R-37] [R-49] What a crash doubles under at_least_once stays, unnamed; under another policy tiling names it."""
+    die_at(world, "publish", delivery=Delivery.AT_LEAST_ONCE)
+    world.land()
+    doubled = [offset for offset, times in world.shown().items() if times == 2]
+    assert doubled, "the fault: published under its own name before the commit"
+    violation = tiling_violations(world.coverage)[0]
+    assert "has rows of it a second time" in violation
+    assert "--on-change replace" in violation
+    world.land("replace")
+    assert_all_is_shown_once(world)
+
+
+def test_a_double_of_a_crash_under_at_least_once_is_no_violation(world: SmallWorld) -> None:
+    """[R-49] The control: the policy allows it, until a replace says which rows there are."""
+    world.delivery = Delivery.AT_LEAST_ONCE
+    die_at(world, "publish")
+    world.land()
+    assert set(world.shown()) == world.in_kafka() and world.shown()[0] == 2
+    assert tiling_violations(world.coverage) == []
+    world.land("replace")
+    assert_all_is_shown_once(world)
+
+
+# ---- a sweep and a slow writer
+
+
+@pytest.mark.parametrize("mode", ["land", "replace"])
+@pytest.mark.parametrize("then", ["nothing", "compacted", "expired"])
+def test_a_manifest_whose_staged_file_was_swept_does_not_stick(world: SmallWorld, mode: str, then: str) -> None:
+    """[R-23] [R-24] A writer sleeps before it commits, a sweep deletes what it staged, Kafka goes on: the range is finished."""
+    if mode == "replace":
+        world.land()
+        world.kafka.compact(50)
+    verifying = iter([True])
+
+    def sleep(step: str, **_: object) -> None:
+        if step == "commit" and next(verifying, False):
+            drop_staging(world)
+
+    verdicts = world.land(mode, on_step=sleep)
+    assert Outcome.FAILED in outcomes(verdicts), "the fault: committed, and the staged file is gone"
+    if then == "compacted":
+        world.kafka.compact(100)
+    if then == "expired":
+        world.kafka.expire(0, 40)
+    world.land(on_loss="record")
+    coverage = world.coverage
+    assert coverage.pending() == [] and tiling_violations(coverage) + completeness_violations(coverage) == []
+    assert check_published(TOPIC, world.lake).violations == ()
+    assert max(world.shown().values()) == 1
+    assert world.in_kafka() <= set(world.shown())
+
+
+def test_a_person_can_accept_what_was_committed_and_never_published(world: SmallWorld) -> None:
+    """[R-42] Its staged file is gone and Kafka has deleted it: after a person's word it is finished, and named as lost."""
+    die_at(world, "commit")
+    drop_staging(world)
+    world.kafka.expire(0, 50)
+    (failed, *_) = world.land()
+    assert failed.outcome is Outcome.FAILED and "accept-loss" in failed.violations[0]
+    offsets = failed.offsets
+    world.lake.commit_acceptance(Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "ann", EPOCH_MS))
+    world.land()
+    assert world.coverage.pending() == [] and tiling_violations(world.coverage) == []
+    assert set(world.shown()) == world.in_kafka()
+
+
+def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: SmallWorld) -> None:
+    """[R-48] Its staged file is gone, and Kafka has nothing any more: the file that was there all along is landed again."""
+    world.land()
+    before = world.files()
+    world.kafka.compact(50)
+    die_at(world, "commit", "replace")
+    drop_staging(world)
+    world.kafka.expire(0, 100)
+    assert world.coverage.pending(), "the fault"
+    world.land(on_loss="record")
+    assert world.coverage.pending() == [] and tiling_violations(world.coverage) == []
+    assert world.files() == before
+
+
+# ---- the bytes of what is landed
+
+
+def test_a_file_that_was_cut_short_is_not_landed_and_mended_by_the_next_run(world: SmallWorld) -> None:
+    """[R-16] Its size is not the manifest's: tiling says so, the range is pending, and Kafka still has the same rows."""
+    world.land()
+    path = published_path(first_of(world))
+    overwrite(world, path, world.files()[path][:-10])
+    coverage = world.coverage
+    assert [*coverage.states().values()] == [State.PENDING, State.LANDED]
+    assert "bytes, its manifest says" in tiling_violations(coverage)[0]
+    assert outcomes(world.land()) == [Outcome.ROLLED_FORWARD]
+    assert_all_is_shown_once(world)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_file_that_rotted_is_found_by_a_redo_and_mended_by_a_replace(world: SmallWorld, is_compacted: bool) -> None:
+    """[R-21] As many bytes, not the same: a redo is red and names the file, a replace puts what Kafka has in its place."""
+    world.land()
+    path = published_path(first_of(world))
+    sound = world.files()[path]
+    overwrite(world, path, sound[:8] + bytes([sound[8] ^ 1]) + sound[9:])
+    if is_compacted:
+        world.kafka.compact(100)
+    assert world.coverage.pending() == [], "a tick reads no file"
+    found = world.land("redo")[0]
+    assert found.outcome is Outcome.FAILED
+    assert "was changed after it was landed" in found.violations[0]
+    assert "--on-change replace" in found.violations[0]
+    assert world.land("replace")[0].outcome is Outcome.REPLACED
+    assert_all_is_shown_once(world)
+    assert set(outcomes(world.land("redo"))) == {Outcome.UNCHANGED}
+
+
+def test_a_torn_file_fails_its_range_alone(world: SmallWorld) -> None:
+    """[R-15] Of its very size, but no Parquet: the redo compares it with other rows; the range behind it is compared too."""
+    world.land()
+    path = published_path(first_of(world))
+    overwrite(world, path, b"x" * len(world.files()[path]))
+    world.kafka.compact(100)
+    assert outcomes(world.land("redo")) == [Outcome.FAILED, Outcome.UNCHANGED]
+
+
+def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWorld) -> None:
+    """[R-16] Landed, compacted, its manifest deleted: fewer rows than the file shows are not said to be landed."""
+    world.land()
+    offsets = world.coverage.log.links[0].offsets
+    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
+    world.lake = world.open(Writer())
+    assert "its manifest is gone" in tiling_violations(world.coverage)[0]
+    world.kafka.compact(100)
+    (refused,) = world.land()
+    assert refused.outcome is Outcome.FAILED
+    assert "its manifest is gone" in refused.violations[0]
+    assert world.shown()[0] == 1, "what stands stays"
+    world.land("replace")
+    assert_all_is_shown_once(world)
+
+
+def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: SmallWorld) -> None:
+    """[R-16] The control: the file that stands is what Kafka has, so it is landed as it is."""
+    world.land()
+    before = world.files()
+    offsets = world.coverage.log.links[0].offsets
+    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
+    world.lake = world.open(Writer())
+    assert outcomes(world.land()) == [Outcome.LANDED]
+    assert world.files() == before
+    assert_all_is_shown_once(world)
+
+
+# ---- one range alone
+
+
+def test_staging_that_is_swept_under_a_writer_fails_its_ranges_and_the_run_goes_on(world: SmallWorld) -> None:
+    """[R-15] The range that was decided before is landed; the other says what happened, and lands by the next run."""
+    stages = iter(["first", "second"])
+
+    def sweep(step: str, **_: object) -> None:
+        if step == "publish" and next(stages, None) == "first":
+            for path in [*world.lake.store.list("staging")]:
+                world.lake.store.delete_folder(path)
+            for folder in (world.folder / "staging").rglob("*.parquet") if world.bucket is None else ():
+                folder.unlink()
+
+    said = outcomes(world.land(on_step=sweep))
+    assert said == ([Outcome.LANDED, Outcome.FAILED] if world.bucket is None else [Outcome.LANDED] * 2)
+    world.land()
+    assert_all_is_shown_once(world)
+
+
+def test_own_staging_that_cannot_be_deleted_is_told_and_the_run_lands(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-15] What is landed is landed; the sweep deletes it later."""
+    steps: list[str] = []
+
+    def refuse(prefix: str) -> None:
+        raise LakeUnavailable(f"cannot delete {prefix}")
+
+    monkeypatch.setattr(world.lake.store, "delete_folder", refuse)
+    said = world.land(on_step=lambda step, **_: steps.append(step))
+    assert outcomes(said) == [Outcome.LANDED] * 2
+    assert "sweep_failed" in steps and steps[-1] == "report"
+
+
+def test_a_redo_that_was_overtaken_says_what_stands_now(world: SmallWorld) -> None:
+    """[R-25] Another replaces the range while it is read again: the verdict has the newest revision's facts."""
+    world.land()
+    world.kafka.compact(100)
+    other: list[Lake] = []
+
+    def overtake(step: str, **_: object) -> None:
+        if step == "verify" and not other:
+            other.append(world.open(Writer()))
+            world.land("replace", other[0])
+
+    verdicts = world.land("redo", on_step=overtake)
+    newest = world.open(Writer()).read_manifests(TOPIC)
+    assert all(verdict.manifest == newest[verdict.offsets] for verdict in verdicts)
+    assert set(outcomes(verdicts)) == {Outcome.UNCHANGED}
+
+
+def test_the_revision_after_999_is_the_newest(world: SmallWorld) -> None:
+    """[R-48] Revisions are numbers: the thousandth is later than the one before it, whatever its name sorts after."""
+    world.land()
+    manifest = first_of(world)
+    for revision in (998, 999, 1000):
+        world.lake.commit_manifest(replace(manifest, revision=revision))
+    assert world.open(Writer()).read_manifests(TOPIC)[manifest.offsets].revision == 1000

@@ -1,0 +1,292 @@
+"""Writers of one lake whose every call of the store can be stopped at: another goes on there, it dies, or its answer is lost.
+
+A lake is a folder, or a bucket in memory with S3's conditional puts; Kafka and Spark are those of `fake_log`. A call is what
+`store.py` asks of obstore or of the disk, so a writer is stopped between reading and writing too.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore, ObjectStore
+
+from pipeline_defs import landing
+from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.edges import disk, locks, store
+from pipeline_defs.edges.disk import Disk
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.store import Store
+from pipeline_defs.landing import land
+from pipeline_defs.planner import commit_next_step
+from pipeline_defs.steps import StepWatcher, no_step
+from pipeline_defs.sweeping import sweep_orphans
+from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
+from tests.support.strategies import EPOCH_MS
+
+DEADLINE_SECONDS = 60
+WRITES = {
+    "put",
+    "link",
+    "rename",
+    "copy",
+}  # calls whose answer can be lost; a lost answer of reading is asked for again
+
+
+class Dead(BaseException):
+    """Ends a writer: nothing in it catches this, as nothing catches SIGKILL."""
+
+
+@dataclass
+class Writer:
+    """One process: `before` is told the number of each call; the answer of its write number `loses` is lost."""
+
+    before: Callable[[int], None] = lambda number: None
+    loses: int = -1
+    calls: list[str] = field(default_factory=list)
+    has_lost: bool = False
+
+    def call(self, name: str, lost: Exception, do: Callable[[], Any]) -> Any:
+        number = len(self.calls)
+        self.calls.append(name)
+        self.before(number)
+        answer = do()
+        if name in WRITES and self.loses == sum(call in WRITES for call in self.calls[:-1]):
+            self.has_lost = True
+            raise lost
+        return answer
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """An object store and whose calls of it these are."""
+
+    objects: ObjectStore
+    writer: Writer
+
+
+def watch_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the store's calls of obstore pass by the writer that they are of; and the disk keep all it was given."""
+
+    def watched(name: str) -> Callable[..., Any]:
+        real = getattr(obstore, name)
+
+        def call(objects: Any, *arguments: Any, **options: Any) -> Any:
+            if not isinstance(objects, Tagged):
+                return real(objects, *arguments, **options)
+            lost = GenericError("the answer was lost")
+            return objects.writer.call(name, lost, lambda: real(objects.objects, *arguments, **options))
+
+        return call
+
+    names = ("put", "get", "head", "list", "list_with_delimiter", "delete", "copy")
+    monkeypatch.setattr(store, "obstore", SimpleNamespace(**{name: watched(name) for name in names}))
+    monkeypatch.setattr(disk, "_fsync", _is_there)
+    monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
+    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.0)  # a writer that stands still with a lock holds nobody up here
+
+
+def _is_there(path: Path) -> None:
+    if not path.exists():
+        raise FileNotFoundError(path)
+
+
+class WatchedDisk(Disk):
+    """A local disk; a name that is given is a call."""
+
+    def __init__(self, root: Path, writer: Writer) -> None:
+        super().__init__(root)
+        self._writer = writer
+
+    def link(self, source: str, target: str) -> None:
+        self._writer.call("link", OSError(errno.EIO, "the answer was lost"), lambda: Disk.link(self, source, target))
+
+    def rename(self, source: str, target: str) -> None:
+        self._writer.call(
+            "rename", OSError(errno.EIO, "the answer was lost"), lambda: Disk.rename(self, source, target)
+        )
+
+    def delete(self, path: str) -> None:
+        self._writer.call("delete", OSError(errno.EIO, "lost"), lambda: Disk.delete(self, path))
+
+
+class WatchedStore(Store):
+    """A store of one writer."""
+
+    def __init__(self, root: str, writer: Writer, bucket: MemoryStore | None) -> None:
+        super().__init__(root)
+        self._writer = writer
+        if bucket is not None:
+            self._objects = bucket
+        if self.local_root is not None:
+            self.disk = WatchedDisk(self.local_root, writer)
+
+    @property
+    def objects(self) -> Any:
+        return Tagged(super().objects, self._writer)
+
+
+class SmallWorld:
+    """A topic of one Kafka partition, planned, in a lake on a disk or in a bucket."""
+
+    def __init__(self, folder: Path, kind: str, records: int = 6, grid: int = 3) -> None:
+        self.folder = folder
+        self.bucket = MemoryStore() if kind == "bucket" else None
+        self.kafka = FakeKafka(1)
+        self.kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
+        self.policy = Policy(records_per_range=grid, max_age_seconds=0)
+        self.attempts = 0
+        self.delivery = Delivery.EFFECTIVELY_ONCE
+        self.lake = self.open(Writer())
+        self.plan()
+
+    def open(self, writer: Writer) -> Lake:
+        """Open the lake as a process of its own."""
+        root = str(self.folder) if self.bucket is None else "s3://lake"
+        lake = Lake(root)
+        lake.store = WatchedStore(root, writer, self.bucket)
+        return lake
+
+    def plan(self) -> None:
+        kafka = cast("Any", self.kafka)
+        while commit_next_step(TOPIC, self.policy, self.lake, kafka, EPOCH_MS, planner="p", through_end=True):
+            pass
+
+    def land(
+        self,
+        mode: str = "land",
+        lake: Lake | None = None,
+        *,
+        on_loss: str = "fail",
+        on_step: StepWatcher = no_step,
+        delivery: Delivery | None = None,
+        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+    ) -> list[Verdict]:
+        """Land what is pending, or read all again: `redo` compares, `replace` puts what is there now in its place."""
+        lake = lake or self.lake
+        coverage = lake.coverage(TOPIC)
+        ranges = coverage.pending() if mode == "land" else list(coverage.log.ranges)
+        if not ranges:
+            return []
+        self.attempts += 1
+        how = "replace" if mode == "replace" else "keep"
+        attempt = Attempt(f"{mode}-{self.attempts}", "run", "test", mode != "land", cast("Any", how))
+        tools = Tools(
+            lake,
+            cast("Any", self.kafka),
+            cast("Any", FakeSpark(self.kafka, no_step)),
+            cast("Any", None),
+            lambda: EPOCH_MS,
+            on_loss=on_loss,
+            delivery=delivery or self.delivery,
+            on_step=on_step,
+        )
+        verdicts = []
+        for verdict in land(TOPIC, [offsets.key for offsets in ranges], attempt, tools):
+            on_verdict(verdict)
+            verdicts.append(verdict)
+        return verdicts
+
+    def sweep(self, lake: Lake | None = None) -> None:
+        """Sweep staging as `offsetlake sweep --older-than 0` does, at a time when all in it is old."""
+        sweep_orphans(lake or self.lake, 2**53, 0)
+
+    @property
+    def coverage(self) -> Coverage:
+        return self.lake.coverage(TOPIC)
+
+    def files(self) -> dict[str, bytes]:
+        """Return what a plain glob over the lake's data shows, by path."""
+        files = {path: self.lake.store.get(path) for path in self.lake.store.list("data")}
+        return {path: data for path, data in files.items() if data is not None}
+
+    def shown(self) -> Counter[int]:
+        """Return how often a plain glob shows each offset."""
+        rows: Counter[int] = Counter()
+        for data in self.files().values():
+            rows.update(pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist())
+        return rows
+
+    def in_kafka(self) -> set[int]:
+        """Return the offsets that a reader of the topic sees now."""
+        log = self.kafka.now.partitions[0]
+        return set(log.rows(0, log.marks.end))
+
+
+def _buffer(data: bytes) -> Any:
+    return pa.BufferReader(data)
+
+
+class Baton:
+    """Lets one of some writers run at a time; each `turns` entry is a writer and the call at which it hands over."""
+
+    def __init__(self, turns: Sequence[tuple[int, int]]) -> None:
+        self._turns = list(turns)
+        self._now = threading.Condition()
+        self._ended: set[int] = set()
+
+    def before(self, writer: int, number: int) -> None:
+        """Wait for the writer's turn; then hand over, if its turn ends at this call."""
+        with self._now:
+            self._await_turn(writer)
+            while self._turns and self._turns[0][0] == writer and number == self._turns[0][1]:
+                self._turns.pop(0)
+                self._skip_ended()
+                self._await_turn(writer)
+
+    def end(self, writer: int) -> None:
+        with self._now:
+            self._ended.add(writer)
+            self._skip_ended()
+
+    def _skip_ended(self) -> None:
+        while self._turns and self._turns[0][0] in self._ended:
+            self._turns.pop(0)
+        self._now.notify_all()
+
+    def _await_turn(self, writer: int) -> None:
+        is_on = self._now.wait_for(lambda: not self._turns or self._turns[0][0] == writer, DEADLINE_SECONDS)
+        assert is_on, f"writer {writer} waits for {self._turns}"
+
+
+def run_interleaved(
+    writers: Sequence[Callable[[Callable[[int], None]], None]], turns: Sequence[tuple[int, int]]
+) -> None:
+    """Run writers by turns: (0, 5), (1, 7) is the first up to its call 5, the second up to its 7, then each to its end."""
+    baton = Baton([*turns, *((number, -1) for number in range(len(writers)))])
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            with suppress(Dead):
+                writers[number](lambda call: baton.before(number, call))
+        except BaseException as error:  # noqa: BLE001 (told to whoever runs the test)
+            errors.append(error)
+        finally:
+            baton.end(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(writers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]

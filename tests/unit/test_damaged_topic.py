@@ -1,0 +1,144 @@
+"""One topic that is damaged, or whose broker is away, takes nothing away from the others, nor from what the lake says."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs.cli import glance, show, terminal
+from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.map.draw import read_picture
+from pipeline_defs.metrics import read_metrics
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import read_settings
+from pipeline_defs.status import read_statuses
+from pipeline_defs.topics import Topic
+from tests.support.strategies import EPOCH_MS, World
+
+GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
+
+
+def write_step(lake: Lake, topic: str) -> Path:
+    """Plans two ranges of a topic, and returns the file that says so."""
+    log = World()
+    log.grow(0, 20)
+    step = plan(Tail(), dataclasses.replace(log.observe(Tail()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
+    assert step is not None and lake.commit_step(step)
+    assert lake.store.local_root is not None
+    (file,) = (lake.store.local_root / "plan" / topic).rglob("*.json")
+    return file
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> Edges:
+    """Is a lake with a good topic and a damaged one, whose broker does not answer."""
+    environment = {"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    edges = Edges(read_settings(environment), kafka_timeout_seconds=0.2)
+    write_step(edges.lake, GOOD.name)
+    write_step(edges.lake, DAMAGED.name).write_text("{}")
+    return edges
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instance: dg.DagsterInstance) -> None:
+    families = {family.name: family.samples for family in read_metrics([DAMAGED, GOOD], edges, instance)}
+    assert families["offsetlake_topic_error"] == {
+        ("damaged", "broken_plan_log"): 1,
+        ("orders", "broker_unavailable"): 1,
+    }
+    assert families["offsetlake_up"] == {("damaged",): 0, ("orders",): 0}
+    assert families["offsetlake_ranges"]["orders", "0", "pending"] == 2
+    assert families["offsetlake_planned_offset"]["orders", "0"] == 20
+    assert families["offsetlake_landed_offset"]["orders", "0"] == 0
+    assert families["kafka_consumergroup_lag"] == {}, "only the broker knows"
+
+
+def test_the_map_of_the_other_topic_is_drawn(edges: Edges, instance: dg.DagsterInstance) -> None:
+    picture, remark = read_picture(GOOD, edges, instance)
+    assert len(picture.lengths) == 2 and "does not answer" in remark
+    with pytest.raises(BrokenPlanLog):
+        read_picture(DAMAGED, edges, instance)
+
+
+def test_status_shows_what_the_lake_says_and_each_error_once(
+    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is asked once, however many topics it has."""
+    write_step(edges.lake, "payments")
+    payments = dataclasses.replace(GOOD, name="payments")
+    documents = [document for document, _ in read_statuses([DAMAGED, GOOD, payments], edges, instance)]
+    assert [each["kind"] for each in documents] == ["broken_plan_log", "broker_unavailable", "broker_unavailable"]
+    assert documents[1]["error"] == documents[2]["error"]
+    row: dict[str, Any] = documents[1]["partitions"][0]
+    assert (row["planned_offset"], row["landed_offset"], row["pending_ranges"]) == (20, 0, 2)
+    assert (row["lag"], row["end_offset"], documents[1]["lag"]) == (None, None, None)
+
+    screen = terminal.Terminal(file=io.StringIO(), width=200)
+    monkeypatch.setattr(show, "OUT", screen)
+    monkeypatch.setattr(glance, "OUT", screen)
+    glance.print_status(documents, EPOCH_MS, by_partition=True)
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("the Kafka broker at 127.0.0.1:1 does not answer") == 1
+    assert text.count("plan step") == 1 and "damaged" in text
+    assert "orders: only what the lake says is shown" in text
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ("127.0.0.1:1", "bootstrap_servers in the defs.yaml of topic orders"),
+        (None, "correct its address: OFFSETLAKE_BOOTSTRAP_SERVERS"),
+    ],
+)
+def test_who_has_a_broker_of_their_own_is_told_where_its_address_stands(
+    edges: Edges, instance: dg.DagsterInstance, own: str | None, words: str
+) -> None:
+    """defs.yaml wins, so what to correct is there; nobody is told to start another broker."""
+    topic = dataclasses.replace(GOOD, bootstrap_servers=own)
+    ((document, _),) = read_statuses([topic], edges, instance)
+    assert words in document["error"] and "broker start" not in document["error"]
+
+
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(["bytes", "value", "cut", "noise"]))
+def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
+    seed: int, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """However the object is damaged, it reads as before, or is one error of its topic; nothing else is raised."""
+    lake = Lake(str(tmp_path_factory.mktemp("lake")))
+    file = write_step(lake, "orders")
+    drawn, data = random.Random(seed), file.read_bytes()
+    if kind == "bytes":
+        at = drawn.randrange(len(data))
+        data = data[:at] + drawn.randbytes(1) + data[at + 1 :]
+    elif kind == "cut":
+        data = data[: drawn.randrange(len(data))]
+    elif kind == "noise":
+        data = drawn.choice([b"", b"\xff\xfe", b"[" * 100_000, b"1e999", b"null", b'"x"', drawn.randbytes(50)])
+    else:
+        document = json.loads(data)
+        document[drawn.choice(sorted(document))] = drawn.choice([None, 1, -1, "x", [], {}, [[]], {"0": 1}, 1e400, True])
+        data = json.dumps(document).encode()
+    file.write_bytes(data)
+    try:
+        coverage = Lake(lake.store.root).coverage("orders")
+    except BrokenPlanLog:
+        return
+    coverage.states(), coverage.frontier(0)

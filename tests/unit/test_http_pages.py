@@ -1,0 +1,114 @@
+"""The metrics server answers what it has, to who asks for this machine, and no stranger can hold it up."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.edges.http_pages import CONNECTIONS, html_page, serve_pages
+from pipeline_defs.edges.prometheus import Family, metrics_application
+
+Ask = Callable[..., tuple[int, str]]
+
+
+def damaged() -> str:
+    raise BrokenPlanLog("the plan log of topic damaged does not tile")
+
+
+PAGES = {
+    "/metrics": metrics_application(lambda: [Family("up", "is it", (), {(): 1})]),
+    "/map/orders": html_page(lambda: "<title>orders</title>"),
+    "/map/damaged": html_page(damaged),
+}
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Is where a server listens that waits half a second for a request to be whole."""
+    with serve_pages("127.0.0.1", 0, PAGES, names=["metrics.example.org"], patience_seconds=0.5) as port:
+        yield port
+
+
+@pytest.fixture
+def ask(port: int) -> Ask:
+    def ask(path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    return ask
+
+
+def test_known_paths_are_answered_and_others_are_not_there(ask: Ask) -> None:
+    assert ask()[0] == 200 and "up 1.0" in ask()[1]
+    assert ask("/map/orders") == (200, "<title>orders</title>")
+    for path in ("/", "/nope", "/map/nope", "/map/", "/metrics/", "/map/orders%2f", "/favicon.ico"):
+        status, text = ask(path)
+        assert status == 404 and "expected one of /map/damaged, /map/orders, /metrics" in text, path
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
+@pytest.mark.parametrize("path", ["/metrics", "/map/orders"])
+def test_nothing_but_get_is_taken(ask: Ask, path: str, method: str) -> None:
+    assert ask(path, method)[0] == 405
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:1234",
+        "127.0.0.1:9308",
+        "10.1.2.3",
+        "[::1]:80",
+        "metrics.example.org",
+        "localhost.",
+    ],
+)
+def test_our_own_names_are_answered(ask: Ask, host: str) -> None:
+    assert ask(Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9308", "", "localhost.evil.example", "127.0.0.1.evil.example", "a:b:c"]
+)
+def test_a_name_that_somebody_elses_dns_gave_us_is_refused(ask: Ask, host: str) -> None:
+    """A web page that a browser on this machine shows could otherwise read everything: DNS rebinding."""
+    status, text = ask(Host=host)
+    assert status == 421 and "OFFSETLAKE_PAGES_URL" in text and "up 1.0" not in text
+
+
+def test_a_damaged_topic_is_said_and_takes_no_other_page_away(ask: Ask) -> None:
+    assert ask("/map/damaged") == (503, "broken_plan_log: the plan log of topic damaged does not tile\n")
+    assert ask("/map/orders")[0] == 200
+
+
+def test_idle_connections_are_few_threads_and_are_ended(port: int, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
+    """300 sockets that say nothing, some a byte now and then: threads are bounded, and soon somebody is answered again."""
+    before = threading.active_count()
+    with ExitStack() as opened:
+        idle = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
+        assert threading.active_count() - before <= CONNECTIONS
+        deadline, answer = time.monotonic() + 60, 0
+        while answer != 200:
+            assert time.monotonic() < deadline, "nobody is answered any more"
+            for each in idle[:CONNECTIONS]:
+                with suppress(OSError):
+                    each.sendall(b"G")  # so that no single read is ever late
+            try:
+                answer = ask()[0]
+            except (OSError, http.client.HTTPException):
+                answer = 0
+        assert threading.active_count() - before <= CONNECTIONS
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,141 @@
+"""What a command prints of records, topics and errors is literal: no markup, no control character reaches the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import unicodedata
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_defs import cli as commands
+from pipeline_defs.auditing import Finding
+from pipeline_defs.cli import cli, glance, read, show, terminal
+from pipeline_defs.cli import progress as bar
+from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
+
+HOSTILE = (
+    "[/b]",
+    "[true]",
+    "[bold red]loud[/bold red]",
+    "[link=http://evil]x[/link]",
+    ":smile:",
+    "\x1b[2J\x1b[31m",
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://evil\x1b\\x",
+    "\x9b31m",
+    "a\rb\x08\x0b\x0c",
+    "\u202eexe.txt\u2066",
+    "\ud800",
+    "\\[x]",
+    "[@click=app.bell]x[/]",
+)
+texts = st.sampled_from(HOSTILE) | st.text(st.characters() | st.sampled_from("[]/\\\x1b\x9b\x07\r:"), max_size=40)
+cells = st.recursive(
+    texts | st.binary(max_size=20) | st.none() | st.integers() | st.datetimes(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+class Screen:
+    """Is what a person would see; wide enough that nothing is folded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = io.StringIO()
+        console = terminal.Terminal(file=self.file, width=2000, force_terminal=False)
+        for module in (show, glance, read, bar, commands):
+            for name in ("OUT", "ERRORS"):
+                monkeypatch.setattr(module, name, console, raising=False)
+
+    def text(self) -> str:
+        return self.file.getvalue()
+
+
+def controls(text: str) -> list[str]:
+    """Are the characters of a text that a terminal might obey, or that show another order than there is."""
+    return [
+        each
+        for each in text
+        if each not in "\n\t"
+        and (unicodedata.category(each) in {"Cc", "Cs"} or unicodedata.bidirectional(each) in STEERING)
+    ]
+
+
+STEERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "B"}
+
+
+@given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=3), name=texts)
+def test_tables_obey_no_record(rows: list[tuple[Any, Any]], name: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        screen = Screen(patch)
+        show.print_table(name, [name, "other"], rows)
+    assert controls(screen.text().replace("\x85", "\n")) == []
+
+
+@given(text=texts)
+def test_what_is_printed_is_what_the_record_says(text: str) -> None:
+    """Nothing of it is swallowed: each line stands there, with pictures for what a terminal would obey."""
+    finding = Finding("check", "one", (text,))
+    trouble = {"topic": "t", "kind": "k", "error": "e", "next_action": text, "partitions": []}
+    with pytest.MonkeyPatch.context() as patch:
+        screen = Screen(patch)
+        show.print_table("title", ["value"], [[text]])
+        read.print_findings("t", [finding])
+        glance.print_status([trouble], 0, by_partition=False)
+    printed = screen.text()
+    assert controls(printed) == []
+    for line in terminal.visible(text).split("\n"):
+        assert "\t" in line or printed.count(line.strip()) >= 3, printed
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_literal(*, is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal, where Rich itself moves the cursor, none of it comes from the text."""
+    out = io.StringIO()
+    console = terminal.Terminal(file=out, force_terminal=is_terminal, width=200)
+    monkeypatch.setattr(bar, "ERRORS", console)
+    monkeypatch.setattr(bar, "FIRST_SECONDS", 0.01)
+    with bar.progress("landing [/b]\x1b]0;title\x07", 3):
+        while "landing" not in out.getvalue():
+            pass
+    assert "landing [/b]␛]0;title␇" in out.getvalue()
+
+
+def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
+    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
+    monkeypatch.setattr(read, "load_topics", dict)
+    moment = "{'at': TIMESTAMP '2013-01-01 05:15:00'}"
+    statement = f"""SELECT '{{"x": "[/b]"}}' AS value, chr(27) || '[31m' AS esc, {moment} AS nested"""
+    shown = CliRunner().invoke(cli, ["sql", statement])
+    assert shown.exception is None, shown.stdout
+    assert '{"x": "[/b]"}' in shown.stdout and "␛[31m" in shown.stdout
+    assert '{"at": "2013-01-01T05:15:00"}' in shown.stdout
+    exact = CliRunner().invoke(cli, ["sql", statement, "--json"])
+    nested = {"at": "2013-01-01T05:15:00"}
+    assert json.loads(exact.stdout) == [{"value": '{"x": "[/b]"}', "esc": "\x1b[31m", "nested": nested}]
+
+
+def test_an_error_that_names_a_topic_is_literal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["offsetlake", "status", "[/b]\x1b[31m"])
+    monkeypatch.setattr(show, "load_topics", dict)
+    with pytest.raises(SystemExit):
+        commands.main()
+    assert "topic [/b]␛[31m has no defs.yaml" in capsys.readouterr().err
+
+
+def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -> None:
+    """Nobody reads 30 commands in one list, each cut off with three dots."""
+    shown = CliRunner().invoke(cli, ["--help"]).stdout
+    listed = [command for section in commands.SECTIONS.values() for command in section]
+    assert sorted(command.name for command in listed if command.name) == sorted(cli.commands)
+    assert all(f"{title}:" in shown for title in commands.SECTIONS) and "..." not in shown.partition("Options:")[2]
+    words = " ".join(shown.split())
+    assert [each.name for each in listed if " ".join(commands.first_sentence(each).split()) not in words] == []
