@@ -50,6 +50,7 @@ setup: ## Make .venv from requirements.lock and fetch the jars, each once (needs
 	  rm -f .venv/.project-* && touch $(PROJECT_STAMP); } || { \
 	  echo "setup: offsetlake itself could not be installed into .venv: see what pip says (log: $(LOGS)/project.log)" >&2; \
 	  exit 1; }
+	@test -e .env || .venv/bin/python -m pipeline_defs.project
 	@.venv/bin/python -m pipeline_defs.edges.jars "$(OFFSETLAKE_HOME)/jars"
 	@.venv/bin/python -m pipeline_defs.edges.class_archive "$(OFFSETLAKE_HOME)/jars" 2>"$(LOGS)/class_archive.log" || { \
 	  echo "setup: the class archives could not be made (log: $(LOGS)/class_archive.log)" >&2; exit 1; }

@@ -112,7 +112,7 @@ def check_daemon(instance: dg.DagsterInstance, now_seconds: float) -> None:
         last = "has never run" if silent_seconds is None else f"was last heard of {silent_seconds:.0f} s ago"
         raise DaemonUnavailable(
             f"no Dagster daemon executes backfills of the instance at {instance.root_directory}: it {last}, expected every "
-            f"{HEARTBEAT_SECONDS:.0f} s; nothing was launched; start it (`dagster dev`, or `dagster-daemon run`) with this "
+            f"{HEARTBEAT_SECONDS:.0f} s; nothing was launched; start it (`offsetlake up`, or `dagster-daemon run`) with this "
             "DAGSTER_HOME, or land in this process: `offsetlake land TOPIC --pending`"
         )
 

@@ -17,7 +17,7 @@ from .core.decoders import Decode
 from .core.latest import Latest
 from .edges.spark import RAW_COLUMNS
 from .edges.store import Store
-from .settings import PROJECT
+from .settings import DOCS
 from .topics import TOPIC_TAG, Topic
 
 TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
@@ -232,10 +232,10 @@ def _described(topic: Topic, text: str) -> str:
 
 
 def _read_on() -> dict[str, Any]:
-    """Are the documents that Dagster offers to open beside the defs.yaml; none where only the package is installed."""
+    """Are the documents that Dagster offers to open beside the defs.yaml; none where they are not there."""
     documents: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
-        dg.LocalFileCodeReference(file_path=str(PROJECT / "docs" / name), label=name)
+        dg.LocalFileCodeReference(file_path=str(DOCS / name), label=name)
         for name in _DOCUMENTS
-        if (PROJECT / "docs" / name).is_file()
+        if (DOCS / name).is_file()
     ]
     return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=documents)} if documents else {}

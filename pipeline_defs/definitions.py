@@ -19,7 +19,7 @@ from .component import KafkaTopic
 from .core.errors import BadSetting
 from .housekeeping import build_sweep
 from .resources import Edges
-from .settings import PROJECT, find_project, read_settings
+from .settings import PROJECT, check_home, find_project, read_settings
 from .topics import Topic
 
 
@@ -28,7 +28,9 @@ def build_defs(
 ) -> dg.Definitions:
     """Builds the definitions of a project, by default the current folder's; `topics` replaces those that it has."""
     project = project or find_project()
-    edges = edges or Edges(read_settings(project=project))
+    if edges is None:
+        check_home(project)
+        edges = Edges(read_settings(project=project))
     if topics is None:
         read_components(project)
     return dg.Definitions.merge(
@@ -70,8 +72,8 @@ def read_components(project: Path) -> list[KafkaTopic]:
 
 
 def _importable(project: Path) -> Path:
-    """Has the project's own package be found where it is not installed."""
-    if project != PROJECT and str(project) not in sys.path:
+    """Have the project's own package be found: it is not installed."""
+    if str(project) not in sys.path:
         sys.path.insert(0, str(project))
     return project
 

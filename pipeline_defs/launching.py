@@ -15,7 +15,7 @@ from .core.dispatch import plan_requests
 from .core.offsets import OffsetRange
 from .definitions import build_defs
 from .landing import find_ranges
-from .project import read_dagster_yaml
+from .project import make_home
 from .projection import fail_dead_runs, failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
@@ -38,10 +38,7 @@ class Launched:
 
 def open_instance(home: Path) -> dg.DagsterInstance:
     """Opens the Dagster instance of a home; gives the home a project's dagster.yaml where it has none."""
-    home.mkdir(parents=True, exist_ok=True)
-    config = home / "dagster.yaml"
-    if not config.exists():
-        config.write_text(read_dagster_yaml(find_project()))
+    make_home(home, find_project())
     return dg.DagsterInstance.from_config(str(home))
 
 

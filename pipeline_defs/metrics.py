@@ -73,7 +73,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 
 def read_metrics(topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance) -> list[Family]:
-    """Reads the metrics of some topics; every family is there, with as many samples as could be had."""
+    """Read the metrics of some topics; every family is there, with as many samples as could be had."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
     listed = list(topics)

@@ -8,16 +8,28 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
-from .core.errors import Refused
-from .settings import COMPONENTS, PACKAGE
+from .core.errors import OffsetlakeError, Refused
+from .settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
 from .topics import slug_of
 
+COMPONENT = "offsetlake.KafkaTopic"
 DAGSTER_YAML = "dagster.yaml"
+_GITIGNORE = """\
+.env
+.offsetlake/
+.tmp_dagster_home_*
+__pycache__/
+"""
+_ENV = """\
+# Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
+DAGSTER_HOME="${{DAGSTER_HOME:-{home}}}"
+"""
 
 _PYPROJECT = """\
 [project]
@@ -32,7 +44,6 @@ directory_type = "project"
 root_module = "{package}"
 code_location_target_module = "{package}.definitions"
 code_location_name = "{package}"
-registry_modules = ["{components}"]
 """
 _WORKSPACE = """\
 load_from:
@@ -48,12 +59,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline_defs.definitions import build_defs
+from offsetlake import build_defs
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Is the code location."""
+    """Return the code location."""
     return build_defs(project=Path(__file__).parent.parent)
 '''
 
@@ -70,12 +81,10 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
     package = package_name(folder.absolute().name)
     code = folder / package
     return {
-        folder / "pyproject.toml": _PYPROJECT.format(
-            name=package.replace("_", "-"), package=package, components=COMPONENTS
-        ),
+        folder / "pyproject.toml": _PYPROJECT.format(name=package.replace("_", "-"), package=package),
         folder / "workspace.yaml": _WORKSPACE.format(package=package),
         folder / DAGSTER_YAML: read_dagster_yaml(PACKAGE),
-        folder / ".gitignore": ".offsetlake/\n__pycache__/\n",
+        folder / ".gitignore": _GITIGNORE,
         code / "__init__.py": "",
         code / "definitions.py": _DEFINITIONS,
         **{code / "defs" / folder_name(topic) / "defs.yaml": defs_yaml(topic, bootstrap_servers) for topic in topics},
@@ -89,6 +98,29 @@ def write_project(files: Mapping[Path, str]) -> None:
         path.write_text(text)
 
 
+def make_home(home: Path, project: Path) -> None:
+    """Make Dagster's home with the project's configuration, where it has none."""
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / DAGSTER_YAML
+    if not config.exists():
+        config.write_text(read_dagster_yaml(project))
+
+
+def write_env(project: Path, home: Path) -> bool:
+    """Have a plain `dagster dev` in the project's folder use a home; return whether `.env` had to be written.
+
+    A home that `.env` names already stays: a person wrote it, or another machine's setting.
+    """
+    make_home(home, project)
+    if "DAGSTER_HOME" in read_env_file(project, {}):
+        return False
+    path = project / ENV_FILE
+    before = path.read_text() if path.exists() else ""
+    separator = "\n" if before and not before.endswith("\n") else ""
+    path.write_text(before + separator + _ENV.format(home=str(home).replace("\\", "\\\\").replace('"', '\\"')))
+    return True
+
+
 def read_dagster_yaml(project: Path) -> str:
     """Reads how Dagster is configured in a project; where it does not say, as Offsetlake's own is."""
     path = project / DAGSTER_YAML
@@ -98,7 +130,7 @@ def read_dagster_yaml(project: Path) -> str:
 def defs_yaml(topic: str, bootstrap_servers: str | None) -> str:
     """Return the text of a topic's defs.yaml; a name such as 123 or null stays a text, which YAML would read otherwise."""
     attributes = {"topic": topic, **({"bootstrap_servers": bootstrap_servers} if bootstrap_servers else {})}
-    document = {"type": f"{COMPONENTS}.KafkaTopic", "attributes": attributes}
+    document = {"type": COMPONENT, "attributes": attributes}
     text: str = yaml.safe_dump(document, sort_keys=False, width=10_000)
     return text
 
@@ -114,3 +146,18 @@ def package_name(folder: str) -> str:
     if name[0].isdigit() or keyword.iskeyword(name) or importlib.util.find_spec(name) is not None:
         name = f"lake_{name}"
     return name
+
+
+def main() -> int:
+    """Write the `.env` of Offsetlake's own checkout for `make setup`; a stale one is refused in one line."""
+    try:
+        check_home(PROJECT)
+        write_env(PROJECT, read_settings(project=PROJECT).dagster_home)
+    except OffsetlakeError as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -114,7 +114,8 @@ class Edges:
         """Derives the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
         jars = [settings.jars / "spark" / name for name in sorted(read_pins("spark"))]
-        options = " ".join(f'"{option}"' for option in archive_options(settings.jars, "spark"))
+        work = f"-Duser.dir={settings.home / 'spark'}"  # where Spark makes its folder `artifacts`, whoever starts it
+        options = " ".join(f'"{option}"' for option in [work, *archive_options(settings.jars, "spark")])
         return spark_config(
             settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options
         )

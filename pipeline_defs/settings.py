@@ -15,12 +15,19 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+from dotenv import dotenv_values
+from dotenv.variables import parse_variables
 
 from .core.errors import BadSetting
 
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
-COMPONENTS = "pipeline_defs.component"
+DISTRIBUTION = "offsetlake"
+DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
+ENV_FILE = ".env"
+DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 _OUR_WORDS = re.compile("offset|lake", re.IGNORECASE)
 _SERVICE_LINK = re.compile(
@@ -85,20 +92,106 @@ class Settings:
 
 
 def find_project(folder: Path | None = None) -> Path:
-    """Finds the project that a folder, by default the current one, lies in: a dg project with Offsetlake's components.
+    """Return the project that a folder, by default the current one, lies in: a dg project that depends on Offsetlake.
 
-    Where there is none at or above it, Offsetlake's own checkout.
+    Where there is none at or above it: Offsetlake's own checkout, or the folder itself where only the package is installed.
     """
     start = (folder or Path.cwd()).absolute()
-    return next((each for each in (start, *start.parents) if _has_components(each / "pyproject.toml")), PROJECT)
+    fallback = PROJECT if _is_project(PROJECT) else start
+    return next((each for each in (start, *start.parents) if _is_project(each)), fallback)
 
 
-def _has_components(pyproject: Path) -> bool:
+def defs_folder(project: Path) -> Path:
+    """Return the folder below which a project's topics are configured, one folder with a defs.yaml for each."""
+    dg = _read_pyproject(project).get("tool", {}).get("dg", {}).get("project", {})
+    root = dg.get("root_module", project.name)
+    return project.joinpath(*dg.get("defs_module", f"{root}.defs").split("."))
+
+
+def _is_project(folder: Path) -> bool:
+    pyproject = _read_pyproject(folder)
     try:
-        dg = tomllib.loads(pyproject.read_text())["tool"]["dg"]
-        return COMPONENTS in dg["project"]["registry_modules"]
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return False  # somebody else's file, or none
+        names = [pyproject["project"].get("name", ""), *pyproject["project"].get("dependencies", [])]
+        return "project" in pyproject["tool"]["dg"] and any(_distribution(name) == DISTRIBUTION for name in names)
+    except (KeyError, TypeError, AttributeError):
+        return False  # somebody else's
+
+
+def _distribution(requirement: str) -> str:
+    """Return the package that a requirement such as `offsetlake[demo]>=1` names."""
+    return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
+
+
+def _read_pyproject(folder: Path) -> Mapping[str, Any]:
+    """Return a folder's pyproject.toml; nothing where there is none, or one that is not TOML."""
+    try:
+        return tomllib.loads((folder / "pyproject.toml").read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return {}
+
+
+def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a project's `.env`, resolved as `dagster dev` resolves them in that folder."""
+    environment = os.environ if environment is None else environment
+    path = project / ENV_FILE
+    found: dict[str, str] = {}
+    try:
+        for name, text in dotenv_values(path, interpolate=False).items():
+            if text is not None:
+                found[name] = "".join(atom.resolve({**environment, **found}) for atom in parse_variables(text))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} cannot be read: {error}; nothing was started; correct or delete it") from error
+    return found
+
+
+def load_env_file() -> None:
+    """Give this process what the project's `.env` says to other libraries, as `dagster dev` does: a store's login, say.
+
+    `read_settings` takes our own variables from the file itself.
+    """
+    for name, value in read_env_file(find_project()).items():
+        if name not in VARIABLES:
+            os.environ.setdefault(name, value)
+
+
+def _with_env_file(project: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with a project's `.env` below it: what the environment says itself holds.
+
+    An `OFFSETLAKE_HOME` of the environment moves Dagster's home as well.
+    """
+    found = read_env_file(project, environment)
+    if "OFFSETLAKE_HOME" in environment:
+        found.pop("DAGSTER_HOME", None)
+    return {**found, **environment}
+
+
+def check_home(project: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Refuse a Dagster home that commands and `dagster dev` would not share.
+
+    | found | consequence |
+    |---|---|
+    | `.env` names the default home of another folder: the project was moved or copied | runs are recorded there |
+    | `dagster dev` has no home: started elsewhere than in the project's folder, or `.env` is missing | runs are forgotten |
+    """
+    env = os.environ if environment is None else environment
+    plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
+    home = read_env_file(project, plain).get("DAGSTER_HOME")
+    if home is not None and env.get("DAGSTER_HOME", home) == home and _is_of_another(Path(home), project):
+        raise BadSetting(
+            f"DAGSTER_HOME in {project / ENV_FILE} is {home}, the home of another folder than {project}, which was moved or "
+            "copied; nothing was started; delete that line and run `offsetlake doctor` there, which writes the right one"
+        )
+    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
+        raise BadSetting(
+            "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no "
+            "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "
+            f"{project}, whose {ENV_FILE} names the home"
+        )
+
+
+def _is_of_another(home: Path, project: Path) -> bool:
+    """Return whether a path is the default Dagster home of a folder that is not the project."""
+    return home.parts[-2:] == DEFAULT_HOME and home.parents[1].resolve() != project.resolve()
 
 
 def check_names(environment: Mapping[str, str]) -> None:
@@ -126,12 +219,13 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def read_settings(environment: Mapping[str, str] | None = None, project: Path | None = None) -> Settings:
-    """Reads the environment; refuses variables as `check_names` does.
+    """Read the environment; refuse variables as `check_names` does.
 
-    Relative paths are taken from the project's folder, so that every process means the same place.
+    The project's `.env` counts where the environment says nothing. Relative paths are taken from the project's folder, so
+    that every process means the same place.
     """
     project = project or find_project()
-    env = os.environ if environment is None else environment
+    env = _with_env_file(project, os.environ if environment is None else environment)
     check_names(env)
     home = _path(env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")

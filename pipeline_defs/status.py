@@ -36,7 +36,7 @@ from .tries import read_tried
 
 
 def find_instance(home: Path) -> dg.DagsterInstance:
-    """Opens the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
+    """Open the Dagster instance of a home; where there is none, an empty one in memory: looking creates nothing."""
     return open_instance(home) if (home / "dagster.yaml").exists() else dg.DagsterInstance.ephemeral()
 
 
@@ -52,7 +52,7 @@ _OF_BROKER = (
 
 
 def read_status(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Reads where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
+    """Read where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
     return describe(topic, read_situation(topic, edges.lake.coverage(topic.name), edges, instance), edges, instance)
 
 
@@ -84,14 +84,14 @@ def read_statuses(
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
     """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
     if isinstance(error, UnknownTopic):
-        return f"create the topic on the broker, or take assets/{topic.name}/defs.yaml away"
+        return f"create the topic {topic.name} on the broker, or delete the folder of its defs.yaml"
     if isinstance(error, BrokerUnavailable):
         return "only what the lake says is shown: the broker cannot be asked"
     return f"see the error ({error.kind})"
 
 
 def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Is a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
+    """Return a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
     now_ms = edges.now_ms()
     rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
     pending = set(found.coverage.pending())
@@ -125,7 +125,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
 
 
 def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Says whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
+    """Return whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
     if is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
         return False
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)

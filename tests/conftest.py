@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has each command that is called here show its progress at once, as on a slow machine: no test may depend on it."""
+    """Have each command that is called here show its progress at once, as on a slow machine: no test may depend on it."""
     monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
 
 

@@ -15,7 +15,7 @@ import duckdb
 
 from ..core.errors import OffsetlakeError
 from ..core.planning import Policy
-from ..demo.dagster_server import DagsterServer
+from ..dagster_server import DagsterServer
 from ..topics import Topic
 from .data import produce
 from .location import read_marks, write_location

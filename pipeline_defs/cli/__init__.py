@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from ..core.errors import OffsetlakeError, Refused
+from ..settings import load_env_file
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
@@ -21,6 +22,7 @@ from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
+from .explain import explain
 from .glance import status
 from .init import init
 from .land import land, plan, rebuild
@@ -35,9 +37,10 @@ from .seal import seal
 from .show import SPARK_LOGS
 from .sweep import sweep
 from .terminal import ERRORS, styled
+from .up import up
 
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
-    "First steps": (init, doctor, broker, produce, demo),
+    "First steps": (init, up, doctor, explain, broker, produce, demo),
     "Land": (plan, land, backfill, losses, accept_loss),
     "Read": (sql, trace, coverage_map),
     "Operate": (
@@ -93,9 +96,10 @@ for _commands in SECTIONS.values():
 
 
 def main() -> None:
-    """Runs the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
+    """Run the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
     began = time.time()
     try:
+        load_env_file()
         cli(standalone_mode=True)
     except OffsetlakeError as error:
         ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)

@@ -79,7 +79,7 @@ def check_decodes(topic: Topic) -> Decode:
     if topic.decode is None:
         raise Refused(
             f"topic {topic.name} is not decoded: its defs.yaml has no `decode`; nothing was read or written; say there how its "
-            "keys and values are decoded (docs/decoding.md)"
+            "keys and values are decoded (`offsetlake explain decoding`)"
         )
     return topic.decode
 

@@ -19,9 +19,9 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
 from ..core.manifest import Manifest
+from ..dagster_server import DagsterServer
 from ..day_situation import read_days
 from ..decoded_checks import read_dead_letters
-from ..demo.dagster_server import DagsterServer
 from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flights, read_table
 from ..deriving import read_due
 from ..edges.broker import start_broker, stop_broker

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
 from ..core.durability import Durability
-from ..core.errors import OffsetlakeError
+from ..core.errors import BadSetting, OffsetlakeError
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
 from ..launching import open_instance
+from ..project import write_env
 from ..resources import Edges
+from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file
+from ..topics import Topic
 from .show import json_option, open_edges, print_json, print_table
 
 
@@ -31,7 +35,7 @@ def doctor(as_json: bool) -> None:
     questions: dict[str, Callable[[], str]] = {
         "java": lambda: str(find_java()),
         "jars": lambda: f"{len(resolve_jars('spark', edges.settings.jars))} in {edges.settings.jars}",
-        "broker": lambda: _ask_broker(edges),
+        "broker": lambda: _ask_brokers(edges),
         "lake": lambda: _ask_lake(edges),
         "dagster home": lambda: _ask_dagster(edges),
         "topics": lambda: _ask_topics(edges),
@@ -42,11 +46,16 @@ def doctor(as_json: bool) -> None:
             answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
         else:
             answers[name] = _ask(question)
-    durable = read_durabilities(edges) if answers["topics"][0] else {}
+    durable: dict[str, Durability] = {}
+    for topic in _configured() if answers["topics"][0] else ():
+        try:
+            durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
+        except OffsetlakeError as error:
+            answers[f"topic {topic.name}"] = False, str(error)
     if as_json:
-        found = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
+        rest = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
         risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
-        print_json([*found, *risks])
+        print_json([*rest, *risks])
     else:
         rows = [(name, "ok" if ok else "WRONG", found) for name, (ok, found) in answers.items()]
         for name, each in durable.items():
@@ -63,9 +72,23 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
         return False, str(error)
 
 
-def _ask_broker(edges: Edges) -> str:
-    topics = edges.kafka().list_topics()  # first: what is wrong of its address or the properties file is said here
-    return f"{edges.bootstrap_servers()} answers over {edges.access().properties}, {len(topics)} topics"
+def _ask_brokers(edges: Edges) -> str:
+    """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
+    asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in _configured()}
+    found = []
+    for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
+        # first: what is wrong of the address or the properties file is said here
+        topics = edges.kafka(topic).list_topics()
+        found.append(f"{address} answers over {edges.access(topic).properties}, {len(topics)} topics")
+    return "\n".join(found)
+
+
+def _configured() -> list[Topic]:
+    """Return the project's topics; none where a defs.yaml is wrong, which the row of the topics says."""
+    try:
+        return list(load_topics().values())
+    except BadSetting:
+        return []
 
 
 def _ask_lake(edges: Edges) -> str:
@@ -74,13 +97,16 @@ def _ask_lake(edges: Edges) -> str:
 
 
 def _ask_dagster(edges: Edges) -> str:
-    with open_instance(edges.settings.dagster_home) as instance:
-        return f"{edges.settings.dagster_home}, {instance.get_runs_count()} runs"
-
-
-def read_durabilities(edges: Edges) -> dict[str, Durability]:
-    """Read of each topic what the loss of a broker would take."""
-    return {name: edges.kafka(topic).read_durability(name) for name, topic in sorted(load_topics().items())}
+    """Look into Dagster's home, and have a plain `dagster dev` use it: writes `.env` where a clone has none."""
+    project, home = find_project(), edges.settings.dagster_home
+    if home == project.joinpath(*DEFAULT_HOME):
+        write_env(project, home)
+    with open_instance(home) as instance:
+        found = f"{home}, {instance.get_runs_count()} runs"
+    elsewhere = read_env_file(project).get("DAGSTER_HOME", str(home))
+    if Path(elsewhere) != home:
+        found += f"; a plain `dagster dev` in {project} takes {elsewhere} of its .env: use `offsetlake up`"
+    return found
 
 
 def _ask_topics(edges: Edges) -> str:
@@ -90,4 +116,4 @@ def _ask_topics(edges: Edges) -> str:
         found.append(
             name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"
         )
-    return ", ".join(found) or "none configured: add assets/<topic>/defs.yaml"
+    return ", ".join(found) or f"none configured: add {defs_folder(find_project())}/<topic>/defs.yaml"

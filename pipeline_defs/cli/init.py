@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..core.errors import EmptySelection, UnknownTopic
-from ..project import plan_project, write_project
+from ..project import plan_project, write_env, write_project
 from ..resources import Edges
 from ..settings import read_settings
 from .show import PATIENCE_SECONDS, print_table
@@ -56,10 +56,11 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
             marks = edges.kafka().read_watermarks(name, "read_committed")
             rows.append((name, len(marks), sum(mark.end - mark.earliest for mark in marks.values())))
     write_project(files)
+    write_env(folder.absolute(), read_settings(project=folder.absolute()).dagster_home)
     print_table(
         f"{folder}: {len(chosen)} topics of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
     )
     OUT.print("next, a preview of what would be landed; nothing is written by it:")
     OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake plan {chosen[0]}", soft_wrap=True)
     OUT.print("or let Dagster land all of it, and go on landing what arrives:")
-    OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake doctor && dagster dev -w workspace.yaml", soft_wrap=True)
+    OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake up", soft_wrap=True)

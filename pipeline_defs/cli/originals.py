@@ -48,8 +48,9 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
       offsetlake retire-originals flights
       offsetlake retire-originals flights --yes
     """
-    edges, name = open_edges(), find_topic(topic).name
-    plans = plan_retirement(name, edges.lake, edges.now_ms(), older_than * 3600)
+    with progress(f"looking for originals of {topic}"):
+        edges, name = open_edges(), find_topic(topic).name
+        plans = plan_retirement(name, edges.lake, edges.now_ms(), older_than * 3600)
     total = sum(len(plan.manifests) for plan in plans)
     verdicts = _move("retiring", topic, total, edges, retire(edges.lake, plans, edges.watch_step)) if yes else []
     if as_json:
@@ -85,8 +86,9 @@ def sweep_originals(topic: str, older_than: float, yes: bool, as_json: bool) -> 
       offsetlake sweep-originals flights
       offsetlake sweep-originals flights --yes
     """
-    edges, name = open_edges(), find_topic(topic).name
-    plans = plan_sweep(name, edges.lake, edges.now_ms(), older_than * 3600)
+    with progress(f"looking for originals of {topic}"):
+        edges, name = open_edges(), find_topic(topic).name
+        plans = plan_sweep(name, edges.lake, edges.now_ms(), older_than * 3600)
     total, now_ms = sum(len(plan.manifests) for plan in plans), edges.now_ms()
     verdicts = _move("sweeping", topic, total, edges, sweep(edges.lake, plans, now_ms, edges.watch_step)) if yes else []
     if as_json:
@@ -113,8 +115,9 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
       offsetlake restore-originals flights --yes
       offsetlake restore-originals flights --key 0-0-20000 --yes
     """
-    edges, name = open_edges(), find_topic(topic).name
-    plan = plan_restoration(name, edges.lake, keys)
+    with progress(f"looking for originals of {topic}"):
+        edges, name = open_edges(), find_topic(topic).name
+        plan = plan_restoration(name, edges.lake, keys)
     files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
     moves = restore(edges.lake, find_originals(edges.lake, plan, files), edges.watch_step)
     verdicts = _move("restoring", topic, len(plan), edges, moves) if yes else []
@@ -133,9 +136,10 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
 
 
 def _move(doing: str, topic: str, total: int, edges: Edges, moves: Iterable[MoveVerdict]) -> list[MoveVerdict]:
-    edges.check_lake()
     verdicts = []
     with progress(f"{doing} originals of {topic}", total) as shown:
+        edges.check_lake()
+        edges.watch_step = shown.watching(edges.watch_step)
         for verdict in moves:
             verdicts.append(verdict)
             shown.advance()

@@ -22,7 +22,7 @@ _showing = threading.Lock()  # held by the one progress that is shown
 
 
 class Shown:
-    """Is one piece of work whose progress is shown; any thread may tell how far it is."""
+    """One piece of work whose progress is shown; any thread may tell how far it is."""
 
     def __init__(self, text: str, total: int | None) -> None:
         self.text, self.total, self.done = text, total, 0
@@ -30,21 +30,21 @@ class Shown:
         self.started = time.monotonic()
 
     def update(self, done: int | None = None, text: str | None = None, total: int | None = None) -> None:
-        """Says how far the work is, and in words what is done now."""
+        """Say how far the work is, and in words what is done now."""
         self.done = self.done if done is None else done
         self.text = self.text if text is None else text
         self.total = self.total if total is None else total
 
     def begin(self, text: str) -> None:
-        """Says that another piece of work begins, of which nothing is done."""
+        """Say that another piece of work begins, of which nothing is done."""
         self.text, self.total, self.done, self.started = text, None, 0, time.monotonic()
 
     def count(self, done: int, total: int) -> None:
-        """Says how much of how much is done."""
+        """Say how much of how much is done."""
         self.done, self.total = done, total
 
     def advance(self, by: int = 1) -> None:
-        """Says that so much more is done."""
+        """Say that so much more is done."""
         self.done += by
 
     def watching(self, watch: StepWatcher = no_step) -> StepWatcher:
@@ -64,7 +64,7 @@ class Shown:
         return f"{self.text}{self.waits_for}"
 
     def line(self) -> str:
-        """Is the progress in one line."""
+        """Return the progress in one line."""
         return f"{self.words}: {pace_text(self.done, self.total, time.monotonic() - self.started)}"
 
 

@@ -35,15 +35,17 @@ def seal(topic: str, every: bool, dry_run: bool, as_json: bool) -> None:
       offsetlake seal flights
       offsetlake seal flights --all
     """
-    configured, edges = find_topic(topic), open_edges()
-    target_bytes = configured.policy.target_file_bytes
-    plans = plan_sealing(topic, edges.lake, target_bytes, every=every)
+    with progress(f"looking for what of {topic} can be sealed"):
+        configured, edges = find_topic(topic), open_edges()
+        target_bytes = configured.policy.target_file_bytes
+        plans = plan_sealing(topic, edges.lake, target_bytes, every=every)
     if dry_run:
         _show(topic, "would seal", [_planned_row(plan) for plan in plans], as_json=as_json)
         return
     edges.check_lake()
     verdicts = []
     with progress(f"sealing {topic}", len(plans)) as shown:
+        edges.watch_step = shown.watching(edges.watch_step)
         attempt = Attempt(f"cli-{uuid.uuid4().hex[:8]}", "cli", code_version())
         tools = edges.tools(configured, LazyPySparkResource(spark_config=edges.spark_conf()))
         for verdict in seal_topic(topic, attempt, tools, target_bytes, every=every):

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..core.errors import UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
-from ..settings import Settings, find_project, read_settings
+from ..settings import Settings, check_home, defs_folder, find_project, read_settings
 from ..topics import Topic
 from .progress import progress
 from .terminal import OUT
@@ -36,6 +36,7 @@ on_change_option = click.option(
 
 def open_edges() -> Edges:
     """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
+    check_home(find_project())
     settings = read_settings()
     SPARK_LOGS.append(spark_log(settings))
     return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
@@ -47,18 +48,18 @@ def spark_log(settings: Settings) -> Path:
 
 
 def find_topic(name: str) -> Topic:
-    """Finds a topic that a defs.yaml names; refuses others, naming those there are."""
+    """Find a topic that a defs.yaml names; refuse others, naming those there are."""
     topics = _read_topics()
     if name not in topics:
         raise UnknownTopic(
             f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
-            f"was written; add a folder {name} with its defs.yaml beside the others"
+            f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
         )
     return topics[name]
 
 
 def find_topics(name: str | None) -> list[Topic]:
-    """Finds the topic named, or all that a defs.yaml names."""
+    """Find the topic named, or all that a defs.yaml names."""
     return [find_topic(name)] if name else list(_read_topics().values())
 
 
@@ -68,12 +69,12 @@ def _read_topics() -> dict[str, Topic]:
 
 
 def print_json(document: object) -> None:
-    """Prints a document as JSON; bytes as text where they are UTF-8, else in base64."""
+    """Print a document as JSON; bytes as text where they are UTF-8, else in base64."""
     click.echo(json.dumps(document, indent=1, default=_plain))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table; numbers stand to the right."""
+    """Print a table; numbers stand to the right."""
     table = Table(title=title, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
     for index, column in enumerate(columns):
@@ -85,7 +86,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def size_text(count: float | None) -> str:
-    """Is a number of bytes in words."""
+    """Return a number of bytes in words."""
     if count is None:
         return "?"
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -56,7 +56,7 @@ def _sentences(now: Standing) -> Iterator[str]:
     if now.stuck:
         yield _first(now.stuck)
     if (now.lag or now.pending) and not now.held and not now.is_ticking:
-        yield f"{_by_hand(now)}, or start Dagster (`dagster dev`) and its sensor: nothing plans and lands by itself now"
+        yield f"{_by_hand(now)}, or start Dagster (`offsetlake up`) and its sensor: nothing plans and lands by itself now"
     if now.failed:
         yield f"{NOTHING} yet: {_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run"
     if now.held:

@@ -21,7 +21,7 @@ MODULES: Mapping[str, str] = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-PEM_ADVICE = "convert it by keytool or openssl, as docs/security.md shows"
+PEM_ADVICE = "convert it by keytool or openssl, as `offsetlake explain security` shows"
 
 # what boundaries, bytes and completeness rest on, and what a command's own options say
 OURS = frozenset(
@@ -167,8 +167,8 @@ def parse_client_properties(
         wrong.append(f"{_REGISTRY}basic.auth.user.info has no colon, expected user:password")
     if wrong:
         raise BadSetting(
-            f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, docs/security.md "
-            "has examples",
+            f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, "
+            "`offsetlake explain security` has examples",
             keys=sorted(values),
         )
     kafka = {key: value for key, value in values.items() if not key.startswith(_REGISTRY)}

@@ -45,7 +45,7 @@ class Side:
         needs_schema = self.format not in {Format.NONE, Format.STRING}
         if needs_schema and not (self.schema or self.registry):
             raise ValueError(
-                f"decode {self.format} has no schema, expected `schema`, `schema_file` or `registry` beside it"
+                f"decode {self.format} has no schema, expected `inline_schema`, `schema_file` or `registry` beside it"
             )
         if not needs_schema and (self.schema or self.registry):
             raise ValueError(f"decode {self.format} takes no schema, found one")

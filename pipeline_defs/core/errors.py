@@ -6,14 +6,12 @@
     `- Violation         a law does not hold: nothing became visible; a person must look
 
 Every message says what, where, expected against found, and the next step; lower case, no full stop. A note that every
-traceback and command shows leads to the runbook.
+traceback and command shows names the command that prints the runbook's paragraph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-RUNBOOK = "docs/runbook.md"
 
 
 class OffsetlakeError(Exception):
@@ -26,7 +24,7 @@ class OffsetlakeError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = fields
-        self.add_note(f"see {RUNBOOK}#{self.kind}")
+        self.add_note(f"what it means, and what to do: offsetlake explain {self.kind}")
 
 
 class Refused(OffsetlakeError):

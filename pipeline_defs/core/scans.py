@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from .offsets import OffsetRange
 
-# each task of a union carries all of its reads, so its cost grows with their product: of 200 single reads a union of 40
-# at a time takes a quarter of the time of one of all, and of 200 jobs
+# each task of a union carries all of its reads, so its cost grows with their product: one union of 200 single reads took
+# 32-39 CPU seconds, where one read of 200 equal ranges took 9. Of 36 reads with 3 ranges each, unions of 18 to 40 took
+# 3.2-4.5 CPU seconds and two thirds of the time of 36 jobs, which took 4.6
 READS_AT_ONCE = 40
 TASKS_AT_ONCE = 400
 

@@ -20,7 +20,7 @@ import dagster as dg
 
 from ..bench.location import build_location, mark, write_location
 from ..core.errors import OffsetlakeError
-from ..demo.dagster_server import DagsterServer
+from ..dagster_server import DagsterServer
 from ..launching import open_instance
 from .arena import Arena
 from .faults import BIG_RECORD_BYTES, DISK_BYTES, EACH

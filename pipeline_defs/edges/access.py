@@ -129,5 +129,5 @@ def _read(pem: Pem, kind: str, where: str) -> str:
 def _unusable(pem: Pem, where: str, reason: str) -> BadSetting:
     return BadSetting(
         f"{where} cannot be used: {pem.source}: {reason}; nothing was asked of any broker; correct the file, "
-        "docs/security.md has examples"
+        "`offsetlake explain security` has examples"
     )

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from ..core.coverage import Coverage
-from ..core.errors import OffsetlakeError, Refused, SealedFileGone
+from ..core.errors import OffsetlakeError, Refused, SealedFileGone, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.seal import Seal
@@ -94,7 +94,11 @@ class Duck:
         losses: list[dict[str, Any]] = []
         names = sorted(topics)
         for topic in names:
-            coverage = lake.coverage(topic)
+            try:
+                coverage = lake.coverage(topic)
+            except Violation as error:  # of this topic; others, and the tables, are there
+                self._unreadable[topic] = error
+                continue
             sealed, swept = self._read_sealed(topic, coverage, Seals(lake))
             rows += _range_rows(topic, coverage, lake, sealed, swept)
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
@@ -121,7 +125,7 @@ class Duck:
         if others or topic in TABLES:
             self._unreadable[topic] = Refused(
                 f"topic {topic} has no view: DuckDB cannot tell it from {', '.join(others or ['the table of that name'])}; "
-                "read its files by a glob (docs/reading.md)"
+                "read its files by a glob (`offsetlake explain reading`)"
             )
 
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:

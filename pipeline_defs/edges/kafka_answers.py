@@ -28,7 +28,7 @@ def unknown_topic(topic: str, bootstrap_servers: str) -> UnknownTopic:
     """Is what a person is told where a topic does not exist."""
     return UnknownTopic(
         f"topic {topic} does not exist on the broker at {bootstrap_servers}; nothing was written; create the topic, or "
-        "correct its name in assets/*/defs.yaml",
+        "correct `topic` in its defs.yaml",
         topic=topic,
     )
 

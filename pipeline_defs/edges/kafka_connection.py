@@ -77,7 +77,7 @@ class Connection:
             raise BrokerRefuses(
                 f"the Kafka broker at {self.bootstrap_servers} does not allow us what was asked{what} over "
                 f"{self.access.properties}: {type(error).__name__}; nothing was written and nothing is lost; have it allowed, "
-                "docs/security.md names what is needed",
+                "`offsetlake explain security` names what is needed",
                 bootstrap_servers=self.bootstrap_servers,
             ) from error
         except (KafkaError, OSError) as error:

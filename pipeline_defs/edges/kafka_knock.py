@@ -139,7 +139,7 @@ class _Door:
             except OSError:
                 return
         where = f"in {self._access.path}" if self._access.path else f"in a file that {VARIABLE} names"
-        do = f"say security.protocol=SSL or SASL_SSL {where}, as docs/security.md shows"
+        do = f"say security.protocol=SSL or SASL_SSL {where}, as `offsetlake explain security` shows"
         raise self._refuses(f"it speaks TLS, found {self._found}", do)
 
     def _find_plaintext(self) -> None:

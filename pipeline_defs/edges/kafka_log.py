@@ -86,15 +86,15 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
 def _legacy(batch: Any) -> Batch:
     """Return a message set of before Kafka 0.11: its header has neither its first offset nor a count, so it is read.
 
-    Brokers before 4.0 still hold and send them, as old segments of a topic.
+    Brokers take no such message any more from 4.0 on, and still send what lies on their disks (KIP-724).
     """
     try:
         records = list(batch)
     except (KafkaError, AssertionError) as error:
         raise Unavailable(
             f"records of Kafka's message format {batch.magic} behind offset {batch.base_offset} cannot be read: "
-            f"{type(error).__name__}: {error}; what they hold is not known, so nothing of their range was written; have the "
-            "broker write them anew (a topic of format 2, or Kafka 4), or accept the loss"
+            f"{type(error).__name__}: {error}; what they hold is not known, so nothing of their range was written; have them "
+            "copied to a topic of today's format (MirrorMaker, or a consumer that produces them again)"
         ) from error
     offsets = tuple(record.offset for record in records)
     span = BatchSpan(offsets[0], offsets[-1] + 1, SpanKind.DATA, len(offsets), offsets)

@@ -87,14 +87,16 @@ class Lake:
 
     def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
         """Reads the newest revision of every manifest of a topic."""
-        newest: dict[OffsetRange, int] = {}
-        for path in self.store.list(f"manifests/{topic}"):
+        paths, newest = self.store.list(f"manifests/{topic}"), dict[OffsetRange, int]()
+        for path in paths:
             found = revision_of(topic, path)
             if found is None:
                 raise BrokenManifest(
                     f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it"
                 )
             newest[found[0]] = max(found[1], newest.get(found[0], 0))
+        for path in [each for each in self._manifests if each not in paths and each.startswith(f"manifests/{topic}/")]:
+            del self._manifests[path]  # somebody deleted it: what comes to stand there is another one
         return {each: self._read_manifest(manifest_path(topic, each, revision)) for each, revision in newest.items()}
 
     def newest(self, manifest: Manifest) -> Manifest:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Is one metric with its samples by label values; a counter's name ends with `_total`."""
+    """One metric with its samples by label values; a counter's name ends with `_total`."""
 
     name: str
     help: str
@@ -31,7 +31,7 @@ Read = Callable[[], Iterable[Family]]
 
 
 def metrics_text(families: Iterable[Family]) -> str:
-    """Is the text that Prometheus reads."""
+    """Return the text that Prometheus reads."""
     listed = list(families)
     return generate_latest(_registry(lambda: listed)).decode()
 

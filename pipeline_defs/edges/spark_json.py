@@ -40,7 +40,7 @@ def parse_schema(ddl: str) -> DataType:
         reason = str(error).splitlines()[0]
         raise BadSetting(
             f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
-            "was decoded; correct `schema` in defs.yaml"
+            "was decoded; correct `inline_schema` in defs.yaml"
         ) from error
 
 

@@ -7,12 +7,23 @@ import re
 import traceback
 
 import pytest
+from click.testing import CliRunner
 
-from pipeline_defs.core.errors import RUNBOOK, BadKey
-from pipeline_defs.settings import PROJECT
-from tests.docs.test_links import anchors
+from pipeline_defs.cli import cli
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.errors import BadKey, Refused
+from pipeline_defs.days_config import DaysConfig
+from pipeline_defs.decode_config import BudgetConfig, DecodeConfig, SideConfig
+from pipeline_defs.documents import explain
+from pipeline_defs.latest_config import LatestConfig
+from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
+from tests.support.markdown import without_blocks
 
-TEXT = (PROJECT / RUNBOOK).read_text()
+TEXT = (DOCS / "runbook.md").read_text()
+LACKED = re.compile(r"\b(?:assets|docs)/|[a-z] runbook")
+KEY_IN_DEFS = re.compile(r"`(?:\w+\.)*(\w+)`(?: of `\w+`)? in defs\.yaml")
+MODELS = (KafkaTopic, DecodeConfig, SideConfig, BudgetConfig, DaysConfig, LatestConfig)
+FIELDS = {name for model in MODELS for name in model.model_fields}
 
 
 def kinds() -> set[str]:
@@ -36,12 +47,64 @@ def test_every_kind_has_its_paragraph_and_no_other_has() -> None:
     assert {"bad_key", "demo_stuck"} <= kinds(), "the control: both rooms are seen"
 
 
+def test_explain_lists_every_kind(capfd: pytest.CaptureFixture[str]) -> None:
+    listed = CliRunner().invoke(cli, ["explain"]).output + capfd.readouterr().out
+    assert kinds() <= set(re.findall(r"\w+", listed))
+
+
 @pytest.mark.parametrize("kind", sorted(kinds()))
-def test_the_link_leads_to_a_heading(kind: str) -> None:
-    assert kind in anchors(PROJECT / RUNBOOK)
+def test_explain_prints_the_paragraph(kind: str) -> None:
+    """What it prints names no document by a path, for a user's project has none."""
+    text = explain(kind)
+    assert len(text.split()) > 6 and kind in text
+    assert not re.search(r"\]\((?!https?:)", text) and "docs/" not in text
 
 
-def test_a_traceback_shows_the_link() -> None:
+@pytest.mark.parametrize("name", sorted(path.stem for path in DOCS.glob("*.md")))
+def test_explain_prints_a_document_whose_links_are_commands(name: str) -> None:
+    assert not re.search(r"\]\((?!\w+:)", without_blocks(explain(name)))
+
+
+def test_an_unknown_kind_is_told_the_nearest() -> None:
+    with pytest.raises(Refused, match="did you mean broker_unavailable"):
+        explain("broker_unavaliable")
+
+
+def test_a_traceback_names_the_command() -> None:
     """As Dagster shows an error of a run."""
     text = "".join(traceback.format_exception_only(BadKey("key 1-2 is no key")))
-    assert f"see {RUNBOOK}#bad_key" in text
+    assert "offsetlake explain bad_key" in text
+
+
+def test_no_text_of_a_program_names_a_file_that_a_user_lacks() -> None:
+    """A user's project has `<package>/defs/<topic>/defs.yaml` and no `docs/` and `assets/`; README's table is ours."""
+    table = {text for pair in VARIABLES.values() for text in pair}
+    named = [(where, text) for where, text in texts() if LACKED.search(text) and text not in table]
+    assert named == []
+    assert LACKED.search("see docs/runbook.md") and LACKED.search("in assets/*/defs.yaml"), "the control"
+
+
+def test_keys_of_defs_yaml_that_a_message_names_exist() -> None:
+    """A message that says `schema` in defs.yaml sends its reader to a key that is refused."""
+    named = {(where, key) for where, text in texts() for key in KEY_IN_DEFS.findall(text)}
+    assert len(named) > 5, "the control: such messages are found"
+    assert {(where, key) for where, key in named if key not in FIELDS} == set()
+
+
+def texts() -> list[tuple[str, str]]:
+    """Return every text of the package that is no docstring, with its place; what is filled in stands as `{}`."""
+    found = []
+    for path in (PROJECT / "pipeline_defs").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        nodes = list(ast.walk(tree))
+        skip = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        skip |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
+            if id(node) in skip:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                parts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
+                found.append((f"{path.name}:{node.lineno}", "".join(parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append((f"{path.name}:{node.lineno}", node.value))
+    return found

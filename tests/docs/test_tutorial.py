@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+
+import dagster as dg
+import pytest
 
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
-from tests.support.markdown import read_blocks
+from tests.support.dagster_up import Terminal, run_ids, terminal
+from tests.support.markdown import is_shown, read_blocks, read_commands
 from tests.support.shell import Shell
 
+WRITTEN = {".env", ".gitignore", ".offsetlake", "dagster.yaml", "my_lake", "pyproject.toml", "workspace.yaml"}
+STARTING = "starting Dagster\n"
+LANDED = re.compile(r"[\d:]{8} landed [\d,]+ ranges?, ([\d,]+) rows: orders [\d,]+")
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 
 
@@ -29,10 +40,42 @@ def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_pat
         },
     )
     home = tmp_path / "my_lake" / ".offsetlake"
-    for block in read_blocks(TUTORIAL):
-        assert block.language == "console", f"tutorial.md:{block.line}: nothing runs a block of {block.language}"
-        reader.type_in(block, f"tutorial.md:{block.line}")
-        if home.parent.exists() and not home.exists():
-            home.mkdir()
-            (home / "jars").symlink_to(JARS)  # not fetched again for the test
+    with ExitStack() as stack:
+        up: Terminal | None = None
+        for block in read_blocks(TUTORIAL):
+            where = f"tutorial.md:{block.line}"
+            (first, *_) = [*read_commands(block)] or [None]
+            if first is not None and first.line == "offsetlake up":
+                by_commands = runs_in(home / "dagster")
+                up = stack.enter_context(terminal(["offsetlake", "up"], cwd=reader.folder, env=reader.environment))
+                up.wait_for("Ctrl-C ends it")
+                assert is_shown(first.output, up.text.removeprefix(STARTING)), f"{where}: {up.text}"
+            elif block.language == "text":
+                assert up is not None and LANDED.fullmatch(block.text.strip()), f"{where}: `up` says nothing such"
+            else:
+                assert block.language == "console", f"{where}: nothing runs a block of {block.language}"
+                reader.type_in(block, where)
+            if home.exists() and not (home / "jars").exists():
+                (home / "jars").symlink_to(JARS)  # not fetched again for the test
+        assert up is not None
+        up.wait_until(lambda: rows_said(up) == 1000)
+        assert by_commands and by_commands <= run_ids(up.url), "U1: the runs of the commands are in the UI"
+        status = json.loads(reader.run("offsetlake", "status", "orders", "--json"))
+        assert "nothing to do" in json.dumps(status), "status sees the daemon"
+        dagster = json.loads((home / "up" / "dagster.json").read_text())
+        assert up.end(signal.SIGINT) == 0, up.text
+        with pytest.raises(ProcessLookupError):
+            os.killpg(dagster["pid"], 0)
     assert home.joinpath("lake").is_dir(), "the lake is the reader's own, not the checkout's"
+    assert {path.name for path in home.parent.iterdir()} == WRITTEN, "Spark and Dagster leave nothing beside these"
+
+
+def runs_in(home: Path) -> set[str]:
+    """Return the runs that a home of Dagster has."""
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        return {run.run_id for run in instance.get_runs()}
+
+
+def rows_said(up: Terminal) -> int:
+    """Return the rows of all lines that `up` has printed of what landed."""
+    return sum(int(found[1].replace(",", "")) for found in map(LANDED.fullmatch, up.lines) if found)

@@ -18,11 +18,11 @@ from tests.support.killing import stopped_at
 from tests.support.world import World
 
 
-def planned(world: World, delivery: Delivery, records: int = 150) -> None:
-    """Plans ranges of 100 records of one Kafka partition under a delivery policy."""
+def planned(world: World, delivery: Delivery) -> None:
+    """Plans two ranges of one Kafka partition under a delivery policy."""
     world.topic = dataclasses.replace(world.topic, delivery=delivery)
     world.create_topic()
-    world.send_numbered(records)
+    world.send_numbered(150)
     world.tick()
 
 
@@ -47,14 +47,18 @@ def test_without_a_crash_every_policy_shows_each_row_once(world: World, delivery
 
 def test_at_least_once_doubles_what_was_published_and_not_committed(world: World) -> None:
     """[R-49] Killed between publish and commit: the range is read again, its rows stand twice, and none is missing."""
-    planned(world, Delivery.AT_LEAST_ONCE, 100)  # one range: ranges beside it would go on while it stands at the step
+    planned(world, Delivery.AT_LEAST_ONCE)
     with stopped_at(world, "land", "publish"):
-        assert times_seen(world) == Counter(range(100)) and not world.coverage.manifests, "visible, not committed"
+        committed = world.coverage.manifests  # of the ranges that are decided side by side one may be further on
+        early = {offset for offset in times_seen(world) if not any(offset in offsets for offsets in committed)}
+        assert early, "visible before it is committed"
     world.tick()
     world.launch()
     assert not world.pending
-    assert times_seen(world) == Counter([*range(100)] * 2)
-    assert len(world.coverage.doubles) == 1
+    seen = times_seen(world)
+    assert set(seen) == set(range(150))
+    assert {offset for offset, times in seen.items() if times == 2} == set(early)
+    assert len(world.coverage.doubles) == len({offset // 100 for offset in early})
 
 
 def test_at_least_once_lets_a_stale_attempt_double_rows(world: World) -> None:

@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def quiet(settings: Settings, tmp_path: Path) -> Iterator[World]:
-    """Is a topic on the broker with 40 young records, for which no Spark is needed."""
+    """A topic on the broker with 40 young records, for which no Spark is needed."""
     with World(settings, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
         world.with_policy(records_per_range=1000, max_age_seconds=600)
         world.create_topic()

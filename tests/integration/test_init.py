@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pipeline_defs.project import package_name, plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
 from tests.support.killing import run_module
 
+NOBODY = "127.0.0.1:1"
 Init = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 
@@ -73,6 +75,23 @@ def test_the_brokers_that_were_named_are_kept(
     assert made.returncode == 0, made.stderr
     (topic,) = load_topics(tmp_path / "one_topic").values()
     assert (topic.name, topic.bootstrap_servers) == (topics[0], settings.bootstrap_servers)
+
+
+def test_doctor_asks_the_brokers_that_init_was_given(
+    init: Init, topics: list[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U14: the machine names another broker, or none; the project's topics name theirs."""
+    project = tmp_path / "asked"
+    servers = str(settings.bootstrap_servers)
+    assert init(str(project), "--topic", topics[0], "--bootstrap-servers", servers).returncode == 0
+    (project / ".offsetlake" / "jars").symlink_to(settings.jars)
+    monkeypatch.chdir(project)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    asked = run_module("pipeline_defs.cli", "doctor", "--json", env=clean | {"OFFSETLAKE_BOOTSTRAP_SERVERS": NOBODY})
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    found = {row["what"]: row["found"] for row in json.loads(asked.stdout)}
+    assert servers in found["broker"] and NOBODY not in asked.stdout
+    assert found["dagster home"].startswith(str(project / ".offsetlake" / "dagster"))
 
 
 @pytest.mark.parametrize(

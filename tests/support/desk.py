@@ -85,7 +85,7 @@ class Desk:
         for topic, attributes in topics.items():
             folder = self.folder / "assets" / topic
             folder.mkdir(parents=True)
-            document = {"type": "pipeline_defs.component.KafkaTopic", "attributes": {"topic": topic, **attributes}}
+            document = {"type": "offsetlake.KafkaTopic", "attributes": {"topic": topic, **attributes}}
             (folder / "defs.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         (self.folder / "assets" / "__init__.py").touch()
         (self.folder / f"{MODULE}.py").write_text(ATTACHED)

@@ -24,6 +24,8 @@ from pipeline_defs.steps import StepWatcher
 from tests.support.strategies import EPOCH_MS
 
 TOPIC = "orders"
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+SEEN = {COMMITTED: {SpanKind.DATA}, UNCOMMITTED: {SpanKind.DATA, SpanKind.ABORTED}}  # what a reader takes for records
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _SCHEMA = pa.schema(
     [
@@ -57,6 +59,7 @@ class FakePartition:
     appended: list[Record] = field(default_factory=list)
     earliest: int = 0
     compacted: set[int] = field(default_factory=set)
+    open_from: int | None = None  # where a transaction begins that is not ended
 
     def append(self, kinds: Sequence[SpanKind], value: str, now_ms: int) -> None:
         for kind in kinds:
@@ -67,15 +70,21 @@ class FakePartition:
     def marks(self) -> Watermarks:
         return Watermarks(self.earliest, len(self.appended))
 
+    def marks_at(self, isolation_level: str) -> Watermarks:
+        """Return what a reader of that isolation level may see: one of `read_committed` nothing behind an open transaction."""
+        is_held = isolation_level == COMMITTED and self.open_from is not None
+        return Watermarks(self.earliest, max(self.earliest, self.open_from or 0) if is_held else len(self.appended))
+
     def left(self, start: int, end: int) -> Iterator[tuple[int, Record]]:
         """Yields what the log still holds of `[start, end)`."""
         for offset in range(max(start, self.earliest), min(end, len(self.appended))):
             if offset not in self.compacted:
                 yield offset, self.appended[offset]
 
-    def rows(self, start: int, end: int) -> dict[int, bytes]:
+    def rows(self, start: int, end: int, isolation_level: str = COMMITTED) -> dict[int, bytes]:
         """Is what a reader sees of `[start, end)` now: the values by offset."""
-        return {offset: record.value for offset, record in self.left(start, end) if record.kind is SpanKind.DATA}
+        kinds = SEEN[isolation_level]
+        return {offset: record.value for offset, record in self.left(start, end) if record.kind in kinds}
 
     def explains(self, offset: int, cause: Cause) -> bool:
         """Says whether an offset really holds no record for this cause."""
@@ -102,6 +111,7 @@ class FakeKafka:
     def __init__(self, partitions: int) -> None:
         self.incarnations: dict[str, FakeTopic] = {}
         self.groups: dict[str, Mapping[int, int]] = {}
+        self._lag = 0
         self.recreate(partitions)
 
     @property
@@ -129,6 +139,18 @@ class FakeKafka:
                 if is_stale or record.kind is SpanKind.ABORTED:
                     log.compacted.add(offset)
 
+    def begin_transaction(self, partition: int) -> None:
+        log = self._log(partition)
+        log.open_from = len(log.appended) if log.open_from is None else log.open_from
+
+    def end_transactions(self) -> None:
+        for log in self.now.partitions:
+            log.open_from = None
+
+    def lag(self, by: int) -> None:
+        """Have a broker that lags answer the next planner: it led a partition before, or knows the topic that was deleted."""
+        self._lag = by
+
     def add_partition(self) -> None:
         self.now.partitions.append(FakePartition())
 
@@ -150,17 +172,25 @@ class FakeKafka:
         return self.observe(topic, isolation_level).watermarks
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
-        marks = {p: log.marks for p, log in enumerate(self.now.partitions)}
-        return Observation(self.topic_id, marks, dict.fromkeys(marks, 0))
+        marks = {p: log.marks_at(isolation_level) for p, log in enumerate(self.now.partitions)}
+        return Observation(self.topic_id, marks, dict.fromkeys(marks, 1))
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
+        lag, self._lag = self._lag, 0
+        former = next((topic_id for topic_id in tail.former_ids), None) if lag else None
+        topic_id = former or self.topic_id
         partitions = {}
-        for p, log in enumerate(self.now.partitions):
-            head = tail.heads[p].offset if tail.topic_id == self.topic_id and p in tail.heads else log.earliest
-            oldest = next((record.timestamp_ms for _, record in log.left(head, len(log.appended))), None)
-            start = log.marks.end if tail.seq == 0 and policy.start == "latest" else None
-            partitions[p] = PartitionState(log.marks, oldest, start, leader_epoch=0)
-        return TopicState(topic, self.topic_id, partitions)
+        for p, log in enumerate(self.incarnations[topic_id].partitions):
+            marks = log.marks_at(policy.isolation_level)
+            epoch = 1
+            if lag and former is None:  # it has not got the newest records, and has not heard that it was deposed
+                marks, epoch = Watermarks(0, max(0, marks.end - lag)), 0
+            head = tail.heads[p].offset if tail.topic_id == topic_id and p in tail.heads else marks.earliest
+            oldest = next((record.timestamp_ms for _, record in log.left(head, marks.end)), None)
+            start = marks.end if tail.seq == 0 and policy.start == "latest" else None
+            high = None if lag else len(log.appended)
+            partitions[p] = PartitionState(marks, oldest, start, high, leader_epoch=epoch)
+        return TopicState(topic, topic_id, partitions)
 
     def read_spans(
         self,
@@ -201,11 +231,12 @@ class FakeSpark:
         for number, offsets in enumerate(reversed(scan.ranges)):
             self._on_step("task", key=offsets.key)
             log = dict(enumerate(self._kafka.now.partitions)).get(offsets.partition)
-            if log is None or offsets.start < log.earliest or offsets.end > log.marks.end:
+            marks = log.marks_at(isolation_level) if log is not None else None
+            if log is None or marks is None or offsets.start < marks.earliest or offsets.end > marks.end:
                 raise ScanFailed(f"some of {offsets.text(topic)} is not there")
             columns: dict[str, list[object]] = defaultdict(list)
             for offset, record in log.left(offsets.start, offsets.end):
-                if record.kind is SpanKind.DATA:
+                if record.kind in SEEN[isolation_level]:
                     stamp = record.timestamp_ms * 1000
                     row = (
                         topic,

@@ -15,7 +15,7 @@ from pipeline_defs.edges.alerting import send_alert
 
 @pytest.fixture
 def refusing() -> Iterator[tuple[str, list[str]]]:
-    """Is a receiver that takes no message, and the paths it was asked for."""
+    """A receiver that takes no message, and the paths it was asked for."""
     asked: list[str] = []
 
     class Refusing(BaseHTTPRequestHandler):

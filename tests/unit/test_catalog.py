@@ -61,8 +61,8 @@ def test_a_topic_whose_name_is_too_long_for_a_tag_is_fine_all_the_same() -> None
 
 
 def test_documents_that_are_not_there_are_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where only the package is installed: Dagster would open an editor on nothing."""
-    monkeypatch.setattr(catalog, "PROJECT", tmp_path)
+    """Dagster would open an editor on nothing."""
+    monkeypatch.setattr(catalog, "DOCS", tmp_path)
     for spec in specs(KafkaTopic(topic="orders").as_topic()).values():
         assert "dagster/code_references" not in spec.metadata
 

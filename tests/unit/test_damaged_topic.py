@@ -19,6 +19,7 @@ from pipeline_defs.cli import glance, show, terminal
 from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.map.draw import read_picture
 from pipeline_defs.metrics import read_metrics
@@ -32,7 +33,7 @@ GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
 
 
 def write_step(lake: Lake, topic: str) -> Path:
-    """Plans two ranges of a topic, and returns the file that says so."""
+    """Plan two ranges of a topic, and return the file that says so."""
     log = World()
     log.grow(0, 20)
     step = plan(Tail(), dataclasses.replace(log.observe(Tail()), topic=topic), Policy(records_per_range=10), EPOCH_MS)
@@ -44,7 +45,7 @@ def write_step(lake: Lake, topic: str) -> Path:
 
 @pytest.fixture
 def edges(tmp_path: Path) -> Edges:
-    """Is a lake with a good topic and a damaged one, whose broker does not answer."""
+    """A lake with a good topic and a damaged one, whose broker does not answer."""
     environment = {"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
     edges = Edges(read_settings(environment), kafka_timeout_seconds=0.2)
     write_step(edges.lake, GOOD.name)
@@ -76,6 +77,14 @@ def test_the_map_of_the_other_topic_is_drawn(edges: Edges, instance: dg.DagsterI
     assert len(picture.lengths) == 2 and "does not answer" in remark
     with pytest.raises(BrokenPlanLog):
         read_picture(DAMAGED, edges, instance)
+
+
+def test_sql_answers_for_the_other_topic(edges: Edges) -> None:
+    duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
+    assert duck.query("SELECT count(*) FROM ranges")[1] == [(2,)]
+    assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
+    with pytest.raises(BrokenPlanLog):
+        duck.query("SELECT count(*) FROM damaged")
 
 
 def test_status_shows_what_the_lake_says_and_each_error_once(

@@ -18,7 +18,7 @@ OURS = sorted(name for name in VARIABLES if name.startswith(PREFIX))
 
 
 def injected(service: str, ports: dict[str, tuple[int, str]]) -> dict[str, str]:
-    """Is what a kubelet sets for a Service, as `pkg/kubelet/envvars` makes it."""
+    """Return what a kubelet sets for a Service, as `pkg/kubelet/envvars` makes it."""
     name = service.upper().replace("-", "_")
     first, protocol = next(iter(ports.values()))
     made = {

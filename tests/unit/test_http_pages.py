@@ -31,7 +31,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Is where a server listens that waits half a second for a request to be whole."""
+    """The port of a server that waits half a second for a request to be whole."""
     with serve_pages("127.0.0.1", 0, PAGES, names=["metrics.example.org"], patience_seconds=0.5) as port:
         yield port
 

@@ -35,7 +35,7 @@ names = st.from_regex(r"[a-c0-1._-]{1,12}|[A-Za-z0-9._-]{1,249}", fullmatch=True
 
 @pytest.fixture(scope="module")
 def repository() -> Any:
-    """Is one code location with all of them, each with everything that is derived of a topic."""
+    """One code location with all of them, each with everything that is derived of a topic."""
     edges = Edges(read_settings({}))
     resources = {"edges": edges, "pyspark": LazyPySparkResource(spark_config={})}
     topics = [build_topic_defs(Topic(check_topic(name), Policy(), decode=Decode())) for name in ALIKE]

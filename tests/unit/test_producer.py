@@ -55,7 +55,7 @@ def test_contradictions_are_refused_all_at_once(asked: dict[str, Any], words: li
 
 
 class FakeProducer:
-    """Is kafka-python's producer without a broker: it acknowledges what it is given when it is closed."""
+    """kafka-python's producer without a broker: it acknowledges what it is given when it is closed."""
 
     def __init__(self, **_: object) -> None:
         self.waiting: list[Future] = []

@@ -48,7 +48,7 @@ ENVIRONMENT = {
     "edges/processes.py": "hands it to a child process",
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
-    "demo/dagster_server.py": "sets what Dagster's processes inherit",
+    "dagster_server.py": "sets what Dagster's processes inherit",
     "drills/children.py": "gives a child what its system needs",
     "drills/systems.py": "looks whether a JVM is shared",
 }
@@ -156,6 +156,17 @@ def test_no_file_but_settings_reads_a_variable_of_ours() -> None:
                 and "environ" in ast.unparse(node).partition("OFFSETLAKE_")[0]
             ):
                 assert "'OFFSETLAKE_" not in ast.unparse(node) or file == "settings.py", ast.unparse(node)
+
+
+def test_nothing_imports_the_package_for_users() -> None:
+    """`offsetlake` is how it is installed; imported by its folder too, its module would be loaded twice."""
+    importing = [
+        file
+        for file in files("")
+        for name in imports(file)
+        if name.startswith(("offsetlake", "pipeline_defs.offsetlake"))
+    ]
+    assert importing == []
 
 
 def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:

@@ -195,16 +195,17 @@ def test_setup_says_how_far_pip_is_while_it_is(tree: Path, tools: Path) -> None:
 def test_setup_does_each_stage_once_and_again_only_for_another_lock(tree: Path, tools: Path) -> None:
     read_calls = write_fake_venv(tree)
     environ = clean_environ(tools)
+    home = "-m pipeline_defs.project"
     java, jars = "-m pipeline_defs.edges.java", "-m pipeline_defs.edges.jars .offsetlake/jars"
     classes = "-m pipeline_defs.edges.class_archive .offsetlake/jars"
 
     assert run_make(tree, environ, "setup").returncode == 0
     first = read_calls()
-    assert [first[0], *first[-2:]] == [java, jars, classes]
-    assert [call.rpartition(" ")[2] for call in first[1:-2]] == ["requirements.lock", "."]
+    assert [first[0], *first[-3:]] == [java, home, jars, classes]
+    assert [call.rpartition(" ")[2] for call in first[1:-3]] == ["requirements.lock", "."]
 
     assert run_make(tree, environ, "setup").stderr == ""
-    assert read_calls() == [java, jars, classes]
+    assert read_calls() == [java, home, jars, classes]
 
     with (tree / "requirements.lock").open("a") as lock:
         lock.write("one-more==1.0\n")

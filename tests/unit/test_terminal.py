@@ -43,7 +43,7 @@ cells = st.recursive(
 
 
 class Screen:
-    """Is what a person would see; wide enough that nothing is folded."""
+    """What a person would see; wide enough that nothing is folded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = io.StringIO()
@@ -57,7 +57,7 @@ class Screen:
 
 
 def controls(text: str) -> list[str]:
-    """Are the characters of a text that a terminal might obey, or that show another order than there is."""
+    """Return the characters of a text that a terminal might obey, or that show another order than there is."""
     return [
         each
         for each in text

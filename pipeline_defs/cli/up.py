@@ -1,0 +1,88 @@
+"""`offsetlake up`: all that a project needs to run, in one terminal, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from ..core.errors import EmptySelection
+from ..dagster_server import DagsterServer, DagsterUnavailable
+from ..definitions import load_topics
+from ..edges.jars import resolve_jars
+from ..edges.java import find_java
+from ..landed import LandedSince, landed_text
+from ..launching import open_instance
+from ..project import write_env
+from ..resources import Edges
+from ..settings import DEFAULT_HOME, defs_folder, find_project
+from .show import open_edges
+from .terminal import OUT, styled
+
+LOOKS_EVERY_SECONDS = 1.0
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port of Dagster's UI; by default 3000, or one that is free."
+)
+def up(port: int | None) -> None:
+    """Start Dagster for this project and say what lands, until Ctrl-C.
+
+    \b
+    Examples:
+      offsetlake up
+      offsetlake up --port 3001
+    """
+    _handle_signals(signal.default_int_handler)  # a background job of a shell begins with SIGINT ignored
+    project, edges = find_project(), open_edges()
+    topics = list(load_topics().values())
+    if not topics:
+        raise EmptySelection(
+            f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
+        )
+    try:
+        with _services(project, edges, port) as server, open_instance(edges.settings.dagster_home) as instance:
+            since = LandedSince(topics, instance)
+            names = ", ".join(sorted(topic.name for topic in topics))
+            OUT.print(
+                styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
+                soft_wrap=True,
+            )
+            while server.is_running():
+                time.sleep(LOOKS_EVERY_SECONDS)
+                if landed := since.read():
+                    OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
+            raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")
+    except KeyboardInterrupt:
+        OUT.print("everything is stopped; what is landed stays landed")
+
+
+@contextmanager
+def _services(project: Path, edges: Edges, port: int | None) -> Iterator[DagsterServer]:
+    """Run everything that the project's runs need, one inside the other; each is stopped when those within it are."""
+    settings = edges.settings
+    find_java()
+    with OUT.status("looking for Spark's jars; the first time they are fetched"):
+        resolve_jars("spark", settings.jars)
+    if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
+        write_env(project, settings.dagster_home)
+    OUT.print("starting Dagster")
+    with DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server:
+        try:
+            yield server
+        finally:
+            _handle_signals(signal.SIG_IGN)  # a second Ctrl-C would leave running what the first one ends
+            OUT.print("stopping Dagster")
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handler)

@@ -1,0 +1,190 @@
+"""A Dagster of our own, webserver, daemon and code server, for `up` and the demo: one process group, stopped by it.
+
+What was left running after a kill -9 is stopped first; what another process of ours runs is left alone. Invariant: nothing
+that it started outlives it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dagster_graphql import DagsterGraphQLClient
+
+from .core.errors import BadSetting, Refused, Unavailable
+from .edges.processes import Process, read_process, spawn_process
+from .launching import open_instance
+from .settings import ENV_FILE, PROJECT, read_env_file
+
+START_SECONDS = 300
+STOP_SECONDS = 30
+RUN_SECONDS = 600
+PREFERRED_PORT = 3000
+LOG = "dagster.log"
+_STATE = "dagster.json"
+_POLL_SECONDS = 0.25
+
+
+class DagsterUnavailable(Unavailable):
+    """Says that Dagster did not come up."""
+
+    kind = "dagster_unavailable"
+
+
+class DagsterServer:
+    """Runs `dagster dev` of a project on loopback while the context is open.
+
+    `folder` keeps its log and its process id. A port that is given must be free; else 3000 is taken, or any that is free.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dagster_home: Path,
+        workspace: Path | None = None,
+        *,
+        project: Path = PROJECT,
+        port: int | None = None,
+    ) -> None:
+        self.port = 0
+        self._wanted = port
+        self._project = project
+        self._workspace = workspace or project / "workspace.yaml"
+        self._folder = folder
+        self._home = dagster_home
+        self._state = folder / _STATE
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """The UI's address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """What Dagster's processes say."""
+        return self._folder / LOG
+
+    def __enter__(self) -> DagsterServer:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_home()
+        self._stop_leftover()
+        with open_instance(self._home):
+            pass
+        self.port = _free_port(self._wanted)
+        os.environ["DAGSTER_HOME"] = str(self._home)
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        os.chdir(self._project)
+        command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
+        try:
+            self._process = spawn_process([*command, "-p", str(self.port)], log=self.log)
+            self._write_state(self._process)
+            self._await_answer()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def is_running(self) -> bool:
+        """Return whether Dagster is still up."""
+        return self._process is not None and self._process.is_running()
+
+    def run_job(self, job: str) -> tuple[str, bool]:
+        """Runs a job and waits for its end; returns the run's id and whether it succeeded."""
+        client = DagsterGraphQLClient("127.0.0.1", port_number=self.port)
+        run_id = client.submit_job_execution(job, repository_location_name="offsetlake")
+        deadline = time.monotonic() + RUN_SECONDS
+        with open_instance(self._home) as instance:
+            while time.monotonic() < deadline:
+                run = instance.get_run_by_id(run_id)
+                if run is not None and run.is_finished:
+                    return run_id, run.is_success
+                time.sleep(_POLL_SECONDS)
+        raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
+
+    def _check_home(self) -> None:
+        """Refuse a home that `dagster dev` would not take: a line of `.env` without `${DAGSTER_HOME:-...}` overrides ours."""
+        taken = read_env_file(self._project, {**os.environ, "DAGSTER_HOME": str(self._home)}).get("DAGSTER_HOME")
+        if taken is not None and Path(taken) != self._home:
+            raise BadSetting(
+                f"Dagster would take the home {taken} of {self._project / ENV_FILE}, and the environment of this command says "
+                f"{self._home}; nothing was started; name one of them in both, or delete the line DAGSTER_HOME in {ENV_FILE}"
+            )
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.is_running():
+            try:
+                with urllib.request.urlopen(f"{self.url}/server_info", timeout=2):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(_POLL_SECONDS)
+        raise DagsterUnavailable(f"Dagster did not come up at {self.url}; nothing was landed; its log is {self.log}")
+
+    def _write_state(self, process: Process) -> None:
+        owner = read_process(os.getpid())
+        assert owner is not None
+        state = {"pid": process.pid, "started": process.started, "url": self.url}
+        self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
+
+    def _stop_leftover(self) -> None:
+        if not self._state.exists():
+            return
+        left: dict[str, Any] = json.loads(self._state.read_text())
+        process, owner = Process(left["pid"], left["started"]), Process(**left["owner"])
+        if process.is_running() and owner.is_running():
+            raise Refused(
+                f"Dagster runs already at {left['url']}, started by process {owner.pid}; nothing was started; use it, or end "
+                "that process first"
+            )
+        if process.is_running():
+            _stop_group(process)
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            _stop_group(self._process)
+        self._state.unlink(missing_ok=True)
+
+
+def _stop_group(process: Process) -> None:
+    """Stop a process and all that it started: it leads its own process group."""
+    for number, patience_seconds in ((signal.SIGINT, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        try:
+            os.killpg(process.pid, number)
+            deadline = time.monotonic() + patience_seconds
+            while time.monotonic() < deadline:
+                process.is_running()  # reaps our own child, which would keep the group alive as a zombie
+                os.killpg(process.pid, 0)
+                time.sleep(_POLL_SECONDS)
+        except ProcessLookupError:
+            return
+
+
+def _free_port(wanted: int | None) -> int:
+    for port in (PREFERRED_PORT, 0) if wanted is None else (wanted,):
+        with socket.socket() as probe:
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # else one that was just let go of counts as taken
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise Refused(
+        f"port {wanted} of 127.0.0.1 is taken; nothing was started; name another, or none for any that is free"
+    )

@@ -1,0 +1,7 @@
+"""What a user's project imports of Offsetlake, installed as the package `offsetlake`; nothing is defined here."""
+
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.core.errors import OffsetlakeError
+from pipeline_defs.definitions import build_defs
+
+__all__ = ["KafkaTopic", "OffsetlakeError", "build_defs"]

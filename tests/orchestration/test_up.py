@@ -1,0 +1,100 @@
+"""`offsetlake up` and a plain `dagster dev`, as real processes: the home of the commands, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.project import plan_project, write_env, write_project
+from pipeline_defs.settings import PROJECT, read_settings
+from tests.conftest import JARS
+from tests.support.dagster_up import is_answering, run_ids, terminal
+
+NOBODY = "127.0.0.1:1"  # nothing is landed here
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a project as `init` writes it."""
+    folder = tmp_path / "my_lake"
+    write_project(plan_project(folder, ["orders"], NOBODY))
+    write_env(folder, read_settings({}, folder).dagster_home)
+    (folder / ".offsetlake" / "jars").symlink_to(JARS)
+    return folder
+
+
+@pytest.fixture
+def environment() -> Mapping[str, str]:
+    """Return what a shell has in which nobody has exported anything of ours."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return clean | {"PATH": path, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
+
+
+def run_by_command(project: Path) -> str:
+    """Record a run in the home that commands use, and return its id."""
+
+    @dg.asset
+    def anything() -> None:
+        """Anything."""
+
+    with dg.DagsterInstance.from_config(str(read_settings({}, project).dagster_home)) as instance:
+        return dg.materialize([anything], instance=instance).run_id
+
+
+def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, environment: Mapping[str, str]) -> None:
+    """U1, U13: also where `.env` is missing, as in a clone; a second one is refused, for it would plan and land twice."""
+    run_id = run_by_command(project)
+    (project / ".env").unlink()
+    with terminal(["offsetlake", "up"], cwd=project, env=environment) as up:
+        up.wait_for("Ctrl-C ends it")
+        assert run_id in run_ids(up.url)
+        again = subprocess.run(
+            ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
+        )
+        assert again.returncode == 2 and f"Dagster runs already at {up.url}" in again.stderr, again.stderr
+        dagster = json.loads((project / ".offsetlake" / "up" / "dagster.json").read_text())
+        assert up.end(signal.SIGTERM) == 0, up.text
+        assert up.lines[-1] == "everything is stopped; what is landed stays landed"
+        with pytest.raises(ProcessLookupError):
+            os.killpg(dagster["pid"], 0)
+        assert not is_answering(up.url)
+    assert "DAGSTER_HOME" in (project / ".env").read_text()
+
+
+def test_a_plain_dagster_dev_serves_the_home_of_the_commands(project: Path, environment: Mapping[str, str]) -> None:
+    run_id = run_by_command(project)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with terminal(["dagster", "dev", "-h", "127.0.0.1", "-p", str(port)], cwd=project, env=environment) as dagster:
+        dagster.wait_until(lambda: is_answering(url))
+        assert run_id in run_ids(url), dagster.text
+        assert list(project.glob(".tmp_dagster_home_*")) == []
+
+
+def test_a_port_that_is_taken_is_refused(project: Path, environment: Mapping[str, str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused = subprocess.run(
+            ["offsetlake", "up", "--port", port],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert refused.returncode == 2
+    assert f"port {port} of 127.0.0.1 is taken; nothing was started" in refused.stderr, refused.stderr

@@ -1,0 +1,101 @@
+"""Dagster's home: commands and a plain `dagster dev` of the same folder record in the same place, or somebody is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from dagster._cli.utils import get_possibly_temporary_instance_for_cli
+
+from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.project import plan_project, write_env, write_project
+from pipeline_defs.settings import check_home, read_settings
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away what this machine's shell says of homes."""
+    for name in [name for name in os.environ if name.startswith(("OFFSETLAKE_", "DAGSTER_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a project as `init` writes it, in a folder whose name needs quoting."""
+    folder = tmp_path / "my lake's"
+    write_project(plan_project(folder, ["orders"], None))
+    write_env(folder, read_settings(project=folder).dagster_home)
+    return folder
+
+
+def home_of_dagster_dev(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the home that `dagster dev` and `dg dev` open in a folder: by Dagster's own function that both call."""
+    with monkeypatch.context() as inside:
+        inside.chdir(folder)
+        with get_possibly_temporary_instance_for_cli("dagster dev", logger=logging.getLogger("quiet")) as instance:
+            return Path(instance.root_directory)
+
+
+def test_dagster_dev_in_the_folder_takes_the_home_of_the_commands(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = read_settings(project=project).dagster_home
+    assert home_of_dagster_dev(project, monkeypatch) == home
+    assert home == project / ".offsetlake" / "dagster"
+    assert (home / "dagster.yaml").read_text() == (project / "dagster.yaml").read_text()
+    (project / ".env").unlink()
+    assert ".tmp_dagster_home_" in home_of_dagster_dev(project, monkeypatch).name, "the control: else it is thrown away"
+
+
+def test_an_exported_home_is_taken_by_both(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is stronger than the file, for Dagster as for the commands."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "elsewhere"))
+    assert home_of_dagster_dev(project, monkeypatch) == tmp_path / "elsewhere"
+    assert read_settings(project=project).dagster_home == tmp_path / "elsewhere"
+
+
+def test_what_a_person_writes_into_the_file_holds_for_the_commands_too(project: Path, tmp_path: Path) -> None:
+    (project / ".env").write_text(f"DAGSTER_HOME={tmp_path}/shared\nOFFSETLAKE_LAKE=s3://bucket/lake\n")
+    found = read_settings(project=project)
+    assert (found.dagster_home, found.lake) == (tmp_path / "shared", "s3://bucket/lake")
+    assert not write_env(project, tmp_path / "other"), "and is not overwritten"
+    assert read_settings({"OFFSETLAKE_HOME": "/x"}, project).dagster_home == Path("/x/dagster")
+
+
+def test_a_file_that_came_with_a_moved_folder_is_refused(project: Path, tmp_path: Path) -> None:
+    """A copied project would record in the first one's home."""
+    check_home(project)
+    moved = tmp_path / "moved"
+    shutil.copytree(project, moved)
+    with pytest.raises(BadSetting, match=r"\.env is .*my lake's/\.offsetlake/dagster, the home of another folder than"):
+        check_home(moved)
+    check_home(moved, {"DAGSTER_HOME": "/srv/dagster"})
+    linked = tmp_path / "link"
+    linked.symlink_to(project)
+    check_home(linked)
+
+
+def test_a_code_location_without_a_home_does_not_load(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it would record is deleted when `dagster dev` ends: started in another folder, or in a clone without `.env`."""
+    monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")
+    with pytest.raises(BadSetting, match=r"without DAGSTER_HOME.*nothing was started; .*`offsetlake doctor`"):
+        build_defs(project=project)
+    monkeypatch.setenv("DAGSTER_HOME", str(project))
+    check_home(project)
+
+
+def test_the_file_keeps_what_it_has(project: Path) -> None:
+    (project / ".env").write_text("AWS_REGION=eu-north-1")
+    assert write_env(project, project / ".offsetlake" / "dagster")
+    assert (project / ".env").read_text().startswith("AWS_REGION=eu-north-1\n# Read by")
+    assert not write_env(project, project / "again")
+
+
+def test_what_is_of_one_machine_is_not_committed(project: Path) -> None:
+    ignored = (project / ".gitignore").read_text().splitlines()
+    assert {".env", ".offsetlake/", ".tmp_dagster_home_*"} <= set(ignored)

@@ -1,0 +1,34 @@
+"""What `up` says of what landed: read from Dagster's events, once each."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from pipeline_defs.component import KafkaTopic
+from pipeline_defs.landed import Landed, LandedSince, landed_text
+
+
+def test_each_landed_range_is_told_once() -> None:
+    orders, payments = (KafkaTopic(topic=name).as_topic() for name in ("orders", "payments"))
+
+    def land(key: dg.AssetKey, start: int, rows: int) -> None:
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(key, partition=f"0-{start}-{start + rows}", metadata={"rows": rows})
+        )
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        land(orders.asset_key, 0, 1000)  # before: nobody is told
+        since = LandedSince([orders, payments], instance)
+        assert since.read() == {}
+        land(orders.asset_key, 1000, 400)
+        land(orders.asset_key, 1400, 3)
+        land(dg.AssetKey("another"), 0, 7)
+        assert since.read() == {"orders": Landed(2, 403)}
+        assert since.read() == {}, "quiet when nothing lands"
+        land(payments.asset_key, 0, 5)
+        assert since.read() == {"payments": Landed(1, 5)}
+
+
+def test_the_line_says_ranges_and_rows_in_all_and_rows_per_topic() -> None:
+    assert landed_text({"b": Landed(1, 5), "a": Landed(2, 4000)}) == "landed 3 ranges, 4,005 rows: a 4,000, b 5"
+    assert landed_text({"b": Landed(1, 5)}) == "landed 1 range, 5 rows: b 5"
