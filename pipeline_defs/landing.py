@@ -259,7 +259,7 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     if offsets in coverage.published:  # and no manifest: somebody deleted it
         ours = replace(ours, named_after="")
         found = differs_from_found(ours, part, lake)
-        if found and run.attempt.on_change != "replace":
+        if found and (run.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else
             return failed(offsets, without_manifest(ours, found, lake))
         if found and ours.file is None:
             ours = replace(ours, file=stage_empty(offsets.key, offsets, run.attempt, lake))

@@ -143,7 +143,7 @@ def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
     return (
         f"range {ours.offsets.text(ours.topic)}: its manifest is gone, and the published file "
         f"{lake.store.url(published_path(ours))} is not what Kafka has now: {difference}; nothing was written; restore the "
-        "manifest from a backup of the lake, or put what Kafka has now in the file's place: "
+        "manifest from a backup of the lake, or, while Kafka has all of it, put what it has now in the file's place: "
         f"`offsetlake land {ours.topic} --partition {ours.offsets.key} --on-change replace`"
     )
 

@@ -18,6 +18,7 @@ from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges import disk
 from pipeline_defs.edges import spark as spark_edge
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.parquet import RAW_SCHEMA
 from pipeline_defs.edges.spark import RAW_COLUMNS
 from pipeline_defs.landing import group_of
 from pipeline_defs.ledger import accept_loss
@@ -81,6 +82,7 @@ def test_raw_columns_are_lossless(world: World) -> None:
     first = next((world.lake_folder / "data").rglob("*.parquet"))
     schema = pq.read_schema(first)
     assert schema.names == list(RAW_COLUMNS)
+    assert [(field.name, field.type) for field in schema] == [(field.name, field.type) for field in RAW_SCHEMA]
     assert str(schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
 
 

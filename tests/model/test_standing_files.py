@@ -278,6 +278,21 @@ def test_a_deleted_manifest_does_not_accept_whatever_file_stands(world: SmallWor
     assert_all_is_shown_once(world)
 
 
+def test_a_file_without_a_manifest_is_kept_where_kafka_has_nothing_else(world: SmallWorld) -> None:
+    """[R-16] Retention has taken the records, and their loss may be recorded: even a replace takes no row away."""
+    world.land()
+    offsets = world.coverage.log.links[0].offsets
+    world.lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
+    world.lake = world.open(Writer())
+    before = world.files()
+    world.kafka.expire(0, 100)
+    for mode in ("land", "replace"):
+        (said,) = (each for each in world.land(mode, on_loss="record") if each.offsets == offsets)
+        assert said.outcome is Outcome.FAILED
+        assert "restore the manifest from a backup" in said.violations[0]
+    assert world.files() == before
+
+
 def test_a_deleted_manifest_is_landed_again_where_kafka_has_the_same(world: SmallWorld) -> None:
     """[R-16] The control: the file that stands is what Kafka has, so it is landed as it is."""
     world.land()
