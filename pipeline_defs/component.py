@@ -33,6 +33,7 @@ from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
+from .yaml_model import YamlModel
 
 
 def _check_start(start: str) -> str:
@@ -74,7 +75,7 @@ def _resolve_topic(context: dg.ResolutionContext, name: str) -> str:
     return str(context.resolve_value(name)) if "{{" in name else name
 
 
-class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
+class KafkaTopic(dg.Component, YamlModel):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
     topic: Annotated[
