@@ -32,6 +32,10 @@ PREFERRED_PORT = 3000
 LOG = "dagster.log"
 _STATE = "dagster.json"
 _POLL_SECONDS = 0.25
+_LOCATIONS = """
+{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
+  { message causes { message } } } } } } }
+"""
 
 
 class DagsterUnavailable(Unavailable):
@@ -102,6 +106,16 @@ class DagsterServer:
     def is_running(self) -> bool:
         """Return whether Dagster is still up."""
         return self._process is not None and self._process.is_running()
+
+    def find_load_error(self) -> str | None:
+        """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
+        body = json.dumps({"query": _LOCATIONS}).encode()
+        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
+            entries = json.load(answer)["data"]["workspaceOrError"]["locationEntries"]
+        found = [entry["locationOrLoadError"] for entry in entries]
+        errors = [[error, *error["causes"]] for error in found if error and "message" in error]
+        return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
 
     def run_job(self, job: str) -> tuple[str, bool]:
         """Runs a job and waits for its end; returns the run's id and whether it succeeded."""

@@ -26,6 +26,7 @@ _GITIGNORE = """\
 .tmp_dagster_home_*
 __pycache__/
 """
+# Dagster has `.env` override the environment; written so, a home that somebody exports is the stronger one all the same
 _ENV = """\
 # Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
 DAGSTER_HOME="${{DAGSTER_HOME:-{home}}}"

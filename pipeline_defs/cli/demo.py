@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.errors import OffsetlakeError, RangesFailed, UnknownTopic
+from ..core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ..core.manifest import Manifest
 from ..dagster_server import DagsterServer
 from ..day_situation import read_days
@@ -30,6 +30,7 @@ from ..edges.jars import resolve_jars
 from ..latest import find_waiting
 from ..launching import open_instance
 from ..resources import Edges
+from ..settings import find_project
 from ..topics import Topic
 from .show import find_topic, open_edges, print_table, size_text
 from .terminal import OUT, Words, styled
@@ -76,6 +77,12 @@ def demo(once: bool, days: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # a background job of a shell begins with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
+    project = find_project()
+    if not project.joinpath("assets", TOPIC).is_dir():
+        raise Refused(
+            f"the demo's topic {TOPIC} is in Offsetlake's own checkout, and {project} is another project; nothing was started; "
+            "run `make demo` in the checkout; `offsetlake up` starts Dagster for the project here"
+        )
     edges = open_edges()
     topic = find_topic(TOPIC)
     with _broker(edges):

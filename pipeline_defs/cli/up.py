@@ -50,6 +50,11 @@ def up(port: int | None) -> None:
         )
     try:
         with _services(project, edges, port) as server, open_instance(edges.settings.dagster_home) as instance:
+            if why := server.find_load_error():
+                raise DagsterUnavailable(
+                    f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
+                    "`dg check defs` shows the place"
+                )
             since = LandedSince(topics, instance)
             names = ", ".join(sorted(topic.name for topic in topics))
             OUT.print(

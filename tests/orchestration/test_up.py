@@ -83,6 +83,18 @@ def test_a_plain_dagster_dev_serves_the_home_of_the_commands(project: Path, envi
         assert list(project.glob(".tmp_dagster_home_*")) == []
 
 
+def test_definitions_that_do_not_load_are_told_and_nothing_stays(project: Path, environment: Mapping[str, str]) -> None:
+    """Dagster would serve an empty project, and nothing would land without a word."""
+    code = project / "my_lake" / "definitions.py"
+    code.write_text(code.read_text().replace("return build_defs", "raise RuntimeError('mine')\n    return build_defs"))
+    done = subprocess.run(
+        ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "do not load, so nothing would land" in done.stderr and "mine" in done.stderr, done.stderr
+    assert not (project / ".offsetlake" / "up" / "dagster.json").exists()
+
+
 def test_a_port_that_is_taken_is_refused(project: Path, environment: Mapping[str, str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -66,11 +66,23 @@ class Terminal:
         return code
 
 
+def hear_signals() -> None:
+    """Give signals their usual meaning: whoever runs the tests in the background of a script has them ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 @contextmanager
 def terminal(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Iterator[Terminal]:
     """Run a command that stays; what the test leaves running is ended."""
     process = subprocess.Popen(
-        command, cwd=cwd, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=cwd,
+        env=dict(env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=hear_signals,  # noqa: PLW1509 (no other thread holds a lock here)
     )
     with process:
         try:
@@ -78,7 +90,10 @@ def terminal(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> It
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.wait(PATIENCE_SECONDS)
+                try:
+                    process.wait(PATIENCE_SECONDS)
+                finally:
+                    process.kill()
 
 
 def run_ids(url: str) -> set[str]:

@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from dagster._cli.utils import get_possibly_temporary_instance_for_cli
 
-from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.cli import cli
+from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.project import plan_project, write_env, write_project
 from pipeline_defs.settings import check_home, read_settings
@@ -99,3 +101,10 @@ def test_the_file_keeps_what_it_has(project: Path) -> None:
 def test_what_is_of_one_machine_is_not_committed(project: Path) -> None:
     ignored = (project / ".gitignore").read_text().splitlines()
     assert {".env", ".offsetlake/", ".tmp_dagster_home_*"} <= set(ignored)
+
+
+def test_the_demo_is_refused_outside_the_checkout(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topic is not installed; nothing is started before that is said."""
+    monkeypatch.chdir(project)
+    refused = CliRunner().invoke(cli, ["demo", "--once"])
+    assert isinstance(refused.exception, Refused) and "nothing was started" in str(refused.exception)
