@@ -273,7 +273,7 @@ class World:
 
     def rows(self) -> list[Row]:
         """Reads every row a plain glob shows, sorted; a doubled row stands twice."""
-        if not list((self.lake_folder / "data").rglob("*.parquet")):
+        if not list((self.lake_folder / "data" / self.name).rglob("*.parquet")):
             return []
         found = duckdb.sql(
             f'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet(\'{self.glob}\')'
