@@ -33,6 +33,9 @@ from pipeline_defs.sensors import Tick, run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.topics import Topic
+from tests.support.migrations import read_migrations_once
+
+read_migrations_once()
 
 PATIENCE_SECONDS = 300
 """How long to wait for what comes by itself: it is only ever used up where it never comes."""
