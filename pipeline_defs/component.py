@@ -28,10 +28,12 @@ from .housekeeping import build_retirement
 from .latest_config import LatestConfig
 from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
+from .run_locks import hold_launched_run
 from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
+from .yaml_model import YamlModel
 
 
 def _check_start(start: str) -> str:
@@ -73,7 +75,7 @@ def _resolve_topic(context: dg.ResolutionContext, name: str) -> str:
     return str(context.resolve_value(name)) if "{{" in name else name
 
 
-class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
+class KafkaTopic(dg.Component, YamlModel):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
     topic: Annotated[
@@ -191,6 +193,7 @@ class KafkaTopic(dg.Component, dg.Model, dg.Resolvable):
 
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
+    hold_launched_run()
     raw = dg.AssetSelection.assets(topic.asset_key)
     no_loss = dg.AssetSelection.checks(*(standing_key(topic, name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss

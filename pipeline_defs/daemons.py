@@ -9,7 +9,7 @@ import dagster as dg
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
 
-Daemon = Literal["SENSOR", "BACKFILL"]  # as Dagster names those that tick sensors and execute backfills
+Daemon = Literal["SENSOR", "BACKFILL", "QUEUED_RUN_COORDINATOR"]  # as Dagster names them
 
 
 def read_silence(instance: dg.DagsterInstance, daemon: Daemon, now_seconds: float) -> float | None:

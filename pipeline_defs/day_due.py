@@ -11,19 +11,22 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster import DagsterRun, RunsFilter
 
+from .core.active import may_ask
 from .core.calendar import days_between, parse_day
 from .core.day_dispatch import DayRequest, plan_day_requests
 from .core.day_verdicts import DayDecided, DayVerdict
 from .core.days import Days
 from .day_situation import read_days, read_facts
 from .days_asset import day_event
+from .dead_runs import end_dead_runs
 from .deriving import is_backlog
 from .projection import (
     ACTIVE,
     RANGE_END,
     RANGE_START,
-    fail_dead_runs,
     is_run_of,
+    open_pool,
+    read_runs,
 )
 from .resources import Edges
 from .runs import run_request
@@ -60,7 +63,9 @@ def build_days_sensor(topic: Topic, days: Days) -> dg.SensorDefinition:
         context.log.info("due=%s told=%s", tick.due, tick.told)
         if not tick.requests:
             return dg.SensorResult(skip_reason=f"{tick.due} days are due, none to ask for now")
-        return dg.SensorResult(run_requests=[day_run_request(topic, each, tick.newest_ms) for each in tick.requests])
+        return dg.SensorResult(
+            run_requests=[day_run_request(topic, each, tick.newest_ms, context.instance) for each in tick.requests]
+        )
 
     return due_days
 
@@ -68,7 +73,7 @@ def build_days_sensor(topic: Topic, days: Days) -> dg.SensorDefinition:
 def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges: Edges) -> DaysTick:
     """Runs one tick: what a crash left untold is told, then runs are asked for."""
     situation = read_days(topic.name, days, edges.day_files, edges.decodings, count_at_most=COUNTS_PER_TICK)
-    fail_dead_runs(instance, topic.daily)
+    end_dead_runs(instance, edges.now_ms())
     held, seen = read_held_days(instance, topic.daily), instance.get_materialized_partitions(topic.days_key)
     now_ms = edges.now_ms()
     unseen = [
@@ -84,14 +89,17 @@ def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges:
     tried = read_tried_by(instance, topic.daily, days_of)
     last_ended_ms = max((each.last_ended_ms for each in tried.values()), default=0)
     ask = [] if is_backlog(situation.decoded, edges, last_ended_ms) else due
-    requests = plan_day_requests(ask, held, tried, now_ms)
+    may = may_ask(read_runs(instance, topic.daily))
+    requests = plan_day_requests(ask, held, tried, now_ms) if may else []
+    if requests:
+        open_pool(instance, topic.daily.pool)
     newest_ms = max((each.provenance.landed_at_ms for each in situation.decodings.values()), default=0)
     return DaysTick(tuple(requests), len(due), len(unseen), newest_ms)
 
 
-def day_run_request(topic: Topic, request: DayRequest, newest_ms: int) -> dg.RunRequest:
+def day_run_request(topic: Topic, request: DayRequest, newest_ms: int, instance: dg.DagsterInstance) -> dg.RunRequest:
     """Is the run that brings the days of a request up to date."""
-    return run_request(request.run_key(topic.name, newest_ms), request.days, topic.daily.tags)
+    return run_request(instance, request.run_key(topic.name, newest_ms), request.days, topic.daily.tags)
 
 
 def read_held_days(instance: dg.DagsterInstance, duty: Duty) -> set[str]:

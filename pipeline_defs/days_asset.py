@@ -18,10 +18,10 @@ from .days import update_days
 from .days_checks import days_results
 from .edges.days import day_path
 from .moments import Pace
-from .projection import as_evaluation, worker_tag
+from .projection import as_evaluation
 from .resources import Edges
-from .runs import new_attempt, selected_keys, step_logger
-from .topics import WORKER_TAG, Topic
+from .runs import begin_run, new_attempt, selected_keys, step_logger
+from .topics import Topic
 
 DAYS_PER_BACKFILL_RUN = 366
 WRITTEN = {DayDecided.CREATED, DayDecided.UPDATED, DayDecided.UNCHANGED}
@@ -45,7 +45,7 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
     def daily(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        context.instance.add_run_tags(context.run.run_id, {**topic.daily.tags, WORKER_TAG: worker_tag()})
+        begin_run(context, topic.daily)
         edges.check_lake()
         chosen = selected_keys(context)
         if not chosen:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import dagster as dg
 from pydantic import AfterValidator, Field
 
 from .core.calendar import parse_day
+from .core.columns import check_event_time
 from .core.days import Days, EventTime
 from .core.decoders import Decode
 from .core.errors import BadSetting
+from .schema_checks import row_of_decode
+from .yaml_model import YamlModel
 
 
 def _day(value: str) -> str:
@@ -20,7 +22,7 @@ def _day(value: str) -> str:
         raise ValueError(f"expected a day such as 2013-01-01, found {value!r}") from None
 
 
-class DaysConfig(dg.Model, dg.Resolvable):
+class DaysConfig(YamlModel):
     """Says how a topic's decoded rows are put into days."""
 
     start: Annotated[str, AfterValidator(_day)] = Field(
@@ -40,8 +42,10 @@ class DaysConfig(dg.Model, dg.Resolvable):
                 "add `decode: {}` to defs.yaml for days of rows whose keys and values are bytes"
             )
         try:
-            return Days(self.start, EventTime(self.event_time, self.unit))
+            days = Days(self.start, EventTime(self.event_time, self.unit))
         except ValueError as error:
             raise BadSetting(
                 f"topic {topic} has wrong `days` in defs.yaml: {error}; nothing was written; correct it"
             ) from error
+        check_event_time(row_of_decode(decode), days.event_time)
+        return days

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import dagster as dg
 
 from .core.day_dispatch import plan_day_requests
+from .dead_runs import end_dead_runs
 from .definitions import build_defs
 from .launching import execute, reason_of
-from .projection import fail_dead_runs
 from .resources import Edges
 from .topics import REDO_TAG, Topic
 
@@ -38,7 +38,7 @@ def update_through_dagster(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended a run: what it brought up to date stays so.
     """
-    fail_dead_runs(instance, topic.daily)
+    end_dead_runs(instance, edges.now_ms())
     gap = {"gap_days": 1} if redo else {}
     job = build_defs(edges, topics=topics).resolve_job_def(topic.days_job)
     for request in plan_day_requests(days, frozenset(), {}, edges.now_ms(), **gap):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
-import dagster as dg
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from .core.decoders import Decode, Format, Side
 from .core.decoding import Budget
 from .core.errors import BadSetting
+from .core.near import meant
+from .schema_checks import row_of_decode
+from .yaml_model import YamlModel
 
 
 def _format(value: str) -> str:
     if value not in set(Format):
-        raise ValueError(f"expected one of {', '.join(Format)}, found {value!r}")
+        raise ValueError(f"expected one of {', '.join(Format)}, found {value!r}{meant(value, Format)}")
     return value
 
 
@@ -25,14 +28,19 @@ def _share(value: float) -> float:
     return value
 
 
-class SideConfig(dg.Model, dg.Resolvable):
+def _as_text(value: object) -> object:
+    """Return a schema as text: Dagster makes an object of JSON that is Python too, and people may write one in YAML."""
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+class SideConfig(YamlModel):
     """Says how keys, or values, are decoded."""
 
     format: Annotated[str, AfterValidator(_format)] = Field(
         default="none", description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf"
     )
-    inline_schema: str | None = Field(
-        default=None, min_length=1, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"
+    inline_schema: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+        default=None, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"
     )
     schema_file: str | None = Field(
         default=None, min_length=1, description="or a file that holds it, a path from the project's folder"
@@ -70,7 +78,7 @@ class SideConfig(dg.Model, dg.Resolvable):
             raise BadSetting(f"{where} in defs.yaml: {error}; nothing was decoded; correct it") from error
 
 
-class BudgetConfig(dg.Model, dg.Resolvable):
+class BudgetConfig(YamlModel):
     """Says how many records of a range may be set aside before the range fails."""
 
     records: int = Field(default=Budget().records, description="so many, and")
@@ -80,17 +88,19 @@ class BudgetConfig(dg.Model, dg.Resolvable):
     )
 
 
-class DecodeConfig(dg.Model, dg.Resolvable):
-    """Says how a topic's landed ranges are decoded."""
+class DecodeConfig(YamlModel):
+    """How a topic's landed ranges are decoded."""
 
     key: SideConfig = Field(default_factory=SideConfig, description="how keys are decoded")
     value: SideConfig = Field(default_factory=SideConfig, description="how values are decoded")
     dead_letters: BudgetConfig = Field(default_factory=BudgetConfig, description="the budget of records set aside")
 
     def as_decode(self, project: Path) -> Decode:
-        """Returns what the pipeline sees; raises `BadSetting`."""
-        return Decode(
+        """Return what the pipeline sees; raise `BadSetting` or `UnusableSchema`, for a schema that is wrong in itself too."""
+        decode = Decode(
             self.key.as_side("key", project),
             self.value.as_side("value", project),
             Budget(self.dead_letters.records, self.dead_letters.share),
         )
+        row_of_decode(decode)
+        return decode

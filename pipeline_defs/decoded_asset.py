@@ -18,10 +18,10 @@ from .decoded_checks import decoded_results
 from .decoding import decode
 from .edges.decodings import dead_letters_path, decoded_path
 from .moments import Pace
-from .projection import as_evaluation, worker_tag
+from .projection import as_evaluation
 from .resources import Edges
-from .runs import new_attempt, selected_keys, step_logger
-from .topics import WORKER_TAG, Topic
+from .runs import begin_run, new_attempt, selected_keys, step_logger
+from .topics import Topic
 
 
 def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
@@ -42,7 +42,7 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
     def decoded(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        context.instance.add_run_tags(context.run.run_id, {**duty.tags, WORKER_TAG: worker_tag()})
+        begin_run(context, duty)
         edges.check_lake()
         keys = selected_keys(context)
         tools = edges.decode_tools(config, pyspark, step_logger(context))

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from .core.active import may_ask
 from .core.decoding import Decided, Decoding
 from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
+from .dead_runs import end_dead_runs
 from .decoded_asset import decoded_event
 from .edges.decodings import DecodedRanges
-from .projection import Order, fail_dead_runs, read_held, read_order
+from .projection import Order, open_pool, read_held, read_order, read_runs
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
 from .runs import run_request
-from .topics import Topic
+from .topics import FAILED_BEFORE_TAG, Topic
 from .tries import read_tried
 
 TICK_SECONDS = 5
@@ -49,7 +51,8 @@ def build_derive_sensor(topic: Topic) -> dg.SensorDefinition:
         context.log.info("due=%s told=%s", tick.due, tick.told)
         if not tick.requests:
             return dg.SensorResult(skip_reason=f"{tick.due} ranges wait to be decoded, none to ask for now")
-        return dg.SensorResult(run_requests=[decode_request(topic, request, edges) for request in tick.requests])
+        asked = [decode_request(topic, request, edges, context.instance) for request in tick.requests]
+        return dg.SensorResult(run_requests=asked)
 
     return derive
 
@@ -59,14 +62,19 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
     coverage = edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name)
     due = decoded.find_due(coverage)
-    fail_dead_runs(instance, topic.decoding)
+    end_dead_runs(instance, edges.now_ms())
     order = read_order(instance, topic)
     held = read_held(instance, topic.decoding, order).keys()
     unseen = find_unseen_decoded(topic, order, {*decoded.published} - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
         report_decoded(topic, decoded.known[offsets], edges, instance)
-    tried = read_tried(instance, topic.decoding, order)
-    requests = plan_requests(order, set(due), held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    landed_ms = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in due}
+    tried = read_tried(instance, topic.decoding, order, landed_ms)
+    requests: list[Request] = []
+    if may_ask(read_runs(instance, topic.decoding)):
+        requests = plan_requests(order, set(due), held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    if requests:
+        open_pool(instance, topic.decoding.pool)
     return DeriveTick(tuple(requests), len(due), len(unseen))
 
 
@@ -102,8 +110,9 @@ def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.
     instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
 
 
-def decode_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:
-    """Is the run that decodes the ranges of a request; its key says when they were landed, which may be anew."""
+def decode_request(topic: Topic, request: Request, edges: Edges, instance: dg.DagsterInstance) -> dg.RunRequest:
+    """Return the run that decodes the ranges of a request; its key says when they were landed, which may be anew."""
     landed = edges.lake.coverage(topic.name).manifests
     since_ms = max(landed[offsets].provenance.landed_at_ms for offsets in request.ranges)
-    return run_request(f"decode:{request.run_key(topic.name, since_ms)}", request.keys, topic.decoding.tags)
+    tags = {**topic.decoding.tags, FAILED_BEFORE_TAG: request.failed_before}
+    return run_request(instance, f"decode:{request.run_key(topic.name, since_ms)}", request.keys, tags)

@@ -9,10 +9,9 @@ from dagster_pyspark import LazyPySparkResource
 from .catalog import derived_asset, latest_description
 from .core.latest import BucketFacts, Latest
 from .latest import Updated, read_state, update
-from .projection import worker_tag
 from .resources import Edges
-from .runs import new_attempt, step_logger
-from .topics import WORKER_TAG, Topic
+from .runs import begin_run, new_attempt, step_logger
+from .topics import Topic
 
 
 class UpdateConfig(dg.Config):
@@ -39,7 +38,7 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
         pyspark: LazyPySparkResource,
     ) -> dg.MaterializeResult[Any]:
         assert topic.latest is not None
-        context.instance.add_run_tags(context.run.run_id, {**topic.upserting.tags, WORKER_TAG: worker_tag()})
+        begin_run(context, topic.upserting)
         edges.check_lake()
         tools = edges.latest_tools(pyspark, step_logger(context))
         started = edges.now_ms()

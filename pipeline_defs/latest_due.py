@@ -12,10 +12,12 @@ from dagster import RunsFilter
 
 from .core.dispatch import NEVER_TRIED
 from .core.latest import Latest
+from .dead_runs import end_dead_runs
 from .deriving import is_backlog
 from .latest import find_update, read_state
-from .projection import ACTIVE, fail_dead_runs, is_run_of
+from .projection import ACTIVE, is_run_of
 from .resources import Edges
+from .runs import unused_key
 from .topics import Topic
 from .tries import read_tried_by
 
@@ -55,7 +57,7 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
 
 def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges) -> LatestTick:
     """Runs one tick; a run that is queued or at work, or a failure a moment ago, has it ask for nothing."""
-    fail_dead_runs(instance, topic.upserting)
+    end_dead_runs(instance, edges.now_ms())
     facts = read_state(topic.name, config, edges.latest_files)
     decoded = edges.decodings.read_ranges(topic.name)
     due = find_update(config, facts, decoded)
@@ -64,4 +66,5 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     is_late = not is_backlog(decoded, edges, tried.last_ended_ms)
     if not due.targets or is_held or not is_late or not tried.is_due(edges.now_ms()):
         return LatestTick(len(due.targets), len(due.fresh))
-    return LatestTick(len(due.targets), len(due.fresh), f"latest:{topic.name}:{tried.last_ended_ms}:{tried.attempts}")
+    run_key = unused_key(instance, f"latest:{topic.name}:{tried.last_ended_ms}:{tried.attempts}")
+    return LatestTick(len(due.targets), len(due.fresh), run_key)

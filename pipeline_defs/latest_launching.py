@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from .dead_runs import end_dead_runs
 from .definitions import build_defs
 from .launching import execute, reason_of
 from .op_names import op_name
-from .projection import fail_dead_runs
 from .resources import Edges
 from .topics import Topic
 
@@ -30,7 +30,7 @@ def update_latest_through_dagster(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: each bucket is as it was or as it is to be.
     """
-    fail_dead_runs(instance, topic.upserting)
+    end_dead_runs(instance, edges.now_ms())
     job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)
     config = {"ops": {op_name(topic.latest_key): {"config": {"full": full}}}}
     result = execute(job, instance, topic.upserting.tags, run_config=config)

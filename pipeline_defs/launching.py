@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 from dagster._core.events import RunFailureReason
 from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 
 from .core.dispatch import plan_requests
 from .core.offsets import OffsetRange
+from .dead_runs import end_dead_runs
 from .definitions import build_defs
 from .landing import find_ranges
 from .project import make_home
-from .projection import fail_dead_runs, failure_text, read_order, register_keys
+from .projection import failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN, land_config
 from .resources import Edges
+from .run_locks import hold_run, release_run
 from .runs import range_tags, single_key
-from .settings import find_project
+from .settings import DEFAULT_HOME, find_project
 from .topics import REDO_TAG, Duty, Topic
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}  # the event log has it all
@@ -37,8 +41,19 @@ class Launched:
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """Opens the Dagster instance of a home; gives the home a project's dagster.yaml where it has none."""
-    make_home(home, find_project())
+    """Open the Dagster instance of a home; give the home a project's dagster.yaml where it has none.
+
+    A home other than the project's own that is new is said aloud: it may be a typing error, and shows nothing of before.
+    """
+    project = find_project()
+    is_new = not (home / "dagster.yaml").exists()
+    make_home(home, project)
+    if is_new and home != project.joinpath(*DEFAULT_HOME):
+        click.echo(
+            f"DAGSTER_HOME {home} was empty: a new history of runs begins there, and what was recorded elsewhere is not shown; "
+            f"if that is not meant, correct DAGSTER_HOME and delete {home}",
+            err=True,
+        )
     return dg.DagsterInstance.from_config(str(home))
 
 
@@ -92,7 +107,7 @@ def _run_ranges(
 ) -> Iterator[Launched]:
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
-    fail_dead_runs(instance, duty)
+    end_dead_runs(instance, edges.now_ms())
     order = read_order(instance, topic)
     requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
     job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
@@ -113,13 +128,19 @@ def execute(
 
     Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run.
     """
-    result = job.execute_in_process(
-        instance=instance,
-        raise_on_error=False,
-        partition_key=single_key(keys),
-        tags={**tags, **range_tags(keys)},
-        run_config={**QUIET, **(run_config or {})},
-    )
+    run_id = str(uuid.uuid4())
+    hold_run(instance.root_directory, run_id)
+    try:
+        result = job.execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            partition_key=single_key(keys),
+            tags={**tags, **range_tags(keys)},
+            run_config={**QUIET, **(run_config or {})},
+            run_id=run_id,
+        )
+    finally:
+        release_run(run_id)
     if _was_interrupted(instance, result.run_id):
         raise KeyboardInterrupt
     return result

@@ -13,20 +13,24 @@ from functools import cache
 import dagster as dg
 
 from .auditing import Finding
+from .core.active import ActiveRun, Block, find_block
 from .core.coverage import Coverage
 from .core.dispatch import Tried
+from .core.lag import find_lag
 from .core.losses import Loss, all_losses
 from .core.offsets import OffsetRange
 from .core.planlog import Watermarks
 from .core.progress import Silence, Unplanned, find_silences, patience_seconds
+from .daemons import is_silent, read_silence
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
 from .moments import time_text
-from .projection import Order, read_held, read_order, read_reason
+from .projection import Order, read_held, read_order, read_reason, read_runs
 from .resources import Edges
 from .topics import Topic
 from .transactions import holding_text, open_seconds, read_holding
 from .tries import read_tried
+from .waiting import backing_off_text, block_text, tail_text
 
 REASON_LENGTH = 600
 
@@ -36,6 +40,7 @@ class Situation:
     """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
     `order` are Dagster's keys, `held` says which active run holds a range, `tried` how often runs of it have failed.
+    `runs` are all active runs of the instance, which executes `slots` of them at once (negative: any number).
     """
 
     coverage: Coverage
@@ -45,6 +50,18 @@ class Situation:
     order: Order
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
+    runs: Sequence[ActiveRun] = ()
+    slots: int = -1
+    is_daemon_silent: bool = False
+
+    @property
+    def block(self) -> Block | None:
+        """What keeps pending ranges from landing, where it is an active run; none where nothing waits or a run gets on."""
+        if not self.coverage.pending():
+            return None
+        landed = (each.provenance.landed_at_ms for each in self.coverage.manifests.values())
+        last_ms = max(landed, default=None)
+        return find_block(self.runs, self.slots, last_ms, is_daemon_silent=self.is_daemon_silent)
 
     def losses(self) -> list[Loss]:
         """Returns the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
@@ -52,7 +69,9 @@ class Situation:
 
 
 def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
-    """Reads where a topic stands now."""
+    """Read where a topic stands now."""
+    planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in coverage.pending()}
+    queue = instance.get_concurrency_config().run_queue_config
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     order = read_order(instance, topic)
     return Situation(
@@ -62,8 +81,30 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         read_holding(topic, edges),
         order,
         read_held(instance, topic.landing, order),
-        read_tried(instance, topic.landing, order),
+        read_tried(instance, topic.landing, order, planned_ms),
+        read_runs(instance, topic.landing),
+        queue.max_concurrent_runs if queue else -1,
+        is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", edges.now_ms() / 1000)),
     )
+
+
+def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
+    """Return what of a topic waits, for what and since when; empty where nothing waits."""
+    pending = found.coverage.pending()
+    if pending:
+        since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
+        head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
+        if found.block is not None:
+            return f"{head}: {block_text(found.block, found.slots)}"
+        held = sum(offsets in found.held for offsets in pending)
+        if held:
+            return f"{head}, {held:,} in runs that are landing them"
+        return f"{head}: {backing_off_text(pending, found.tried, now_ms) or 'the next tick asks for them'}"
+    records = sum(each.offsets for each in find_lag(found.coverage, found.marks))
+    if not records:
+        return ""
+    oldest_ms = min((each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None), default=None)
+    return tail_text(records, oldest_ms, topic.policy.max_age_seconds, now_ms)
 
 
 def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[Finding, bool]:
@@ -81,7 +122,7 @@ def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance,
     reason_of = cache(lambda run_id: read_reason(instance, run_id))
     tried = {offsets: found.tried[offsets] for offsets in failing}
     violations = [_failing_text(topic, o, each, reason_of(each.failed_run)) for o, each in tried.items()]
-    violations += [_silent_text(topic, silence, found.held) for silence in silent]
+    violations += [_silent_text(topic, silence, found) for silence in silent]
     violations += [holding_text(topic, each, now_ms) for each in holding]
     concerns = [offsets.key for offsets in failing]
     concerns += [each.planned.key if each.planned else f"{each.partition}-{each.offset}-" for each in silent]
@@ -93,7 +134,9 @@ def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance,
         "open_transactions": len(found.transactions),
     }
     is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
-    finding = Finding("progress", f"{len(pending)} pending ranges", tuple(violations), facts, tuple(concerns))
+    finding = Finding(
+        "progress", waiting_text(topic, found, now_ms) or "nothing waits", tuple(violations), facts, tuple(concerns)
+    )
     return finding, bool(failing or holding) or not is_at_work
 
 
@@ -113,16 +156,16 @@ def _failing_text(topic: Topic, offsets: OffsetRange, tried: Tried, reason: str)
     )
 
 
-def _silent_text(topic: Topic, silence: Silence, held: Mapping[OffsetRange, str]) -> str:
+def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
     since = f"waits and nothing of {topic.name}/{silence.partition} has landed since {time_text(silence.since_ms)}"
     if silence.planned is None:
         return (
             f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
             f"plan_and_land_{topic.slug} run, or `offsetlake plan {topic.name} --commit`"
         )
-    holder = held.get(silence.planned)
+    holder = found.held.get(silence.planned)
     why = (
-        f"{holder} holds it"
+        f"{holder} holds it{'; ' + block_text(found.block, found.slots) if found.block else ''}"
         if holder
         else f"no run holds it; have the sensor plan_and_land_{topic.slug} run, or `offsetlake land {topic.name} --pending`"
     )

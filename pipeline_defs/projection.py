@@ -6,8 +6,6 @@ deleted at any time. Invariant: nothing here is written to the lake.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -15,14 +13,14 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
+from .core.active import ActiveRun, State
 from .core.coverage import Coverage
 from .core.errors import BadKey
 from .core.lag import PartitionLag, Told, is_lag_news
 from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
-from .edges.processes import Process, read_process
-from .topics import WORKER_TAG, Duty, Topic
+from .topics import Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
 SHOWN_PARTITIONS = 100
@@ -36,6 +34,17 @@ ACTIVE = [
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
+MACHINES = frozenset(
+    f"dagster/{name}"
+    for name in (
+        "sensor_name",
+        "schedule_name",
+        "auto_materialize",
+        "from_automation_condition",
+        "parent_run_id",
+        "auto_retry_run_id",
+    )
+)
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
@@ -170,6 +179,27 @@ def read_order(instance: dg.DagsterInstance, topic: Topic) -> list[OffsetRange |
     return [parsed(key) for key in instance.get_dynamic_partitions(name)]
 
 
+def open_pool(instance: dg.DagsterInstance, pool: str) -> None:
+    """Make a pool known before its first run is queued: one that Dagster first sees in its queue lets several runs in."""
+    if pool not in instance.event_log_storage.get_concurrency_keys():
+        instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
+
+
+def read_runs(instance: dg.DagsterInstance, duty: Duty) -> list[ActiveRun]:
+    """Read the runs of an instance that have not ended, the oldest first, and which of them do this duty."""
+    return [
+        ActiveRun(
+            record.dagster_run.run_id,
+            record.dagster_run.job_name,
+            State(record.dagster_run.status.value),
+            int((record.start_time or record.update_timestamp.timestamp()) * 1000),
+            is_own=is_run_of(record.dagster_run, duty),
+            is_asked=is_asked_by_machine(record.dagster_run.tags),
+        )
+        for record in reversed(instance.get_run_records(RunsFilter(statuses=ACTIVE)))
+    ]
+
+
 def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, str]:
     """Reads which ranges active runs hold, however they were launched, and names the run."""
     held: dict[OffsetRange, str] = {}
@@ -197,35 +227,6 @@ def failure_text(event: dg.DagsterEvent) -> str:
     return cause.message.strip() if cause is not None else ""
 
 
-def fail_dead_runs(instance: dg.DagsterInstance, duty: Duty) -> list[str]:
-    """Ends the runs whose worker process on this machine is gone, and frees their pool slots; returns their ids.
-
-    A kill -9 leaves a run STARTED and holding its slot; nothing else would notice for hours.
-    """
-    dead = []
-    for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING])):
-        worker = run.tags.get(WORKER_TAG)
-        if worker is not None and is_run_of(run, duty) and not _is_alive(worker):
-            instance.report_run_failed(run, f"worker process {worker} is gone; its ranges are asked for again")
-            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-            dead.append(run.run_id)
-    return dead
-
-
-def worker_tag() -> str:
-    """Names this process so that a recycled process id is not taken for it: host, pid, start."""
-    process = read_process(os.getpid())
-    assert process is not None
-    return f"{socket.gethostname()}:{process.pid}:{process.started}"
-
-
-def _is_alive(worker: str) -> bool:
-    host, pid, started = worker.split(":", 2)
-    if host != socket.gethostname():
-        return True  # another machine's process cannot be seen from here: Dagster's run monitoring watches it
-    return Process(int(pid), started).is_running()
-
-
 def is_run_of(run: DagsterRun, duty: Duty) -> bool:
     """Says whether a run does this duty, however it was launched."""
     selected = duty.asset_key in (run.asset_selection or ())
@@ -235,6 +236,11 @@ def is_run_of(run: DagsterRun, duty: Duty) -> bool:
 def find_places(order: Order) -> Places:
     """Finds where in Dagster's insertion order each range stands."""
     return {offsets: place for place, offsets in enumerate(order) if offsets is not None}
+
+
+def is_asked_by_machine(tags: Mapping[str, str]) -> bool:
+    """Return whether a sensor, a schedule, declarative automation or a retry has asked for a run, and no person."""
+    return not MACHINES.isdisjoint(tags)
 
 
 Places = Mapping[OffsetRange | None, int]  # of each range, where in that order

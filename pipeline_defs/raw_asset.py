@@ -23,11 +23,11 @@ from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
 from .op_names import op_name
-from .projection import as_evaluation, worker_tag
+from .projection import as_evaluation
 from .resources import Edges
-from .runs import new_attempt, selected_keys, step_logger
+from .runs import begin_run, new_attempt, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
-from .topics import TOPIC_TAG, WORKER_TAG, Topic
+from .topics import Topic
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
@@ -58,7 +58,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
         deps=[topic.source_key],
         partitions_def=topic.partitions,
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=RANGES_PER_RUN),
-        pool=topic.name,
+        pool=topic.landing.pool,
         output_required=False,
         group_name="raw",
         kinds={"kafka", "spark", "parquet"},
@@ -73,7 +73,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
         edges: dg.ResourceParam[Edges],
         pyspark: LazyPySparkResource,
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        context.instance.add_run_tags(context.run.run_id, {TOPIC_TAG: topic.name, WORKER_TAG: worker_tag()})
+        begin_run(context, topic.landing)
         landed_by = read_landed_by(context.instance, context.run)
         if landed_by is not None:
             context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Literal
 
 import dagster as dg
+from dagster import RunsFilter
+from dagster._core.storage.tags import PRIORITY_TAG, RUN_KEY_TAG
 
 from .attempt import Attempt
-from .projection import RANGE_END, RANGE_START
+from .projection import RANGE_END, RANGE_START, is_asked_by_machine
+from .run_locks import hold_run
 from .settings import code_version
 from .steps import StepWatcher
-from .topics import REDO_TAG
+from .topics import REDO_TAG, Duty
 
 
-def run_request(run_key: str, keys: Sequence[str], tags: Mapping[str, str]) -> dg.RunRequest:
-    """Is the request of a run over neighbouring keys: one as such, more as Dagster's range tags, which is what it honours."""
-    return dg.RunRequest(run_key=run_key, partition_key=single_key(keys), tags={**tags, **range_tags(keys)})
+def run_request(
+    instance: dg.DagsterInstance, run_key: str, keys: Sequence[str], tags: Mapping[str, str]
+) -> dg.RunRequest:
+    """Return the request of a run over neighbouring keys: one as such, more as Dagster's range tags, which is what it honours.
+
+    It goes before a person's runs in the queue: those may be many, and `may_ask` gives them every other turn.
+    """
+    tags = {**tags, **range_tags(keys), PRIORITY_TAG: "1"}
+    return dg.RunRequest(run_key=unused_key(instance, run_key), partition_key=single_key(keys), tags=tags)
+
+
+def unused_key(instance: dg.DagsterInstance, run_key: str) -> str:
+    """Return a run key that no run has had: Dagster drops a used one for ever, without a word.
+
+    What a key is made of may come again long after: a range that is pending anew, whose runs nobody remembers.
+    """
+    for number in count():
+        key = f"{run_key}:{number}" if number else run_key
+        if not instance.get_run_records(RunsFilter(tags={RUN_KEY_TAG: key}), limit=1):
+            return key
+    raise AssertionError("unreachable")
 
 
 def single_key(keys: Sequence[str]) -> str | None:
@@ -35,11 +57,16 @@ def selected_keys(context: dg.AssetExecutionContext) -> list[str]:
     return list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
 
 
+def begin_run(context: dg.AssetExecutionContext, duty: Duty) -> None:
+    """Tag a run with its duty, so that ticks find it, and hold its lock where nothing else in this process has."""
+    context.instance.add_run_tags(context.run.run_id, duty.tags)
+    hold_run(context.instance.root_directory, context.run.run_id)
+
+
 def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "replace"] = "keep") -> Attempt:
-    """Names this try. Runs that a person asked for do again what is done; sensors and retries do not."""
+    """Name this try; a run that a person asked for does again what is done, one that a machine asked for does not."""
     tags = context.run.tags
-    by_machine = "dagster/sensor_name" in tags or "dagster/parent_run_id" in tags
-    redo = tags.get(REDO_TAG, "no" if by_machine else "yes") == "yes"
+    redo = tags.get(REDO_TAG, "no" if is_asked_by_machine(tags) else "yes") == "yes"
     name = f"{context.run.run_id[:8]}-{uuid.uuid4().hex[:8]}"
     return Attempt(name, context.run.run_id, code_version(), redo=redo, on_change=on_change)
 

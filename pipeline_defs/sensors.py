@@ -9,15 +9,17 @@ from dataclasses import dataclass
 import dagster as dg
 
 from .checks import report_standing
+from .core.active import may_ask
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
 from .core.lag import find_lag
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
+from .dead_runs import end_dead_runs
 from .planner import commit_next_step
-from .progress import Situation, held_back, read_situation
+from .progress import Situation, held_back, read_situation, waiting_text
 from .projection import (
-    fail_dead_runs,
+    open_pool,
     register_keys,
     report_lag,
     report_losses,
@@ -26,7 +28,7 @@ from .projection import (
 from .raw_asset import RANGES_PER_RUN, materialization
 from .resources import Edges
 from .runs import run_request
-from .topics import Topic
+from .topics import FAILED_BEFORE_TAG, Topic
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
@@ -43,6 +45,7 @@ class Tick:
     pending: int
     stalled: tuple[str, ...]
     held_back: tuple[str, ...]
+    waiting: str = ""
 
 
 def build_sensor(topic: Topic) -> dg.SensorDefinition:
@@ -57,13 +60,13 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
     )
     def plan_and_land(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
         tick = run_tick(topic, context.instance, edges)
-        requests = [land_request(topic, request, edges) for request in tick.requests]
+        requests = [land_request(topic, request, edges, context.instance) for request in tick.requests]
         edges.watch_step("tick_requested", topic=topic.name, runs=len(requests))
         words = {"stalled": tick.stalled, "held back": [each for each in tick.held_back if each not in tick.stalled]}
         stalled = "".join(f"; {what}: {'; '.join(said[:SHOWN])}" for what, said in words.items() if said)
         context.log.info("planned=%s registered=%s pending=%s%s", tick.planned, tick.registered, tick.pending, stalled)
         if not requests:
-            return dg.SensorResult(skip_reason=f"{tick.pending} ranges pending, none to ask for now{stalled}")
+            return dg.SensorResult(skip_reason=f"{tick.waiting or 'nothing waits'}{stalled}")
         return dg.SensorResult(run_requests=requests)
 
     return plan_and_land
@@ -84,15 +87,20 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
-    fail_dead_runs(instance, topic.landing)
+    end_dead_runs(instance, edges.now_ms())
     found = read_situation(topic, coverage, edges, instance)
     now_ms, held = edges.now_ms(), found.held.keys()
     stalled = _report_dangers(topic, found, instance, now_ms)
     report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
     pending = set(coverage.pending())
-    requests = plan_requests(found.order, pending, held, found.tried, now_ms, ranges_per_run=RANGES_PER_RUN)
+    requests: list[Request] = []
+    if may_ask(found.runs):
+        requests = plan_requests(found.order, pending, held, found.tried, now_ms, ranges_per_run=RANGES_PER_RUN)
+    if requests:
+        open_pool(instance, topic.landing.pool)
     planned = len(step.ranges) if step else 0
-    return Tick(tuple(requests), planned, registered, len(pending), stalled, held_back(topic, found, now_ms))
+    waiting = waiting_text(topic, found, now_ms)
+    return Tick(tuple(requests), planned, registered, len(pending), stalled, held_back(topic, found, now_ms), waiting)
 
 
 def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[str, ...]:
@@ -108,11 +116,12 @@ def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance
     return report_standing(topic, found, ledger, instance, now_ms).violations
 
 
-def land_request(topic: Topic, request: Request, edges: Edges) -> dg.RunRequest:
-    """Is the run that lands the ranges of a request; its key says when they were planned, which may be anew."""
+def land_request(topic: Topic, request: Request, edges: Edges, instance: dg.DagsterInstance) -> dg.RunRequest:
+    """Return the run that lands the ranges of a request; its key says when they were planned, which may be anew."""
     planned = edges.lake.read_plan_log(topic.name).ranges
     since_ms = max(planned[offsets].planned_at_ms for offsets in request.ranges)
-    return run_request(request.run_key(topic.name, since_ms), request.keys, topic.landing.tags)
+    tags = {**topic.landing.tags, FAILED_BEFORE_TAG: request.failed_before}
+    return run_request(instance, request.run_key(topic.name, since_ms), request.keys, tags)
 
 
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:

@@ -15,12 +15,11 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from .core.offsets import OffsetRange
 from .projection import find_places, read_order, read_ranges_of
-from .topics import REDO_TAG, WORKER_TAG, Topic
+from .topics import REDO_TAG, Topic
 
 BACKFILL_TAG = "dagster/backfill"
 LANDED_BY_TAG = "offsetlake/landed_by"
 TRIED_BY_TAG = "offsetlake/tried_by"
-_WAITING = [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def read_siblings(
 ) -> list[Sibling]:
     """Reads the waiting runs of the same backfill that ask for the same of this topic alone, `room` ranges at most.
 
-    A run that has begun to land carries the tag of its worker; one that another run tried in vain is left to itself.
+    One that another run has tried in vain is left to itself.
     """
     backfill = run.tags.get(BACKFILL_TAG)
     if backfill is None or run.asset_selection != frozenset({topic.asset_key}):
@@ -44,9 +43,9 @@ def read_siblings(
     order = read_order(instance, topic)
     places = find_places(order)
     siblings = []
-    runs = instance.get_runs(RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=_WAITING))
+    runs = instance.get_runs(RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=[DagsterRunStatus.QUEUED]))
     for waiting in reversed(runs):  # the oldest first
-        if waiting.run_id == run.run_id or {WORKER_TAG, LANDED_BY_TAG, TRIED_BY_TAG} & waiting.tags.keys():
+        if waiting.run_id == run.run_id or {LANDED_BY_TAG, TRIED_BY_TAG} & waiting.tags.keys():
             continue
         ranges = read_ranges_of(waiting, order, places)
         is_alike = (

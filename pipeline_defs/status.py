@@ -27,7 +27,7 @@ from .daemons import is_silent, read_silence
 from .exposure import check_expiry
 from .launching import open_instance
 from .ledger import check_losses
-from .progress import Situation, check_progress, held_back, read_situation
+from .progress import Situation, check_progress, held_back, read_situation, waiting_text
 from .projection import read_order
 from .resources import Edges
 from .topics import Topic
@@ -118,6 +118,8 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
         late=check_expiry(topic, found.endangered)[0].violations,
         stuck=check_progress(topic, found, instance, now_ms)[0].violations,
         held_back=held_back(topic, found, now_ms),
+        waiting=waiting_text(topic, found, now_ms),
+        is_landing=bool(pending & found.held.keys()) and found.block is None,
         is_ticking=is_ticking(topic, instance, now_ms),
     )
     head = {"topic": topic.name, "generation": found.coverage.log.generation}

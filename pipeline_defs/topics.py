@@ -19,10 +19,10 @@ from .core.retiring import MAX_KEYS
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
+FAILED_BEFORE_TAG = "offsetlake/failed_before"
 DECODE_TAG = "offsetlake/decodes"
 DAYS_TAG = "offsetlake/days"
 LATEST_TAG = "offsetlake/latest"
-WORKER_TAG = "offsetlake/worker"
 
 
 def raw_key(topic: str) -> dg.AssetKey:
@@ -55,6 +55,12 @@ class Duty:
     topic: str
     asset_key: dg.AssetKey
     job: str
+
+    @property
+    def pool(self) -> str:
+        """The pool in which its runs take turns."""
+        tree = self.asset_key.path[0]
+        return self.topic if tree == "raw" else f"{self.topic}__{tree}"
 
     @property
     def tags(self) -> dict[str, str]:

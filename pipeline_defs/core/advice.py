@@ -16,7 +16,8 @@ class Standing:
     """Is what the advice depends on; counts are of ranges, `lag` and `not_accepted` of offsets.
 
     `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
-    of open transactions, in words. `held` of the pending ranges an active run has. `is_ticking` says whether anything
+    of open transactions, in words. `held` of the pending ranges an active run has, and `waiting` says what waits, for what and
+    since when; `is_landing` holds where a run is at work and has landed something. `is_ticking` says whether anything
     would plan and land without a person.
     """
 
@@ -29,6 +30,8 @@ class Standing:
     late: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
     held_back: tuple[str, ...] = ()
+    waiting: str = ""
+    is_landing: bool = False
     is_ticking: bool = True
 
 
@@ -41,8 +44,9 @@ def next_action(now: Standing) -> str:
     | offsets are lost that nobody has accepted | decide on them |
     | something does not get on: fails again and again, is silent, hangs | what its own words say |
     | something waits, no run has it, and nothing would land it | start Dagster, or land by hand |
-    | ranges have failed and are tried again | nothing |
-    | a run is at work, or will be; a transaction or the tail's age is waited for | nothing |
+    | ranges have failed and are tried again | see why |
+    | ranges are pending, and nothing lands yet | wait for what is named |
+    | a run is landing; a transaction or the tail's age is waited for | nothing |
     | none of them | nothing |
     """
     return next(_sentences(now))
@@ -58,15 +62,16 @@ def _sentences(now: Standing) -> Iterator[str]:
     if (now.lag or now.pending) and not now.held and not now.is_ticking:
         yield f"{_by_hand(now)}, or start Dagster (`offsetlake up`) and its sensor: nothing plans and lands by itself now"
     if now.failed:
-        yield f"{NOTHING} yet: {_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run"
-    if now.held:
+        waiting = f"; {now.waiting}" if now.waiting else ""
+        yield f"{_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run{waiting}"
+    if now.held and now.is_landing:
         yield f"{NOTHING}: a run is landing {now.held:,} of {_ranges(now.pending)}"
     if now.pending:
-        yield f"{NOTHING}: the next tick asks for {_ranges(now.pending)}"
+        yield f"wait: {now.waiting or f'the next tick asks for {_ranges(now.pending)}'}"
     if now.held_back:
         yield f"{NOTHING} yet: {_first(now.held_back)}"
     if now.lag:
-        yield f"{NOTHING}: {now.lag:,} offsets wait until their range is full or old enough"
+        yield f"{NOTHING}: {now.waiting or f'{now.lag:,} records wait for a full range'}"
     yield f"{NOTHING}: everything is landed"
 
 

@@ -6,21 +6,41 @@ Nothing here decodes, and no schema is judged beyond what these need. Invariant:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from .bounds import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS
+from .columns import ANY, Column
+from .near import meant
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
+KINDS = {
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "string": "text",
+    "bytes": "binary",
+}
+LOGICAL: Mapping[tuple[str, str], str] = {
+    ("int", "date"): "date",
+    **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
+    ("bytes", "decimal"): "number",
+}
 END = bytes.fromhex("a3f01d6c27b859e4")
 """Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
 VALUE, MARK = "value", "end"
 
 
 def parse_avro(text: str) -> Any:
-    """Reads a schema; a bare name such as `string` is one too. Raises `ValueError`."""
+    """Read a schema; a bare name such as `string` is one too. Raises `ValueError`."""
     if text.strip() in PRIMITIVES:
         return text.strip()
-    schema = json.loads(text)
+    try:
+        schema = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep to be read") from error
     if not isinstance(schema, dict | list | str):
         raise ValueError(f"expected a JSON object, list or string, found {text.strip()[:40]}")
     return schema
@@ -40,6 +60,19 @@ def enclose(text: str) -> str:
     mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
     fields = [{"name": VALUE, "type": parse_avro(text)}, mark]
     return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
+
+
+def refuse_bomb(schema: Any) -> None:
+    """Raise `ValueError` for a schema, without references, that no process has room for: columns, levels, bytes of a `fixed`.
+
+    24 records that each have two fields of the next one are 16 million columns; room for a `fixed` is made before it is read.
+    """
+    _Size().of(schema, "", 0)
+
+
+def columns_of(schema: Any) -> Column:
+    """Return the columns of a schema without references; raise `ValueError` for the name of a type that nobody defines."""
+    return _Shape({name: None for name, _ in find_named(schema)}).of(schema, "", "the whole")
 
 
 def record_name(text: str) -> str | None:
@@ -85,6 +118,89 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (field["type"] for field in schema.get("fields", ()))
     if not isinstance(schema.get("type"), str):
         yield schema.get("type", [])
+
+
+class _Shape:
+    """The columns of a schema as Spark makes them, as far as that is sure."""
+
+    def __init__(self, defined: dict[str, Column | None]) -> None:
+        self._defined = defined
+
+    def of(self, schema: Any, namespace: str, path: str) -> Column:
+        """Return the column of a schema; `path` is where it stands."""
+        if isinstance(schema, str):
+            return self._name(schema, namespace, path)
+        if isinstance(schema, list):
+            branches = [self.of(branch, namespace, path) for branch in schema if branch != "null"]
+            return branches[0] if len(branches) == 1 else ANY
+        kind = schema.get("type")
+        if not isinstance(kind, str):
+            return self.of(kind, namespace, path)
+        match kind:
+            case "record" | "error":
+                name = full_name(schema, namespace)
+                within = name.rpartition(".")[0]
+                fields = {
+                    str(each["name"]): self.of(each["type"], within, f"{path}.{each['name']}")
+                    for each in schema["fields"]
+                }
+                self._defined[name] = Column("struct", fields)
+                return Column("struct", fields)
+            case "array":
+                return Column("list", inner=(self.of(schema["items"], namespace, f"{path}[]"),))
+            case "map":
+                return Column("map", inner=(self.of(schema["values"], namespace, f"{path}{{}}"),))
+            case "enum" | "fixed":
+                found = Column("text") if kind == "enum" else ANY
+                self._defined[full_name(schema, namespace)] = found
+                return found
+            case _:
+                logical = LOGICAL.get((kind, str(schema.get("logicalType"))))
+                return Column(logical) if logical else self._name(kind, namespace, path)
+
+    def _name(self, name: str, namespace: str, path: str) -> Column:
+        if name in PRIMITIVES:
+            return Column(KINDS.get(name, name))
+        for each in _readings(name, namespace):
+            if each in self._defined:
+                return self._defined[each] or ANY
+        known = [*PRIMITIVES, *NAMED, "array", "map", *self._defined]
+        raise ValueError(f"{path} has the type {name}, which nobody defines{meant(name, known)}")
+
+
+class _Size:
+    """Counts the columns of a schema, and the levels of them; a type that contains itself counts where it is defined."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def of(self, schema: Any, namespace: str, level: int) -> tuple[int, int]:
+        """Return columns and levels."""
+        if isinstance(schema, str):
+            return next((self._known[each] for each in _readings(schema, namespace) if each in self._known), (1, 1))
+        if isinstance(schema, list):
+            return self._sum([self.of(branch, namespace, level + 1) for branch in schema])
+        if level > MOST_LEVELS:
+            raise ValueError(f"it has more than {MOST_LEVELS} levels, expected less")
+        if schema.get("type") not in NAMED:
+            return self._sum([self.of(inner, namespace, level + 1) for inner in _inner(schema)])
+        name = full_name(schema, namespace)
+        self._known[name] = (1, 1)
+        size = schema.get("size", 0)
+        if isinstance(size, int) and size > MOST_FIXED_BYTES:
+            raise ValueError(f"fixed {name} has {size:,} bytes, expected at most {MOST_FIXED_BYTES:,}")
+        inner = [self.of(each, name.rpartition(".")[0], level + 1) for each in _inner(schema)]
+        self._known[name] = self._sum(inner)
+        return self._known[name]
+
+    @staticmethod
+    def _sum(inner: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        columns, levels = 1 + sum(each for each, _ in inner), 1 + max((each for _, each in inner), default=0)
+        if columns > MOST_COLUMNS or levels > MOST_LEVELS:
+            raise ValueError(
+                f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each type is put where it is named"
+            )
+        return columns, levels
 
 
 class _Inliner:

@@ -30,7 +30,7 @@ class Tried:
     failed_run: str = ""
 
     def then_failed(self, run_id: str, ended_ms: int) -> Tried:
-        """Is this and one more failure after it."""
+        """Return this and one more failure after it."""
         return Tried(self.attempts + 1, ended_ms, self.first_failed_ms or ended_ms, run_id)
 
     @property
@@ -43,11 +43,28 @@ class Tried:
 
         An end in the future is of another clock: what it is ahead is waited for too, but never more than a back-off.
         """
-        wait = min(BACKOFF_FIRST_SECONDS * 2 ** max(0, self.attempts - 1), BACKOFF_LAST_SECONDS)
-        return self.attempts == 0 or abs(now_ms - self.last_ended_ms) >= wait * 1000
+        return self.due_in_seconds(now_ms) <= 0
+
+    def due_in_seconds(self, now_ms: int) -> float:
+        """Return for how long the back-off still lasts; 0 where it is over."""
+        if self.attempts == 0:
+            return 0.0
+        wait: int = min(BACKOFF_FIRST_SECONDS * 2 ** (self.attempts - 1), BACKOFF_LAST_SECONDS)
+        return max(0.0, wait - abs(now_ms - self.last_ended_ms) / 1000)
 
 
 NEVER_TRIED = Tried(0, 0)
+
+
+def failures_before(text: str) -> dict[str, Tried]:
+    """Read the text of `Request.failed_before`: by key how often a range had failed in a row, and since when."""
+    found: dict[str, Tried] = {}
+    for each in text.split():
+        key, _, counted = each.partition("=")
+        attempts, _, first_ms = counted.partition("@")
+        if attempts.isdecimal() and first_ms.isdecimal():
+            found[key] = Tried(int(attempts), 0, int(first_ms))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,14 @@ class Request:
     ranges: tuple[OffsetRange, ...]
     attempt: int
     last_ended_ms: int = 0
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def failed_before(self) -> str:
+        """How often its ranges have failed in a row, and since when, as text that its run carries."""
+        known = zip(self.ranges, self.tried, strict=False)
+        failed = [f"{offsets.key}={each.attempts}@{each.first_failed_ms}" for offsets, each in known if each.attempts]
+        return " ".join(failed) or "none"
 
     @property
     def keys(self) -> list[str]:
@@ -98,7 +123,7 @@ def plan_requests(
         if stretch:
             attempt = 1 + max(history(offsets).attempts for offsets in stretch)
             last_ended_ms = max(history(offsets).last_ended_ms for offsets in stretch)
-            requests.append(Request(tuple(stretch), attempt, last_ended_ms))
+            requests.append(Request(tuple(stretch), attempt, last_ended_ms, tuple(map(history, stretch))))
             stretch.clear()
 
     for offsets in order:

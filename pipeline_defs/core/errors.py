@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LONGEST_REASON = 500  # characters of what another program says
+
 
 class OffsetlakeError(Exception):
     """Is the root; `kind` is a stable code, `retriable` says whether the same call may succeed later."""
@@ -73,6 +75,17 @@ class UnusableSchema(Refused):
     """Refuses a schema that nothing can be decoded with: not of its language, or of what Spark has no type for."""
 
     kind = "unusable_schema"
+
+
+def unusable_schema(what: str, reason: str) -> UnusableSchema:
+    """Return the error of a schema that nothing can be decoded with; a parser may say all of it again."""
+    reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}..."
+    return UnusableSchema(
+        f"{what} cannot be used: {reason}; nothing was decoded; correct it, or give records a reader's schema of their own "
+        "with `inline_schema` in defs.yaml",
+        what=what,
+        reason=reason,
+    )
 
 
 class Unavailable(OffsetlakeError):

@@ -1,20 +1,29 @@
-"""JSON Schemas as columns: Spark's DDL of what is plain, text for the rest.
+"""JSON Schemas as columns: Spark's DDL of what is plain, text for the rest; and how much work a schema asks for.
 
 Nothing here validates. Invariant: a document that a schema allows has a place in its columns, but for numbers that are
-larger than a column's.
+larger than a column's; and no schema, however it refers to itself, takes more steps than it has characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from .bounds import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
 
 TEXT = "STRING"
 PLAIN: Mapping[str, str] = {"string": TEXT, "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+SAME = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref", "extends")
+"""Keywords whose schemas look at the same value as the schema that they stand in."""
+APPLIED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 
 
 def columns_of(schema: Any, references: Mapping[str, Any]) -> str:
-    """Is the DDL of a schema's columns; `references` are other schemas by the name that it calls them.
+    """Return the DDL of a schema's columns; `references` are other schemas by the name that it calls them.
+
+    Raises `ValueError` for more columns, or levels of them, than a table can have.
 
     | the schema | the column |
     |---|---|
@@ -27,41 +36,159 @@ def columns_of(schema: Any, references: Mapping[str, Any]) -> str:
     | a `$ref` to one of these, but within itself | that |
     | anything else | STRING: the JSON of it, of a text what it says |
     """
-    return _Columns(schema, references).of(schema, schema, ())
+    return _Columns(references).of(schema, schema, ())
 
 
 def find_clashes(schema: Any) -> list[str]:
-    """Finds properties that differ from another one of their object in case only: Spark and DuckDB take them for one."""
+    """Find properties that differ from another one of their object in case only: Spark and DuckDB take them for one."""
     clashes: list[str] = []
-    if isinstance(schema, dict):
-        properties = schema.get("properties")
+    for each in _subschemas(schema):
+        properties = each.get("properties")
         if isinstance(properties, dict):
             folded = [name.lower() for name in properties]
             clashes += [name for name in properties if folded.count(name.lower()) > 1]
-        for inner in schema.values():
-            clashes += find_clashes(inner)
-    elif isinstance(schema, list):
-        for inner in schema:
-            clashes += find_clashes(inner)
     return clashes
 
 
-class _Columns:
-    def __init__(self, schema: Any, references: Mapping[str, Any]) -> None:
-        self._schema = schema
+def refuse_bomb(schema: Any, references: Mapping[str, Any]) -> int:
+    """Return how often a validator may check one value at most; raise `ValueError` where that is beyond `MOST_CHECKS`.
+
+    A validator follows each reference anew: of 24 levels that each refer to the next one twice it makes 16 million checks.
+    """
+    checks = _Checks(references).of(schema, schema)
+    if checks > MOST_CHECKS:
+        raise ValueError(
+            f"its references make {checks:,} checks of one value, expected at most {MOST_CHECKS:,}: let each level refer to "
+            "the next one once"
+        )
+    return checks
+
+
+def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield each object of a schema, itself first; what only looks like a schema in it too."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield each
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+
+
+class _References:
+    """The schemas that a schema refers to: within itself by pointer, anchor or id, and others by name."""
+
+    def __init__(self, references: Mapping[str, Any]) -> None:
         self._references = references
+        self._named: dict[int, dict[str, Any]] = {}
+
+    def follow(self, reference: str, root: Any) -> tuple[Any, Any]:
+        """Return what a reference leads to, and the document that this stands in; nothing where it leads nowhere."""
+        name, _, pointer = reference.partition("#")
+        found = where = self._references.get(name, self._names(root).get(name)) if name else root
+        if pointer and not pointer.startswith("/"):
+            return self._names(where).get(f"#{pointer}"), where
+        for step in pointer.strip("/").split("/") if pointer.strip("/") else ():
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, dict) else None
+        return found, where
+
+    def _names(self, root: Any) -> Mapping[str, Any]:
+        """Return what a document names by `$id` and `$anchor`."""
+        if id(root) not in self._named:
+            names: dict[str, Any] = {}
+            for each in _subschemas(root):
+                for word, mark in (("$id", ""), ("id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#")):
+                    if isinstance(each.get(word), str):
+                        names[f"{mark}{each[word]}"] = each
+            self._named[id(root)] = names
+        return self._named[id(root)]
+
+
+@dataclass(slots=True)
+class _Visit:
+    """A schema whose checks are being counted: those of its own value so far, and of the most costly part of it."""
+
+    schema: Mapping[str, Any]
+    inner: Iterator[tuple[bool, Any, Any]]
+    same: int = 0
+    parts: int = 0
+
+    def add(self, count: int, *, is_same: bool) -> None:
+        if is_same:
+            self.same += count
+        else:
+            self.parts = max(self.parts, count)
+
+
+class _Checks:
+    """Counts the checks of one value: those of schemas of the same value add up, of its parts the most costly one counts."""
+
+    def __init__(self, references: Mapping[str, Any]) -> None:
+        self._references = _References(references)
+
+    def of(self, schema: Any, root: Any) -> int:
+        """Count the checks of a schema, each schema in it once; one within itself counts as one check."""
+        if not isinstance(schema, dict):
+            return 1
+        known, visits, waits = {id(schema): 1}, [_Visit(schema, self._inner(schema, root))], [True]
+        while True:
+            visit = visits[-1]
+            for is_same, inner, where in visit.inner:
+                if isinstance(inner, dict) and id(inner) not in known:
+                    known[id(inner)] = 1
+                    visits.append(_Visit(inner, self._inner(inner, where)))
+                    waits.append(is_same)
+                    break
+                visit.add(known.get(id(inner), 1), is_same=is_same)
+            else:
+                known[id(visit.schema)] = count = 1 + visit.same + visit.parts
+                visits.pop()
+                is_same = waits.pop()
+                if not visits:
+                    return count
+                visits[-1].add(count, is_same=is_same)
+
+    def _inner(self, schema: Mapping[str, Any], root: Any) -> Iterator[tuple[bool, Any, Any]]:
+        """Yield the schemas in one, whether they look at the same value, and the document that each stands in."""
+        for word, value in schema.items():
+            if word == "$ref":
+                yield (True, *self._references.follow(str(value), root))
+            else:
+                yield from ((word in SAME, each, root) for each in _schemas_in(word, value))
+
+
+def _schemas_in(word: str, value: Any) -> list[Any]:
+    if word in NAMED:
+        return [*value.values()] if isinstance(value, dict) else []
+    if word in APPLIED and isinstance(value, list):
+        return value
+    return [value] if isinstance(value, dict) else []
+
+
+class _Columns:
+    def __init__(self, references: Mapping[str, Any]) -> None:
+        self._references = _References(references)
+        self._count = 0
 
     def of(self, schema: Any, root: Any, within: tuple[int, ...]) -> str:
-        """Is the column of a schema; `root` is the document that it stands in, `within` the schemas around it."""
+        """Return the column of a schema; `root` is the document that it stands in, `within` the schemas around it."""
         if not isinstance(schema, dict) or id(schema) in within:
             return TEXT
+        self._count += 1
+        if self._count > MOST_COLUMNS or len(within) > MOST_LEVELS:
+            raise ValueError(
+                f"it has more than {MOST_COLUMNS:,} columns, or {MOST_LEVELS} levels, once each reference is put in its place"
+            )
         within = (*within, id(schema))
         if "$ref" in schema:
-            found, where = self._follow(str(schema["$ref"]), root)
+            found, where = self._references.follow(str(schema["$ref"]), root)
             return self.of(found, where, within)
         for word in ("anyOf", "oneOf"):
             if word in schema:
-                branches = [each for each in schema[word] if each != {"type": "null"}]
+                given = schema[word] if isinstance(schema[word], list) else []
+                branches = [each for each in given if each != {"type": "null"}]
                 return self.of(branches[0], root, within) if len(branches) == 1 and "type" not in schema else TEXT
         kinds = _kinds(schema)
         if kinds == {"object"}:
@@ -81,27 +208,19 @@ class _Columns:
             return f"MAP<STRING, {self.of(others, root, within)}>"
         return TEXT
 
-    def _follow(self, reference: str, root: Any) -> tuple[Any, Any]:
-        """Is what a reference leads to, and the document that this stands in; nothing where it leads nowhere."""
-        name, _, pointer = reference.partition("#")
-        found = where = self._references.get(name) if name else root
-        for step in pointer.strip("/").split("/") if pointer.strip("/") else ():
-            key = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, dict) else None
-        return found, where
-
 
 def quote(name: str) -> str:
-    """Is a name as Spark's DDL quotes it."""
+    """Return a name as Spark's DDL quotes it."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Are the types that a schema allows beside null, as it says or as its `enum` or `const` shows."""
+    """Return the types that a schema allows beside null, as it says or as its `enum` or `const` shows."""
     said = schema.get("type")
     if said is not None:
-        return set([said] if isinstance(said, str) else said) - {"null"}
+        return {str(each) for each in (said if isinstance(said, list) else [said])} - {"null"}
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    values = values if isinstance(values, list) else []
     names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     return {names.get(type(value), "any") for value in values} - {"null"}

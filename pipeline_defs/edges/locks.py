@@ -1,4 +1,7 @@
-"""Locks of a local lake: held on a file or folder that is there anyway, ended with the process that holds them."""
+"""Locks on files: of a local lake, and of the runs of a Dagster home. A lock ends with the process that holds it.
+
+Invariant: nobody has to clean a lock up; a file that nobody holds means nothing but that.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ POLL_SECONDS = 0.01
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Holds the lock of a file or folder, if there is one; raises `LakeUnavailable` where another does not let go of it."""
+    """Hold the lock of a file or folder, if there is one; raise `LakeUnavailable` where another does not let go of it."""
     deadline = time.monotonic() + WAIT_SECONDS
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -36,6 +39,50 @@ def hold(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)  # and with it the lock
+
+
+def share(path: Path, owner: str = "") -> int:
+    """Take a share of a file's lock and return its descriptor; closing that, or the end of the process, gives it back.
+
+    The file is made where it is missing, and keeps the name of its last owner. File and name are on the disk before this
+    returns: after a power cut they tell what the run's own records cannot.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only for somebody who looks, which takes no time
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # it was removed between the two lines above
+    if owner:
+        os.pwrite(descriptor, owner.encode(), 0)
+    os.fsync(descriptor)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+    return descriptor
+
+
+def read_owner(path: Path) -> str | None:
+    """Read who held a file last, where nobody holds a share of it now; raise `FileNotFoundError` where there is no file."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        return os.read(descriptor, 1_000).decode() if _is_taken(descriptor) else None
+    finally:
+        os.close(descriptor)
+
+
+def remove_unheld(path: Path) -> None:
+    """Remove a file where nobody holds a share of it; whoever opens it meanwhile makes it again."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        if _is_taken(descriptor):
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
 
 
 def _is_taken(descriptor: int) -> bool:

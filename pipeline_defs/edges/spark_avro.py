@@ -6,21 +6,24 @@ is of another schema. Invariant: no bytes make a Spark job fail.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..core.avro import END, MARK, VALUE, enclose, inline_references, record_name
+from ..core.avro import END, MARK, VALUE, enclose, record_name
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
-from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths
-from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
+from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths, read_type, whole_schema
+from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 KIND = "AVRO"
+NOT_UTF8 = "a string in it is not UTF-8"
 OPTIONS: Mapping[str, str] = {
     "mode": "PERMISSIVE",
     "datetimeRebaseMode": "CORRECTED",  # else a date before 1582 is an error
@@ -38,45 +41,106 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     limit_lengths(rows.sparkSession)
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
-    reader = check_schema(rows.sparkSession, side.schema or "", f"the avro schema of the {column}")
+    what = f"the avro schema of the {column}"
+    reader = check_schema(rows.sparkSession, whole_schema(side.schema or "", (), what), what)
     raw = f.col(column)
     broken = f.lit(
         "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"
     )
-    return _decoded(raw, _read(raw, reader, reader), failed("avro_malformed", broken), no_id(), {})
+    kind = read_type(rows.sparkSession, reader)
+    return _decoded(raw, _read(raw, reader, reader), kind, (f.lit("avro_malformed"), broken), no_id(), {})
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
     session, raw = rows.sparkSession, f.col(column)
-    writers = {each: _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
+    avro = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
+    writers, unusable = usable(avro, _text)
     if side.schema:
-        reader = check_schema(session, side.schema, f"the reader's schema of {wire.topic}'s {column}")
+        what = f"the reader's schema of {wire.topic}'s {column}"
+        reader = check_schema(session, whole_schema(side.schema, (), what), what)
     else:
         names = {record_name(text) for text in writers.values()}
-        latest = wire.read_reader(side.subject, side.message or (names.pop() if len(names) == 1 else None))
-        reader = check_schema(session, _text(latest), f"schema {latest.id} of registry {wire.registry.url}")
+        record = side.message or (names.pop() if len(names) == 1 else None)
+        latest = wire.read_reader(side.subject, record, KIND)
+        what = f"schema {latest.id} of registry {wire.registry.url}"
+        reader = check_schema(session, whole_schema(latest.text, latest.references.values(), what), what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
-    mismatches = {each: find_mismatch(session, text, reader) for each, text in writers.items()}
-    readable = {each: _read(body, text, reader) for each, text in writers.items() if not _is_other(mismatches[each])}
+    known = {each: avro[each] for each in writers}
+    mismatches, refused = usable(known, lambda schema: find_mismatch(session, writers[schema.id], reader))
+    readable = {each: _read(body, writers[each], reader) for each, found in mismatches.items() if not _is_other(found)}
     datum = choose_by_id(raw, readable, _read(f.lit(None).cast("binary"), reader, reader))
     failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}
+    failures |= {**unusable, **refused}
     error_class, error = wire.explain(raw, failures)
     schemas = {str(each): text for each, text in writers.items()} | ({} if side.schema else {"reader": reader})
-    return _decoded(raw, datum, failed(error_class, error), schema_id(raw), schemas)
+    return _decoded(raw, datum, read_type(session, reader), (error_class, error), schema_id(raw), schemas)
 
 
-def _decoded(raw: Column, datum: Column, failure: Column, written_with: Column, schemas: Mapping[str, str]) -> Decoded:
+def _decoded(
+    raw: Column,
+    datum: Column,
+    kind: DataType,
+    failure: tuple[Column, Column],
+    written_with: Column,
+    schemas: Mapping[str, str],
+) -> Decoded:
     from pyspark.sql import functions as f
 
     read = f.struct(raw.isNull().alias("is_null"), datum.alias("datum"), written_with.alias("schema_id"))
 
     def judge(read: Column) -> Outcome:
         is_whole = f.equal_null(read["datum"][MARK], f.lit(END))
-        return Outcome(read["datum"][VALUE], read["is_null"] | is_whole, failure, read["schema_id"])
+        value = read["datum"][VALUE]
+        is_text = f.coalesce(_are_texts_utf8(value, kind), f.lit(True))  # noqa: FBT003
+        wrong = f.when(is_whole, failed("avro_malformed", f.lit(NOT_UTF8))).otherwise(failed(*failure))
+        return Outcome(value, read["is_null"] | (is_whole & is_text), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)
+
+
+def _are_texts_utf8(value: Column, kind: DataType) -> Column:
+    """Return whether every string of a value is UTF-8, null where there is none.
+
+    Spark copies an Avro string's bytes as they are, and of one that is not UTF-8 DuckDB reads nothing of the whole file.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    nothing = f.lit(None).cast("boolean")
+    match kind:
+        case StringType():
+            return f.is_valid_utf8(value)
+        case StructType():
+            return functools.reduce(
+                lambda known, each: known & f.coalesce(_are_texts_utf8(value[each.name], each.dataType), f.lit(True)),  # noqa: FBT003
+                (each for each in kind if _has_text(each.dataType)),
+                f.lit(True),  # noqa: FBT003
+            )
+        case ArrayType():
+            return f.forall(value, lambda each: _is_utf8(each, kind.elementType)) if _has_text(kind) else nothing
+        case MapType():
+            keys = f.forall(f.map_keys(value), f.is_valid_utf8)
+            return keys & f.forall(f.map_values(value), lambda each: _is_utf8(each, kind.valueType))
+    return nothing
+
+
+def _is_utf8(each: Column, kind: DataType) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.coalesce(_are_texts_utf8(each, kind), f.lit(True))  # noqa: FBT003
+
+
+def _has_text(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    match kind:
+        case StructType():
+            return any(_has_text(each.dataType) for each in kind)
+        case ArrayType():
+            return _has_text(kind.elementType)
+    return isinstance(kind, (StringType, MapType))
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:
@@ -87,7 +151,7 @@ def _read(body: Column, writer: str, reader: str) -> Column:
 
 
 def _text(schema: Registered) -> str:
-    return inline_references(schema.text, schema.references.values())
+    return whole_schema(schema.text, schema.references.values(), f"schema {schema.id}")
 
 
 def _is_other(mismatch: Mismatch | None) -> bool:

@@ -6,9 +6,10 @@ Spark's own parser does the work; what it would pass over in silence is an error
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..core.errors import BadSetting
+from ..core.errors import LONGEST_REASON, BadSetting
+from ..core.json_mismatch import Shape
 from .decoded import Decoded, Outcome, failed, no_id
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
@@ -37,10 +38,10 @@ def parse_schema(ddl: str) -> DataType:
     try:
         return _parse_datatype_string(ddl)
     except PySparkException as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise BadSetting(
             f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "
-            "was decoded; correct `inline_schema` in defs.yaml"
+            "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
         ) from error
 
 
@@ -96,7 +97,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
                 failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")),
             )
             .when(~(is_read | is_json), failed("json_malformed", f.lit("the text is not one JSON value")))
-            .otherwise(failed("json_mismatch", _compare(text, schema, f.when(is_read, wrong))))
+            .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), _explain(text, schema))))
         )
         is_right = read["is_null"] | (is_read & ~is_null(value, schema) & wrong.isNull())
         return Outcome(settled, is_right, failure, no_id())
@@ -104,11 +105,31 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     return Decoded(read, judge)
 
 
-def _compare(text: Column, schema: DataType, wrong: Column) -> Column:
-    """Says which types were found and expected, and, where those are right, what is wrong with a value."""
-    from pyspark.sql import functions as f
+def _explain(text: Column, schema: DataType) -> Column:
+    """Say which field is not of its type; asked only of what is set aside, in Spark's Python workers."""
+    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.types import StringType
 
-    wanted = schema.simpleString().replace(":", ": ").replace(",", ", ")
-    found = f.coalesce(f.schema_of_variant(f.try_parse_json(text)), f.lit("a key twice"))
-    reason = f.coalesce(f.concat(f.lit("; "), wrong), f.lit(""))
-    return f.concat(f.lit("found "), found, f.lit(f", expected {wanted}"), reason)
+    from .json_batches import batch_explainer
+    from .python_workers import use_this_python
+
+    use_this_python()
+    make: Any = pandas_udf  # its overloads know no types that are strings
+    explained: Column = make(batch_explainer(_shape(schema)), StringType())(
+        text.cast("binary")
+    )  # which need not be UTF-8
+    return explained
+
+
+def _shape(schema: DataType, *, is_nullable: bool = True) -> Shape:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match schema:
+        case StructType():
+            fields = tuple((each.name, _shape(each.dataType, is_nullable=each.nullable)) for each in schema)
+            return Shape("STRUCT", is_nullable, fields)
+        case ArrayType():
+            return Shape("ARRAY", is_nullable, (("", _shape(schema.elementType, is_nullable=schema.containsNull)),))
+        case MapType():
+            return Shape("MAP", is_nullable, (("", _shape(schema.valueType, is_nullable=schema.valueContainsNull)),))
+    return Shape(schema.simpleString().partition("(")[0].upper().replace("TIMESTAMP_LTZ", "TIMESTAMP"), is_nullable)

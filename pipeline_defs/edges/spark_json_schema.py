@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
-from ..core.errors import UnusableSchema
-from ..core.json_schema import columns_of, find_clashes
 from .decoded import Decoded, Outcome, failed, no_id
+from .json_checks import Checked, check_schema, read_columns
+from .python_workers import use_this_python
 from .schema_registry import Registered, connect
 from .spark_json import decode_json
-from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id
+from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KIND = "JSON"
-Checked = tuple[str, tuple[tuple[str, str], ...]]
 Unread = tuple["Column", "Column", "Column"]
 
 
@@ -32,32 +30,35 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
     from pyspark.sql import functions as f
 
     if side.registry:
-        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
+        return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     raw = f.col(column)
-    reader = _check(side.schema or "", {}, f"the JSON schema of the {column}")
-    violation = _find_violations(rows, f.when(raw.isNotNull(), 0), raw, {0: reader})
-    return _join(decode_json(raw, _columns(reader)), violation, None, no_id(), {})
+    reader, columns = read_columns(side.schema or "", {}, f"the JSON schema of the {column}")
+    violation = _find_violations(f.when(raw.isNotNull(), 0), raw, {0: reader})
+    return _join(decode_json(raw, columns), violation, None, no_id(), {})
 
 
-def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
+def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
     raw = f.col(column)
     if side.schema:
-        reader = _check(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
+        reader, columns = read_columns(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
     else:
-        latest = wire.read_reader(side.subject, side.message)
-        reader = _check(latest.text, latest.references, f"schema {latest.id} of registry {wire.registry.url}")
+        latest = wire.read_reader(side.subject, side.message, KIND)
+        what = f"schema {latest.id} of registry {wire.registry.url}"
+        reader, columns = read_columns(latest.text, latest.references, what)
     writers = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
-    checked = {each: _check(schema.text, schema.references, f"schema {each}") for each, schema in writers.items()}
+    checked, unusable = usable(
+        writers, lambda schema: check_schema(schema.text, schema.references, f"schema {schema.id}")
+    )
     known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
     body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
-    violation = _find_violations(rows, known, body, checked)
-    failures = {each: _failure(schema) for each, schema in wire.writers.items() if each not in writers}
+    violation = _find_violations(known, body, checked)
+    failures = {each: _failure(schema) for each, schema in wire.writers.items() if each not in writers} | unusable
     unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
     schemas = {str(each): _text(schema) for each, schema in checked.items()}
     schemas |= {} if side.schema else {"reader": _text(reader)}
-    return _join(decode_json(body, _columns(reader)), violation, unread, schema_id(raw), schemas)
+    return _join(decode_json(body, columns), violation, unread, schema_id(raw), schemas)
 
 
 def _join(
@@ -87,41 +88,16 @@ def _join(
     return Decoded(read, judge, schemas)
 
 
-def _find_violations(rows: DataFrame, number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
+def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
     from pyspark.sql.pandas.functions import pandas_udf
     from pyspark.sql.types import StringType
 
-    from .json_checks import batch_checker
+    from .json_batches import batch_checker
 
-    context = rows.sparkSession.sparkContext
-    if context.pythonExec == "python3":  # pyspark's own default, which need not be the one that has our packages
-        context.pythonExec = sys.executable
+    use_this_python()
     make: Any = pandas_udf  # its overloads know no types that are strings
     found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
     return found
-
-
-def _check(text: str, references: Mapping[str, str], what: str) -> Checked:
-    """Is a schema that documents can be checked by, with what it refers to; raises `UnusableSchema`."""
-    from .json_checks import open_validator
-
-    checked = (text, tuple(sorted(references.items())))
-    try:
-        open_validator(*checked)
-        clashes = find_clashes(json.loads(text))
-        if clashes:
-            raise ValueError(f"properties differ in case only: {', '.join(clashes)}")
-    except ValueError as error:
-        raise UnusableSchema(
-            f"{what} cannot be used: {str(error).splitlines()[0]}; nothing was decoded; correct it, or give records a reader's "
-            "schema of their own with `inline_schema` in defs.yaml"
-        ) from error
-    return checked
-
-
-def _columns(schema: Checked) -> str:
-    text, references = schema
-    return columns_of(json.loads(text), {name: json.loads(content) for name, content in references})
 
 
 def _failure(schema: Registered) -> tuple[str, str]:

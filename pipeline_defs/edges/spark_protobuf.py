@@ -5,7 +5,6 @@ Protobuf's bytes do not say what they are: where a registry names their writers'
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
+from .python_workers import use_this_python
 from .schema_registry import Registered, connect
-from .spark_wire import Wire, head_of, read_wire, schema_id
+from .spark_wire import Wire, head_of, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -31,15 +31,15 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
     from pyspark.sql import functions as f
 
     if side.registry:
-        return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
+        return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the protobuf schema of the {column}"
     file = compile_proto(side.schema or "", {}, what)
     raw, nothing = f.col(column), f.lit(None).cast("string")
-    read = _read(rows, raw, file, find_message(file, side.message, what))
+    read = _read(raw, file, find_message(file, side.message, what))
     return _decoded(f.lit(False), read, (nothing, nothing), no_id(), {})  # noqa: FBT003
 
 
-def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
+def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     from pyspark.sql import functions as f
 
     raw = f.col(column)
@@ -47,20 +47,20 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
         what = f"the reader's schema of {wire.topic}'s {column}"
         text, file = side.schema, compile_proto(side.schema, {}, what)
     else:
-        latest = wire.read_reader(side.subject, side.message)
+        latest = wire.read_reader(side.subject, side.message, KIND)
         what = f"schema {latest.id} of registry {wire.registry.url}"
         text, file = _text(latest), compile_proto(latest.text, latest.references, what)
     reader = find_message(file, side.message, what)
     body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
-    failures = {}
-    for each, schema in wire.writers.items():
-        prefixes, failures[each] = _compare(schema, reader)
+    compared, unusable = usable(wire.writers, lambda schema: _compare(schema, reader))
+    failures = {each: failure for each, (_, failure) in compared.items()} | unusable
+    for each, (prefixes, _) in compared.items():
         for prefix in prefixes:
             start = head_of(each) + prefix
             body = body.when(
                 f.substring(raw, 1, len(start)) == f.lit(start), f.substring(raw, len(start) + 1, 2**31 - 1)
             )
-    read = _read(rows, body, file, reader)
+    read = _read(body, file, reader)
     writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
     schemas = writers | ({} if side.schema else {"reader": text})
     is_unread = raw.isNotNull() & body.isNull()
@@ -86,7 +86,7 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple
     )
 
 
-def _read(rows: DataFrame, body: Column, file: ProtoFile, message: Descriptor) -> Column:
+def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
     """Is struct<value, error>, of bodies that are not null."""
     import pyarrow as pa
     from pyspark.sql.pandas.functions import pandas_udf
@@ -95,9 +95,7 @@ def _read(rows: DataFrame, body: Column, file: ProtoFile, message: Descriptor) -
 
     from .protobuf_batches import arrow_type, batch_decoder, open_reader
 
-    context = rows.sparkSession.sparkContext
-    if context.pythonExec == "python3":  # pyspark's own default, which need not be the one that has our packages
-        context.pythonExec = sys.executable
+    use_this_python()
     found = open_reader(file.descriptors, message.full_name).handler.schema()
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
@@ -117,8 +115,7 @@ def _decoded(
 
     def judge(read: Column) -> Outcome:
         value, error = read["message"]["value"], read["message"]["error"]
-        broken = failed("protobuf_malformed", f.concat(f.lit("the bytes are not one message: "), error))
-        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(broken)
+        wrong = f.when(read["is_unread"], failed(*failure)).otherwise(failed("protobuf_malformed", error))
         return Outcome(value, ~read["is_unread"] & error.isNull(), wrong, read["schema_id"])
 
     return Decoded(read, judge, schemas)

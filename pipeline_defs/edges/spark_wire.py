@@ -5,34 +5,37 @@ Reads which ids some rows have, and looks them up; tells the rows apart by them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from ..core.errors import UnusableSchema
+from ..core.errors import UnknownSubject, UnusableSchema, unusable_schema
 from ..core.subjects import BY_RECORD, name_subject
 from .schema_registry import Registered, Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+Usable = TypeVar("Usable")
+
 HEAD = 5
 MOST_IDS = 1_000
-"""Is how many ids are looked up: bytes that are of another format may begin with any number of them."""
+"""How many ids are looked up: bytes that are of another format may begin with any number of them."""
+UNUSABLE = "unusable_schema"
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Is what rows of one topic say of their writers; `unknown` are ids that the registry has no schema for."""
+    """What rows of one topic say of their writers; `broken` are ids whose schema the registry cannot give whole, and why."""
 
     registry: Registry
     topic: str
     column: str
     writers: Mapping[int, Registered]
-    unknown: frozenset[int]
+    broken: Mapping[int, str]
 
-    def read_reader(self, subject: str | None, record: str | None) -> Registered:
-        """Is the latest version of the subject, which all of the rows are read with.
+    def read_reader(self, subject: str | None, record: str | None, kind: str) -> Registered:
+        """Return the latest version of the subject, which all of the rows are read with, of a language such as AVRO.
 
         `record` names the record, or message, where the subject's name has it and writers' schemas do not decide it.
         """
@@ -41,12 +44,18 @@ class Wire:
                 f"subject {subject} of {self.topic}'s {self.column} needs a record's name, expected `message` beside it in "
                 "defs.yaml; nothing was decoded"
             )
-        return self.registry.read_latest(name_subject(subject, self.topic, self.column, record or ""))
+        latest = self.registry.read_latest(name_subject(subject, self.topic, self.column, record or ""))
+        if latest.kind != kind:
+            raise unusable_schema(
+                f"schema {latest.id} of registry {self.registry.url}", f"it is {latest.kind}, expected {kind}"
+            )
+        return latest
 
     def explain(self, raw: Column, failures: Mapping[int, tuple[str, str]]) -> tuple[Column, Column]:
-        """Are the class and the text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
+        """Return class and text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
         from pyspark.sql import functions as f
 
+        failures = {**failures, **{each: (UNUSABLE, reason) for each, reason in self.broken.items()}}
         strange = f.format_string(f"registry {self.registry.url} has no schema %s", f.conv(f.hex(_number(raw)), 16, 10))
         found = f.concat(f.length(raw).cast("string"), f.lit(" bytes, "), f.hex(f.substring(raw, 1, HEAD)))
         short = f.concat(f.lit("expected a 0 byte and four bytes of schema id in front, found "), found)
@@ -69,9 +78,33 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
     counted = rows.groupBy("topic", head.alias("head")).count()
     found = counted.orderBy(f.desc("count"), "head").limit(MOST_IDS + 1).collect()
     ids = {int.from_bytes(row.head[1:]) for row in found if row.head is not None}
-    schemas = {schema_id: registry.read_schema(schema_id) for schema_id in sorted(ids) if schema_id < 1 << 31}
-    writers = {schema_id: schema for schema_id, schema in schemas.items() if schema is not None}
-    return Wire(registry, found[0].topic if found else "", column, writers, frozenset(schemas.keys() - writers.keys()))
+    writers, broken = {}, {}
+    for each in sorted(ids):
+        try:
+            schema = registry.read_schema(each) if each < 1 << 31 else None
+        except (UnusableSchema, UnknownSubject) as error:
+            broken[each] = f"written with schema {each}, which cannot be had: {error.message}"
+        else:
+            if schema is not None:
+                writers[each] = schema
+    return Wire(registry, found[0].topic if found else "", column, writers, broken)
+
+
+def usable(
+    writers: Mapping[int, Registered], use: Callable[[Registered], Usable]
+) -> tuple[dict[int, Usable], dict[int, tuple[str, str]]]:
+    """Return what becomes of each writer's schema, and of those that cannot be used the failure of their records.
+
+    One writer's schema says nothing of the others: only what was written with it is set aside.
+    """
+    used, failures = {}, {}
+    for each, schema in writers.items():
+        try:
+            used[each] = use(schema)
+        except UnusableSchema as error:
+            reason = error.fields.get("reason", str(error))
+            failures[each] = (UNUSABLE, f"written with schema {each}, which cannot be used: {reason}")
+    return used, failures
 
 
 def head_of(schema_id: int) -> bytes:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import fastavro
 import pyarrow.parquet
 import pytest
@@ -33,6 +34,7 @@ from pipeline_defs.edges.schema_registry import connect
 from pipeline_defs.edges.spark_decoding import RAW_SCHEMA, SparkDecoder
 from pipeline_defs.edges.spark_wire import MOST_IDS, head_of
 from tests.conftest import JARS
+from tests.support.fake_registry import fake_registry
 from tests.support.outcomes import decode_rows, decoding_session
 from tests.support.registry import RunningRegistry, guarded, running_registry
 from tests.support.secured import Authority, write_properties
@@ -181,6 +183,35 @@ def test_a_record_of_nulls_is_no_error(spark: SparkSession) -> None:
     outcomes = decode(spark, [honest, honest[:1]], Side(Format.AVRO, schema=json.dumps(schema)))
     assert outcomes.values == [{"a": None, "b": None}, None]
     assert outcomes.classes == [None, "avro_malformed"]
+
+
+def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark copies its bytes as they are, and DuckDB then reads nothing of a whole file; at any depth, of keys too."""
+    inner = record("In", field("s", ["null", "string"]), field("n", "int"))
+    schema = record(
+        "Out",
+        field("s", "string"),
+        field("list", {"type": "array", "items": inner}),
+        field("map", {"type": "map", "values": "string"}),
+        field("either", ["int", "string"]),
+    )
+
+    def body(s: str = "", listed: str | None = None, key: str = "k", mapped: str = "", either: Any = 1) -> bytes:
+        datum = {"s": s, "list": [{"s": listed, "n": 1}], "map": {key: mapped}, "either": either}
+        return avro(schema, datum).replace(b"MARK", b"\xff\xfe\x80\xc0")
+
+    bad = [body("MARK"), body(listed="MARK"), body(key="MARK"), body(mapped="MARK"), body(either="MARK")]
+    good = [body(), body("ü", "ü", "ü", "ü", "ü"), avro(schema, {"s": "", "list": [], "map": {}, "either": 1})]
+    side = Side(Format.AVRO, schema=json.dumps(schema))
+    outcomes = decode(spark, [*good, *bad, None], side)
+    assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 5 + [None]
+    assert {row.failure.error for row in outcomes.rows if row.failure} == {"a string in it is not UTF-8"}
+    rows = decoding_session(spark).createDataFrame(
+        [("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW
+    )
+    decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
+    decoded.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3
 
 
 def test_no_bytes_make_spark_fail(spark: SparkSession) -> None:
@@ -477,10 +508,86 @@ def test_a_registry_that_does_not_answer_is_one_error(spark: SparkSession, regis
     with pytest.raises(RegistryUnavailable, match=f"registry {nobody} does not answer, within 3 tries"):
         decode(spark, [avro(ORDER, {"id": 1, "note": None}, 1)], Side(Format.AVRO, registry=nobody))
     elsewhere = registry.url.replace("ccompat", "nowhere")
-    with pytest.raises(UnknownSubject, match="has no subject orders-value"):
+    with pytest.raises(RegistryUnavailable, match=r"with 404, .*, expected what a Schema Registry answers"):
         decode(spark, [b""], Side(Format.AVRO, registry=elsewhere))
+    with pytest.raises(UnknownSubject, match="has no subject orders-value"):
+        decode(spark, [b""], Side(Format.AVRO, registry=registry.url))
     with pytest.raises(BadSetting, match="registry 'nonsense' is no address of a Schema Registry"):
         decode(spark, [b""], Side(Format.AVRO, registry="nonsense"))
+
+
+LOWER, UPPER = {"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": {}, "N": {}}
+BOMB = {"$ref": "#/$defs/d0", "$defs": {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(24)}}
+PROTO = 'syntax = "proto3"; message M { int32 n = 1; }'
+UNUSABLE: Mapping[Format, tuple[str, bytes, Mapping[str, str]]] = {
+    Format.AVRO: (
+        json.dumps(record("R", field("n", "int"))),
+        b"\x02",
+        {
+            "a type without a name": '{"type": "record", "fields": [{"type": "int"}]}',
+            "fields that are none": '{"type": "record", "name": "R", "fields": 5}',
+            "nested beyond all readers": '{"type": "array", "items": ' * 2_000 + '"int"' + "}" * 2_000,
+            "beyond the memory": json.dumps(record("R", field("n", {"type": "fixed", "name": "F", "size": 2**31 - 1}))),
+            "no name of Avro's": json.dumps(record("9 R", field("n", "int"))),
+            "no JSON": "{",
+            "unknown to all": '"gone.Type"',
+        },
+    ),
+    Format.JSON_SCHEMA: (
+        json.dumps(LOWER),
+        b'{"n": 1}',
+        {
+            "names that differ in case only": json.dumps({"type": "object", "properties": UPPER}),
+            "of somebody's own language": '{"$schema": "http://example.com/mine"}',
+            "24 levels that double": json.dumps(BOMB),
+            "nested beyond all readers": '{"items": ' * 2_000 + "{}" + "}" * 2_000,
+            "a reference to elsewhere": '{"$ref": "http://127.0.0.1:9/x"}',
+            "a list": "[]",
+        },
+    ),
+    Format.PROTOBUF: (
+        PROTO,
+        b"\0\x08\x01",
+        {
+            "no schema": "nonsense",
+            "an import that is gone": 'syntax = "proto3"; import "gone.proto"; message M { int32 n = 1; }',
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_one_writers_unusable_schema_sets_aside_its_own_records_only(spark: SparkSession, name: Format) -> None:
+    """And is said of each of them, in few words; a reader's is one error before anything is decoded."""
+    text, body, bad = UNUSABLE[name]
+    kind = {Format.AVRO: "AVRO", Format.JSON_SCHEMA: "JSON", Format.PROTOBUF: "PROTOBUF"}[name]
+    with fake_registry() as fake:
+        fake.put_version("orders-value", "latest", 1, text, kind)
+        fake.put(1, text, kind)
+        for number, broken in enumerate(bad.values(), 2):
+            fake.put(number, broken, kind)
+        fake.put(99, text, kind, references=[{"name": "gone", "subject": "gone", "version": 1}])
+        ids = [1, *range(2, 2 + len(bad)), 99, 1]
+        side = Side(name, registry=fake.url)
+        outcomes = decode(spark, [head_of(each) + body for each in ids], side)
+        assert outcomes.classes == [None, *["unusable_schema"] * (len(ids) - 2), None]
+        assert [value and value["n"] for value in outcomes.values] == [1, *[None] * (len(ids) - 2), 1]
+        assert outcomes.ids == ids
+        errors = [row.failure.error for row in outcomes.rows if row.failure]
+        assert all(
+            error.startswith(f"written with schema {each}, ") for each, error in zip(ids[1:], errors[:-1], strict=False)
+        )
+        assert "has no version 1 of subject gone" in errors[-1]
+        assert max(map(len, errors)) < 700
+        for broken in bad.values():
+            fake.put_version("orders-value", "latest", 1, broken, kind)
+            with pytest.raises(UnusableSchema, match=f"schema 1 of registry {fake.url} cannot be used: "):
+                decode(spark, [head_of(1) + body], side)
+        fake.put_version("orders-value", "latest", 1, text, "AVRO" if kind != "AVRO" else "JSON")
+        with pytest.raises(
+            UnusableSchema, match=f"cannot be used: it is {'AVRO' if kind != 'AVRO' else 'JSON'}, expected {kind}"
+        ):
+            decode(spark, [head_of(1) + body], side)
 
 
 # ---- Protobuf
@@ -512,8 +619,9 @@ def test_plain_protobuf_of_every_kind_of_type(spark: SparkSession) -> None:
     full.MergeFrom(kind(big=(1 << 64) - 1, small=(1 << 32) - 1, number=0, d=0.5, ok=True))
     full.at.FromJsonString("2020-01-02T03:04:05.678901Z")
     body = full.SerializeToString()
-    outcomes = decode(spark, [body, b"", None, body[:-1]], Side(Format.PROTOBUF, schema=text, message="All"))
-    assert outcomes.classes == [None, None, None, "protobuf_malformed"]
+    bare = bytes.fromhex("2a030a016b")  # an entry of a map without its value, as Rust producers send it
+    outcomes = decode(spark, [body, b"", None, body[:-1], bare], Side(Format.PROTOBUF, schema=text, message="All"))
+    assert outcomes.classes == [None, None, None, "protobuf_malformed", None]
     nothing = {"note": None, "inner": None, "inners": [], "counts": {}, "at": None, "word": None, "number": None}
     zeros = {"id": 0, "size": "SMALL", "raw": b"", "big": Decimal(0), "small": 0, "d": 0.0, "ok": False}
     at = datetime(2020, 1, 2, 3, 4, 5, 678901, UTC).astimezone().replace(tzinfo=None)
@@ -526,7 +634,7 @@ def test_plain_protobuf_of_every_kind_of_type(spark: SparkSession) -> None:
     }
     more = {"at": at, "size": "LARGE", "raw": b"\xff", "big": Decimal((1 << 64) - 1), "small": (1 << 32) - 1}
     read = some | more | {"word": None, "number": 0, "d": 0.5, "ok": True}
-    assert outcomes.values == [read, nothing | zeros, None, None]
+    assert outcomes.values == [read, nothing | zeros, None, None, nothing | zeros | {"counts": {"k": 0}}]
 
 
 def test_protobuf_of_any_writers_is_read_as_one_message(
@@ -624,8 +732,8 @@ def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) 
     assert outcomes.classes == [None, None, *wrong, None]
     nothing = dict.fromkeys(["name", "tags", "by", "free", "inner"])
     assert outcomes.values == [full | {"free": '{"a":[1]}'}, None, *[None] * len(bad), {"id": 2} | nothing]
-    assert outcomes.rows[2].failure.error == "at /id: -1 is less than the minimum of 0"
-    assert outcomes.rows[3].failure.error == 'at /: "id" is a required property'
+    assert outcomes.rows[2].failure.error == "at /id: not as minimum 0 says (/properties/id/minimum)"
+    assert outcomes.rows[3].failure.error == 'at /: "id" is a required property (/required)'
 
 
 def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
@@ -658,7 +766,7 @@ def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registr
     ]
     assert outcomes.values[:2] == [{"id": "a", "at": None, "n": None}, {"id": "b", "at": {"city": "Rome"}, "n": 1}]
     assert outcomes.ids[:6] == [ids[version] for version, _ in documents]
-    assert outcomes.rows[3].failure.error == 'at /at: "city" is a required property'
+    assert outcomes.rows[3].failure.error == 'at /at: "city" is a required property (/required)'
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 
@@ -681,7 +789,10 @@ def test_json_of_confluents_serializer_is_read(spark: SparkSession, registry: Ru
         (Side(Format.JSON_SCHEMA, schema="{"), "the JSON schema of the value cannot be used: "),
         (Side(Format.JSON_SCHEMA, schema='{"$ref": "http://127.0.0.1:9/x"}'), "nothing is fetched"),
         (Side(Format.JSON_SCHEMA, schema='{"properties": {"a": {}, "A": {}}}'), "differ in case only: a, A"),
-        (Side(Format.PROTOBUF, schema="nonsense"), "the protobuf schema of the value is no Protobuf schema"),
+        (
+            Side(Format.PROTOBUF, schema="nonsense"),
+            "the protobuf schema of the value cannot be used: it is no Protobuf schema",
+        ),
     ],
 )
 def test_other_schemas_that_cannot_be_used_are_said_too(spark: SparkSession, side: Side, reason: str) -> None:

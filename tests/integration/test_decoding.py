@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
@@ -92,7 +91,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
     assert poisoned.decoding is not None
     assert sum(poisoned.decoding.error_classes.values()) == len(POISON)
     errors = dict(world.query("dead_letters", "value, error"))
-    assert errors[b'{"id": "one"}'] == "found OBJECT<id: STRING>, expected struct<id: bigint, name: string>"
+    assert errors[b'{"id": "one"}'] == "id: expected BIGINT, found string"
     assert errors[b"{'id': 1}"] == "the text is not one JSON value"
 
 
@@ -209,9 +208,11 @@ def test_what_is_not_what_was_landed_does_not_become_visible(world: World, spark
     assert "99 decoded rows + 0 dead letters are not its 100 landed rows, each once" in lost.violations[0]
     (landed,) = (world.lake_folder / "data").rglob("*.parquet")
     right = landed.read_bytes()
-    rows = pq.read_table(landed)
     landed.unlink()
-    pq.write_table(rows, landed, compression="none")  # the same rows: only the digest tells
+    landed.write_bytes(
+        right.replace(b"parquet-mr", b"parquet-mx")
+    )  # the same rows and as many bytes: only the digest tells
+    assert landed.read_bytes() != right, "the fault"
     (torn,) = world.decode()
     assert torn.outcome is Decided.FAILED
     assert "the landed file does not have the digest" in torn.violations[0]

@@ -72,13 +72,13 @@ def test_the_sensor_turns_decoded_ranges_into_few_runs_that_tell_of_each_day(wor
     world.decode()
     asked = tick(world)
     assert [request.days for request in asked.requests] == [tuple(days[:3]), (days[3],)]
-    one, other = (day_run_request(world.topic, request, asked.newest_ms) for request in asked.requests)
+    one, other = (day_run_request(world.topic, request, asked.newest_ms, world.instance) for request in asked.requests)
     assert (one.tags["dagster/asset_partition_range_start"], one.tags["dagster/asset_partition_range_end"]) == (
         days[0],
         days[2],
     )
     assert other.partition_key == days[3]
-    assert one.run_key == day_run_request(world.topic, tick(world).requests[0], asked.newest_ms).run_key
+    assert one.run_key == day_run_request(world.topic, tick(world).requests[0], asked.newest_ms, world.instance).run_key
 
     for request in asked.requests:
         launched = run(world, request)

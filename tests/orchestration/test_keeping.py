@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -33,8 +33,9 @@ from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
 from pipeline_defs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
-from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, WORKER_TAG
+from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
 from tests.support.killing import stopped_at
+from tests.support.queued import queue_run
 from tests.support.world import World
 
 
@@ -238,18 +239,18 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     def run(
         first: int, last: int, config: dict[str, Any] | None = None, backfill: str = "one", **tags: str
     ) -> DagsterRun:
-        found = create_run_for_test(
+        return queue_run(
             world.instance,
-            job_name="__ASSET_JOB",
-            status=dg.DagsterRunStatus.STARTED,
+            "__ASSET_JOB",
             run_config=config or {},
             asset_selection=frozenset({world.topic.asset_key}),
             tags={BACKFILL_TAG: backfill, RANGE_START: ranges[first].key, RANGE_END: ranges[last].key, **tags},
         )
-        return cast("DagsterRun", found)
 
     own, one, two = run(0, 0), run(2, 2), run(4, 5)
-    run(6, 6, config={"ops": {}}), run(6, 6, backfill="other"), run(6, 6, **{WORKER_TAG: "host:1:x"})
+    run(6, 6, config={"ops": {}}), run(6, 6, backfill="other")
+    has_begun = run(6, 6)
+    world.instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", "__ASSET_JOB"), has_begun.run_id)
     run(6, 6, **{TRIED_BY_TAG: "x"}), run(6, 6, **{REDO_TAG: "no"})
     world.instance.add_dynamic_partitions(f"{world.name}__ranges", ["typed by somebody"])
     planned = world.coverage.log.ranges
@@ -264,10 +265,8 @@ def test_a_run_takes_the_waiting_runs_that_ask_for_the_same(world: World) -> Non
     assert read_landed_by(world.instance, two) is None
     end_siblings(world.instance, own, siblings, {ranges[2]})
     assert (read_landed_by(world.instance, one), read_landed_by(world.instance, two)) == (None, own.run_id)
-    has_begun = world.instance.get_run_by_id(two.run_id)
-    assert has_begun is not None and has_begun.status is dg.DagsterRunStatus.STARTED, (
-        "it has a process, and ends by itself"
-    )
+    ended = world.instance.get_run_by_id(two.run_id)
+    assert ended is not None and ended.status is dg.DagsterRunStatus.CANCELED
     assert found(200) == []
 
 

@@ -33,6 +33,9 @@ from pipeline_defs.sensors import Tick, run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.topics import Topic
+from tests.support.migrations import read_migrations_once
+
+read_migrations_once()
 
 PATIENCE_SECONDS = 300
 """How long to wait for what comes by itself: it is only ever used up where it never comes."""
@@ -270,7 +273,7 @@ class World:
 
     def rows(self) -> list[Row]:
         """Reads every row a plain glob shows, sorted; a doubled row stands twice."""
-        if not list((self.lake_folder / "data").rglob("*.parquet")):
+        if not list((self.lake_folder / "data" / self.name).rglob("*.parquet")):
             return []
         found = duckdb.sql(
             f'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet(\'{self.glob}\')'

@@ -9,8 +9,10 @@ from typing import Any
 import fastavro
 import pytest
 
-from pipeline_defs.core.avro import END, enclose, find_clashes, inline_references, parse_avro, record_name
+from pipeline_defs.core.avro import END, enclose, find_clashes, inline_references, parse_avro, record_name, refuse_bomb
+from pipeline_defs.core.errors import UnusableSchema
 from pipeline_defs.core.subjects import name_subject
+from pipeline_defs.edges.spark_avro_schema import whole_schema
 
 CITY = '{"type": "record", "name": "City", "namespace": "geo", "fields": [{"name": "name", "type": "string"}]}'
 PLACE = json.dumps(
@@ -135,3 +137,91 @@ def test_subjects_are_named_as_confluents_clients_name_them() -> None:
             assert name_subject(ours, "orders", column, record) == strategy(context, record)
     assert name_subject("by hand", "orders", "value") == "by hand"
     assert record_name('"string"') is None
+
+
+def diamonds(levels: int) -> dict[str, Any]:
+    """Return a record of so many levels, each of which has two fields of the next one."""
+    schema: dict[str, Any] = {"type": "record", "name": f"L{levels}", "fields": [{"name": "n", "type": "int"}]}
+    for at in range(levels - 1, -1, -1):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": schema["name"]}]
+        schema = {"type": "record", "name": f"L{at}", "fields": fields}
+    return schema
+
+
+def test_records_that_multiply_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than 10,000 columns, or 100 levels"):
+        refuse_bomb(diamonds(24))
+    refuse_bomb(diamonds(8))
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    refuse_bomb(node)  # what contains itself is Spark's to refuse
+    chain: Any = "int"
+    for at in range(120):
+        chain = {"type": "record", "name": f"R{at}", "fields": [{"name": "x", "type": chain}]}
+    with pytest.raises(ValueError, match="100 levels"):
+        refuse_bomb(chain)
+
+
+def test_a_fixed_that_no_process_has_room_for_is_refused() -> None:
+    """A reader makes room for it before it reads a byte: a record of 5 bytes would take 2 GB."""
+    for size, is_refused in ((2**31 - 1, True), ((64 << 20) + 1, True), (64 << 20, False)):
+        schema = {"type": "array", "items": {"type": "fixed", "name": "Big", "namespace": "x", "size": size}}
+        if is_refused:
+            with pytest.raises(ValueError, match=f"fixed x.Big has {size:,} bytes, expected at most 67,108,864"):
+                refuse_bomb(schema)
+        else:
+            refuse_bomb(schema)
+
+
+ODD = [
+    *(
+        "{",
+        "",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "5",
+        "nul",
+        "NaN",
+        '{"type": 5}',
+        '{"type": null}',
+        "{}",
+        "[5]",
+        "[null]",
+    ),
+    *('{"type": "record"}', '{"type": "record", "name": "R"}', '{"type": "record", "name": "R", "fields": 5}'),
+    *('{"type": "record", "name": "R", "fields": [5]}', '{"type": "record", "name": "R", "fields": [{"name": "a"}]}'),
+    *(
+        '{"type": "record", "name": "R", "fields": {"a": "int"}}',
+        '{"type": "array"}',
+        '{"type": {"type": {"type": []}}}',
+    ),
+    *(
+        '{"type": "record", "name": 5, "fields": []}',
+        '{"type": "enum", "name": "E"}',
+        '{"type": "map", "values": true}',
+    ),
+    *(
+        '{"type": "fixed", "name": "F", "size": "x"}',
+        '{"type": "fixed", "name": "F", "size": 1e300}',
+        '{"items": "int"}',
+    ),
+    '{"type": "record", "name": "R", "namespace": {}, "fields": [{"name": "a", "type": ["null", {"type": []}]}]}',
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_any_json_is_a_schema_or_one_clear_error(text: str) -> None:
+    """Whatever type each part of it is of; what is left is Avro's own to refuse."""
+    said = said_of(text)
+    assert said is None or (said.startswith("schema 7 cannot be used: ") and len(said) < 800)
+
+
+def said_of(text: str) -> str | None:
+    try:
+        whole_schema(text, (), "schema 7")
+    except UnusableSchema as error:
+        return str(error)
+    return None
+
+
+def test_a_schema_that_is_nested_too_deep_is_said() -> None:
+    assert [said is not None and "nested too deep" in said for said in map(said_of, ODD[2:4])] == [True, True]

@@ -25,7 +25,7 @@ def days(text: str, decode: str = DECODE) -> Days | None:
     [
         ("{start: 2013-01-01}", Days("2013-01-01")),
         ("{start: '2013-01-01', event_time: value.at}", Days("2013-01-01", EventTime("value.at"))),
-        ("{start: 2013-01-01, event_time: value.at, unit: ms}", Days("2013-01-01", EventTime("value.at", "ms"))),
+        ("{start: 2013-01-01, event_time: offset, unit: ms}", Days("2013-01-01", EventTime("offset", "ms"))),
     ],
 )
 def test_days_begin_on_a_day_and_are_by_a_column(text: str, expected: Days) -> None:

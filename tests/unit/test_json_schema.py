@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline_defs.core.json_schema import columns_of, find_clashes
-from pipeline_defs.edges.json_checks import batch_checker, find_violation, open_validator
+from pipeline_defs.core.bounds import MOST_CHECKS
+from pipeline_defs.core.json_schema import columns_of, find_clashes, refuse_bomb
+from pipeline_defs.edges.json_batches import batch_checker
+from pipeline_defs.edges.json_checks import find_violation, open_checker
 
 COLUMNS: list[tuple[dict[str, Any] | bool, str]] = [
     ({"type": "string"}, "STRING"),
@@ -69,32 +71,30 @@ def test_properties_that_differ_in_case_only_are_found() -> None:
 
 def test_a_document_is_checked_with_what_its_schema_refers_to_and_nothing_is_fetched() -> None:
     schema = json.dumps({"properties": {"to": {"$ref": "place.json"}, "n": {"maximum": 9}}, "required": ["n"]})
-    validator = open_validator(schema, (("place.json", json.dumps(PLACE)),))
+    validator = open_checker(schema, (("place.json", json.dumps(PLACE)),))
     assert find_violation(validator, b'{"n": 1, "to": {"city": "Rome"}}') is None
     said = find_violation(validator, b'{"n": 10, "to": {"city": 1}}')
     assert said is not None
     assert set(said.split("; ")) == {
-        "at /n: 10 is greater than the maximum of 9",
-        'at /to/city: 1 is not of type "string"',
+        "at /n: not as maximum 9 says (/properties/n/maximum)",
+        "at /to/city: expected string, found integer (/properties/city/type)",
     }
-    assert find_violation(validator, b"{}") == 'at /: "n" is a required property'
-    assert find_violation(
-        open_validator('{"$ref": "place.json"}', (("place.json", json.dumps(PLACE)),)), b'{"city": 1}'
-    )
+    assert find_violation(validator, b"{}") == 'at /: "n" is a required property (/required)'
+    assert find_violation(open_checker('{"$ref": "place.json"}', (("place.json", json.dumps(PLACE)),)), b'{"city": 1}')
     for elsewhere in ("gone.json", "http://127.0.0.1:9/place.json", "file:///etc/passwd"):
         with pytest.raises(ValueError, match="retrieving it failed"):
-            open_validator(json.dumps({"$ref": elsewhere}), ())
+            open_checker(json.dumps({"$ref": elsewhere}), ())
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"1 2", b"{}]}", b"[" * 100_000, b"[" * 1500 + b"]" * 1500])
 def test_what_cannot_be_read_never_passes(body: bytes) -> None:
     """No JSON, more than one value, nested too deep: nobody has checked it, whatever another parser makes of it."""
-    found = find_violation(open_validator("true", ()), body)
+    found = find_violation(open_checker("true", ()), body)
     assert found is not None and found.startswith("it cannot be checked: ")
 
 
 def test_what_is_nested_too_deep_to_be_checked_is_said() -> None:
-    deep = find_violation(open_validator('{"items": {"$ref": "#"}}', ()), b"[" * 500 + b"]" * 500)
+    deep = find_violation(open_checker('{"items": {"$ref": "#"}}', ()), b"[" * 500 + b"]" * 500)
     assert deep is None or deep.startswith("it cannot be checked: ")
 
 
@@ -103,4 +103,101 @@ def test_a_batch_is_checked_row_by_row_each_by_its_own_schema() -> None:
 
     check = batch_checker({1: ('{"type": "integer"}', ()), 2: ('{"type": "string"}', ())})
     found = check(pandas.Series([1, 2, None, 1, 2]), pandas.Series([b"1", b"1", b"1", None, b'"a"']))
-    assert found.tolist() == [None, 'at /: 1 is not of type "string"', None, None, None]
+    assert found.tolist() == [None, "at /: expected string, found integer (/type)", None, None, None]
+
+
+def diamonds(levels: int, word: str) -> dict[str, Any]:
+    """Return a schema of so many levels, each of which refers to the next one twice, by `word` or by two properties."""
+
+    def level(at: int) -> dict[str, Any]:
+        twice = [{"$ref": f"#/$defs/d{at + 1}"}] * 2
+        return (
+            {"type": "object", "properties": dict(zip("ab", twice, strict=True))}
+            if word == "properties"
+            else {word: twice}
+        )
+
+    defs = {f"d{at}": level(at) for at in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{levels}": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_a_schema_that_multiplies_is_refused_before_anything_is_checked(word: str) -> None:
+    """24 levels are 16 million checks of one value; a few levels are checked, and say what is wrong, in no time."""
+    with pytest.raises(ValueError, match=f"checks of one value, expected at most {MOST_CHECKS:,}"):
+        open_checker(json.dumps(diamonds(24, word)), ())
+    assert find_violation(open_checker(json.dumps(diamonds(5, "allOf")), ()), b'"x"') is not None
+    assert find_violation(open_checker(json.dumps(diamonds(5, "anyOf")), ()), b"1") is None
+    many = find_violation(open_checker(json.dumps(diamonds(14, "anyOf")), ()), b'"x"')
+    assert many == "it is not valid; its schema has too many branches to say where"
+
+
+def test_columns_that_multiply_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than 10,000 columns, or 100 levels"):
+        columns_of(diamonds(24, "properties"), {})
+    assert columns_of(diamonds(3, "properties"), {}).count("BIGINT") == 8, "the control"
+    bomb = json.dumps(diamonds(40, "properties"))
+    assert find_violation(open_checker(bomb, ()), b'{"a": {"b": 1}}') is not None, "a document has only so many parts"
+
+
+def test_schemas_that_name_each_other_in_every_way_are_counted_and_end() -> None:
+    by_anchor = {"$defs": {"x": {"$anchor": "a", "allOf": [{"$ref": "#"}, {"$ref": "#a"}]}}, "$ref": "#a"}
+    by_id = {"$defs": {"x": {"$id": "x.json", "anyOf": [{"$ref": "y.json"}] * 2}}, "$ref": "x.json"}
+    chain = {"$defs": {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(3_000)}, "$ref": "#/$defs/0"}
+    assert refuse_bomb(by_anchor, {}) < 20
+    assert refuse_bomb(by_id, {"y.json": {"anyOf": [True] * 5}}) > 10
+    assert refuse_bomb(chain, {}) > 3_000
+    assert refuse_bomb(True, {}) == 1
+
+
+SECRET = "4711-hush"
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        ({"type": "integer"}, SECRET),
+        ({"enum": ["a"]}, SECRET),
+        ({"const": 1}, SECRET),
+        ({"pattern": "^a"}, SECRET),
+        ({"maxLength": 1}, SECRET),
+        ({"format": "date"}, SECRET),
+        ({"not": {}}, SECRET),
+        ({"anyOf": [{"type": "integer"}, {"const": 5}]}, SECRET),
+        ({"oneOf": [{"type": "string"}, {"minLength": 1}]}, SECRET),
+        ({"additionalProperties": False}, {SECRET: 1}),
+        ({"unevaluatedProperties": False}, {SECRET: 1}),
+        ({"additionalProperties": {"type": "integer"}}, {SECRET: {SECRET: SECRET}}),
+        ({"patternProperties": {"^4": {"type": "integer"}}}, {SECRET: SECRET}),
+        ({"propertyNames": {"maxLength": 1}}, {SECRET: 1}),
+        ({"contains": {"const": 1}}, [SECRET]),
+        ({"uniqueItems": True}, [SECRET, SECRET]),
+        ({"items": False}, [SECRET]),
+        ({"maxItems": 1}, [SECRET, SECRET]),
+        ({"dependentRequired": {SECRET[:4]: ["b"]}}, {SECRET[:4]: SECRET}),
+        ({"if": True, "then": {"const": 1}}, SECRET),
+    ],
+)
+def test_what_is_said_of_a_document_has_nothing_of_what_it_says(schema: dict[str, Any], document: Any) -> None:
+    """And is short, however long the document is."""
+    checker = open_checker(json.dumps(schema), ())
+    text = json.dumps(document)
+    for body in (text, text.replace("hush", "hush" * 100_000)):
+        said = find_violation(checker, body.encode())
+        assert said is None or ("hush" not in said and len(said) < 3_000)
+    assert find_violation(checker, text.encode()) is not None or "format" in schema, "the control"
+    deep = b'{"hush":' * 300 + b'"hush' + b"\xff"
+    assert "hush" not in str(find_violation(checker, deep))
+
+
+def test_a_number_that_no_checker_can_be_given_never_passes() -> None:
+    """Of one beyond DOUBLE a checker would be told that it is null, and allow it where null is."""
+    maybe = open_checker('{"type": ["null", "string"]}', ())
+    assert find_violation(maybe, b"null") is None
+    assert [find_violation(maybe, body) for body in (b"1e400", b"-1e400", b"NaN")] == [
+        *["it cannot be checked: a number is beyond DOUBLE"] * 2,
+        "it cannot be checked: NaN is no JSON",
+    ]
+    assert (
+        find_violation(open_checker("true", ()), b"1" * 5_000) == "it cannot be checked: a number has too many digits"
+    )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +16,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pipeline_defs.core.errors import UnusableSchema
 from pipeline_defs.edges.protobuf_batches import arrow_type, decode_bodies, open_reader
-from pipeline_defs.edges.protobuf_schema import compile_proto, encode_path, find_message, find_mismatches
+from pipeline_defs.edges.protobuf_schema import (
+    MAIN,
+    ProtoFile,
+    compile_proto,
+    encode_path,
+    find_message,
+    find_mismatches,
+)
 
 ORDER = """
 syntax = "proto3";
@@ -80,6 +90,105 @@ def test_protobufs_own_runtime_judges_each_message() -> None:
     assert [value is not None for value in values] == sound
 
 
+SPELLINGS = """
+syntax = "proto2";
+message M {
+  optional int32 n = 1; map<string, V> of = 2; oneof one { int32 a = 3; string b = 4; } optional E e = 5; optional V v = 6;
+}
+message V { optional int32 x = 1; optional int32 y = 2; }
+enum E { ZERO = 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("spelled", "row"),
+    [
+        (
+            "12030a016b",
+            {"of": [("k", {"x": None, "y": None})]},
+        ),  # an entry without its value, as Rust producers send it
+        ("1200", {"of": [("", {"x": None, "y": None})]}),
+        (
+            "12070a016b12020801" + "12070a016b12020802",
+            {"of": [("k", {"x": 2, "y": None})]},
+        ),  # DuckDB reads no key twice
+        ("1805" + "220162", {"b": "b"}),
+        ("2807", {}),
+        ("32020801" + "32021002", {"v": {"x": 1, "y": 2}}),
+        ("0801" + "0802", {"n": 2}),
+    ],
+)
+def test_a_message_is_read_the_same_however_it_is_spelled(spelled: str, row: dict[str, Any]) -> None:
+    """What Protobuf's own runtime makes of it, which says what is legal; its neighbours are read."""
+    expected = {"n": None, "of": [], "a": None, "b": None, "e": None, "v": None} | row
+    values, errors = decode(SPELLINGS, "M", [b"\x08\x05", bytes.fromhex(spelled), b"\xff", b"\x08\x06"])
+    assert (values[1], errors[1]) == (expected, None)
+    assert [value and value["n"] for value in values[::2]] == [5, None]
+    assert [error is None for error in errors] == [True, True, False, True]
+
+
+class Panic(BaseException):
+    """As pyo3 makes it of a panic in Rust."""
+
+
+Panic.__name__ = "PanicException"
+
+
+def test_a_panic_of_the_arrow_library_is_an_error_of_its_own_record() -> None:
+    """Whatever it panics at next; what is no panic is raised."""
+    reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
+
+    class Panics:
+        def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
+            if b"\x08\x07" in bodies.to_pylist():
+                raise Panic("secret contents")
+            return reader.handler.array_to_record_batch(bodies)
+
+    wanted = arrow_type(pa.struct(list(reader.handler.schema())))
+    bodies = pa.array([b"\x08\x05", b"\x08\x07", None, b"\x08\x06"], pa.binary())
+    values, errors = decode_bodies(bodies, replace(reader, handler=Panics()), wanted)
+    assert [value and value["id"] for value in values.to_pylist()] == [5, None, None, 6]
+    assert errors == [None, "ptars, which makes columns of messages, fails at it", None, None]
+
+    class Stops:
+        def array_to_record_batch(self, bodies: pa.Array) -> pa.RecordBatch:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        decode_bodies(bodies, replace(reader, handler=Stops()), wanted)
+
+
+def test_a_time_that_protobuf_does_not_define_never_becomes_another_one() -> None:
+    """At any depth: ptars ends at 64 bits of microseconds, and makes January 1st of a year."""
+    text = """syntax = "proto3"; package google.type;
+    import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
+    message Date { int32 year = 1; int32 month = 2; int32 day = 3; }
+    message In { repeated google.protobuf.Timestamp at = 1; map<string, google.protobuf.Duration> by = 2; Date day = 3; }
+    message M { repeated In in = 1; }"""
+    kind = GetMessageClass(message_of(text, "M"))
+    good = {
+        "at": [{"seconds": 253402300799}],
+        "by": {"k": {"seconds": -315576000000}},
+        "day": {"year": 1, "month": 1, "day": 1},
+    }
+    bad = [
+        {"at": [{"seconds": 253402300800}]},
+        {"at": [{}, {"seconds": 1 << 62}]},
+        {"by": {"k": {"seconds": 1 << 50}}},
+        {"day": {"year": 2020}},
+        {"day": {"year": 10_000, "month": 1, "day": 1}},
+    ]
+    bodies = [kind(**{"in": [good, each]}).SerializeToString() for each in ({}, *bad)]
+    values, errors = decode(text, "M", bodies)
+    assert values[0] is not None and values[1:] == [None] * len(bad)
+    assert errors == [
+        None,
+        *["in[].at[] is a Timestamp out of the years 1 to 9999"] * 2,
+        "in[].by{} is a Duration of more than 10,000 years",
+        *["a google.type.Date is no day of the years 1 to 9999"] * 2,
+    ]
+
+
 def test_what_ptars_takes_or_panics_at_is_an_error_all_the_same() -> None:
     """A tag of more than 32 bits, and a length beyond all memory; the control: ptars alone takes the first."""
     reader = open_reader(compile_proto(ORDER, {}, "the schema").descriptors, "shop.Order")
@@ -103,11 +212,12 @@ def test_a_string_that_is_not_utf8_is_an_error_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "reason"),
     [
-        ("nonsense", None, "the schema is no Protobuf schema: .*Expected top-level statement"),
+        ("nonsense", None, "the schema cannot be used: it is no Protobuf schema: .*Expected top-level statement"),
         ('syntax = "proto3"; import "gone.proto";', None, "gone.proto"),
         ('syntax = "proto3"; message A { A a = 1; }', None, "A contains itself"),
         ('syntax = "proto3"; message A { B b = 1; } message B {}', "A", "B has no fields"),
         ('syntax = "proto2"; message A { optional int32 x = 1; optional int32 X = 2; }', None, "in case only"),
+        ('syntax = "proto2"; message A { optional group G = 1 { optional int32 x = 1; } }', "A", "A.g is a group"),
         (ORDER, None, "has the messages shop.Order, shop.Order.Line, shop.Refund, shop.Refund.Why, expected one"),
         (ORDER, "Gone", "expected one Gone"),
     ],
@@ -117,9 +227,60 @@ def test_a_schema_that_cannot_be_used_is_said(text: str, name: str | None, reaso
         message_of(text, name)
 
 
-def test_no_import_is_written_outside_its_folder() -> None:
-    with pytest.raises(UnusableSchema, match=r"the schema imports \.\./x\.proto, which is no path below its own"):
-        compile_proto(ORDER, {"../x.proto": ORDER}, "the schema")
+NAMES = [
+    *("../x.proto", "a/../../x.proto", "/tmp/x.proto", "..", ".", "", "a//b.proto", "a/", "./a.proto", "a\\b.proto"),
+    *("a\0b.proto", "a\nb.proto", MAIN, "\ud800.proto"),
+]
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_import_is_written_outside_its_folder(
+    name: str, is_text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is called, as text or as a descriptor: one error that says which."""
+    from confluent_kafka.schema_registry.protobuf import _schema_to_str
+
+    text = ORDER if is_text else _schema_to_str(message_of(ORDER, "Order").file)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b"))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(UnusableSchema, match=r"the schema cannot be used: (it imports|the import) '") as caught:
+        compile_proto(ORDER, {name: text}, "the schema")
+    assert len(str(caught.value)) < 600
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_import_may_be_called_like_a_file_of_ours() -> None:
+    """And two of which one is the other's folder are one error."""
+    place = 'syntax = "proto3"; package p; message Place { string city = 1; }'
+    for name in ("x" * 300, "/".join("x" * 99 for _ in range(60))):
+        with pytest.raises(UnusableSchema, match=r"the import 'x+' cannot be written: File name too long"):
+            compile_proto(ORDER, {name: place}, "the schema")
+    for name in ("given", "descriptors", "a/b c.proto", "ü.proto"):
+        text = f'syntax = "proto3"; import "{name}"; message M {{ p.Place to = 1; }}'
+        assert message_of_compiled(compile_proto(text, {name: place}, "the schema")).name == "M"
+    with pytest.raises(UnusableSchema, match=r"the import 'b\.proto' cannot be written"):
+        compile_proto(ORDER, {"a": place, "a/b.proto": place}, "the schema")
+
+
+def message_of_compiled(file: ProtoFile) -> Any:
+    return find_message(file, None, "the schema")
+
+
+def test_messages_that_multiply_are_refused_in_no_time() -> None:
+    """24 levels that each name the next one twice are 16 million columns, and as many comparisons."""
+    levels = [f"message L{at} {{ L{at + 1} a = 1; L{at + 1} b = 2; }}" for at in range(24)]
+    text = f'syntax = "proto3"; {" ".join(levels)} message L24 {{ int32 n = 1; }}'
+    with pytest.raises(
+        UnusableSchema, match="L12 has more than 10,000 columns, once each message is put where it is named"
+    ):
+        message_of(text, "L0")
+    bomb = compile_proto(text, {}, "the schema").messages()["L0"]
+    assert [*find_mismatches(bomb, compile_proto(f"{text} ", {}, "the schema").messages()["L0"])] == []
+    assert message_of(text, "L20").name == "L20", "the control"
+    deep = [f"message L{at} {{ L{at + 1} a = 1; }}" for at in range(120)]
+    with pytest.raises(UnusableSchema, match="is more than 100 levels deep"):
+        message_of(f'syntax = "proto3"; {" ".join(deep)} message L120 {{ int32 n = 1; }}', "L0")
 
 
 def test_a_schema_may_import_a_descriptor_in_base64() -> None:

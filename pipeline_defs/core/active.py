@@ -1,0 +1,93 @@
+"""Active runs of Dagster: whether a tick may ask for more, and which of them keep what waits from landing.
+
+Invariant: of one kind of work at most one round of requests waits, and neither ticks nor people keep the other from a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class State(StrEnum):
+    """The status of a run that has not ended, in Dagster's words."""
+
+    NOT_STARTED = "NOT_STARTED"
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    STARTED = "STARTED"
+    CANCELING = "CANCELING"
+
+
+WITH_SLOT = {State.STARTING, State.STARTED, State.CANCELING}
+WAITING = {State.NOT_STARTED, State.QUEUED, State.STARTING}
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRun:
+    """A run that has not ended, and since when it is in its state (ms since 1970).
+
+    `is_own` holds for a run of the work that is looked at, `is_asked` for one that a machine has asked for.
+    """
+
+    run_id: str
+    job: str
+    state: State
+    since_ms: int
+    is_own: bool
+    is_asked: bool
+
+
+def may_ask(runs: Sequence[ActiveRun]) -> bool:
+    """Return whether a tick may ask for runs; what it may not ask for now goes into its next request.
+
+    | what of this work is there | may it |
+    |---|---|
+    | a run that a tick asked for waits | no: it would only wait behind that |
+    | a person's run waits, and one that a tick asked for is at work | no: the next turn is the person's |
+    | a person's run waits or is at work | yes: people's backfills do not keep out what arrives |
+    | none | yes |
+    """
+    own = [run for run in runs if run.is_own]
+    if any(run.is_asked and run.state in WAITING for run in own):
+        return False
+    is_person_waiting = any(not run.is_asked and run.state in WAITING for run in own)
+    return not (is_person_waiting and any(run.is_asked for run in own))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What keeps pending work from being done: the run that should do it, and in `why` what that waits for.
+
+    `others` are the runs that hold the slots it waits for.
+    """
+
+    run: ActiveRun
+    why: Literal["daemon", "slots", "queue", "start", "nothing landed"]
+    others: tuple[ActiveRun, ...] = ()
+
+
+def find_block(
+    runs: Sequence[ActiveRun], slots: int, last_landed_ms: int | None, *, is_daemon_silent: bool
+) -> Block | None:
+    """Find what blocks the work that own runs are there for; none where there is no such run, or one of them gets on.
+
+    `slots` is how many runs the instance executes at once, negative where there is no limit.
+    """
+    own = [run for run in runs if run.is_own]
+    started = [run for run in own if run.state in {State.STARTED, State.CANCELING}]
+    if started:
+        since_ms = min(run.since_ms for run in started)
+        gets_on = last_landed_ms is not None and last_landed_ms >= since_ms
+        return None if gets_on else Block(started[0], "nothing landed")
+    starting = [run for run in own if run.state is State.STARTING]
+    if starting:
+        return Block(starting[0], "start")
+    if not own:
+        return None
+    taken = tuple(run for run in runs if run.state in WITH_SLOT)
+    if is_daemon_silent:
+        return Block(own[0], "daemon")
+    return Block(own[0], "slots", taken) if 0 <= slots <= len(taken) else Block(own[0], "queue", taken)

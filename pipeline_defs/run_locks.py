@@ -1,0 +1,64 @@
+"""Locks of runs: one small file per run in the Dagster home, locked by the process that executes the run.
+
+The kernel frees a lock when its process ends, however it ends, in whatever container. A process locks its run's file
+when it loads our definitions, which is before Dagster says that the run has started. Imports no Spark.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from pathlib import Path
+
+from dagster._serdes import deserialize_value
+
+from .edges.locks import remove_unheld, share
+
+FOLDER = "run_locks"
+_held: dict[str, int] = {}  # of this process: the descriptor by run id
+
+
+def lock_path(home: str | Path, run_id: str) -> Path:
+    """Return where the lock file of a run is."""
+    return Path(home) / FOLDER / run_id
+
+
+def hold_run(home: str | Path, run_id: str) -> None:
+    """Hold the lock of a run that this process executes, until `release_run` or the end of the process."""
+    if run_id not in _held:
+        _held[run_id] = share(lock_path(home, run_id), f"process {os.getpid()} on {socket.gethostname()}")
+
+
+def release_run(run_id: str) -> None:
+    """Give a run's lock back, where this process holds it."""
+    if run_id in _held:
+        os.close(_held.pop(run_id))
+
+
+def hold_launched_run() -> None:
+    """Hold the lock of the run that Dagster's code server has started this process for; nothing in any other process.
+
+    Dagster tells the process its run in the first argument of its function alone, and nothing else says it before the run
+    has started.
+    """
+    process = multiprocessing.current_process()
+    target, arguments = getattr(process, "_target", None), getattr(process, "_args", ())
+    if getattr(target, "__name__", "") != "start_run_in_subprocess" or not arguments:
+        return
+    asked = deserialize_value(arguments[0])
+    instance_ref, run_id = getattr(asked, "instance_ref", None), getattr(asked, "run_id", None)
+    if instance_ref is not None and run_id is not None:
+        hold_run(instance_ref.local_artifact_storage.base_dir, run_id)
+
+
+def list_locked(home: str | Path) -> list[str]:
+    """Return the ids of the runs that have a lock file."""
+    folder = Path(home) / FOLDER
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def forget_run(home: str | Path, run_id: str) -> None:
+    """Remove the lock file of a run that has ended, unless a process still holds it."""
+    release_run(run_id)
+    remove_unheld(lock_path(home, run_id))

@@ -1,0 +1,71 @@
+"""A landing run that is told to end: Dagster's Terminate, and SIGTERM of its process, in the middle of its work (U9).
+
+Daemon, code server, runs and JVMs are real. That the same lands when nobody interferes is the control of the power cut.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+
+from pipeline_defs.settings import Settings
+from pipeline_defs.sweeping import sweep_orphans
+from tests.faults.test_power_cut import two_topics, wait
+from tests.support.power import Power
+from tests.support.world import World
+
+RECORDS = 900
+ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
+
+
+def run_in_its_step(world: World) -> DagsterRun | None:
+    """Find a landing run of a topic whose step has begun, and which has landed nothing yet."""
+    for run in world.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED], tags=world.topic.landing.tags)):
+        if world.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_START):
+            return run
+    return None
+
+
+@pytest.mark.timeout(900)
+def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(settings: Settings, tmp_path: Path) -> None:
+    """[R-26] U9: it ends as cancelled or failed, with its JVM; nothing half done is seen; the next tick lands the rest."""
+    with two_topics(settings, tmp_path / "world") as worlds:
+        one, two = worlds
+        for world in worlds:
+            world.send_numbered(RECORDS)
+        with Power(
+            tmp_path / "world" / "power", one.settings, [world.topic for world in worlds], one.instance
+        ) as power:
+            for world, is_terminate in ((one, True), (two, False)):
+                wait(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
+                run = run_in_its_step(world)
+                assert run is not None
+                pid = power.pid_of(run)
+                assert pid is not None
+                wait(lambda pid=pid: len(power.family(pid)) > 1)  # type: ignore[misc]
+                family = power.family(pid)
+                if is_terminate:
+                    assert one.instance.run_launcher.terminate(run.run_id)
+                else:
+                    os.kill(pid, signal.SIGTERM)
+                wait(lambda family=family: not family & power.processes())  # type: ignore[misc]
+                wait(lambda run=run: status(one, run) in ENDED)  # type: ignore[misc]
+                if is_terminate:
+                    assert status(one, run) is DagsterRunStatus.CANCELED
+                assert set(world.rows()) <= set(world.sent.values())
+            wait(lambda: all(len(world.rows()) == RECORDS for world in worlds), every_seconds=0.5)
+            wait(lambda: not one.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])))
+        sweep_orphans(one.edges.lake, one.edges.now_ms(), -60)
+        for world in worlds:
+            world.assert_all_landed_once()
+
+
+def status(world: World, run: DagsterRun) -> DagsterRunStatus:
+    found = world.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found.status

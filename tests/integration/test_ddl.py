@@ -1,0 +1,73 @@
+"""The reader of Spark's DDL that definitions are held by, beside Spark itself: what Spark takes is never refused."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline_defs.core.ddl import NotDdl, parse_ddl
+from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.edges.spark_json import parse_schema
+from tests.support.fuzz import draws
+from tests.support.fuzz_json import ddl_of, draw_shape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TAKEN = """
+BIGINT; bigint;  int ; ARRAY<INT>; MAP<STRING, ARRAY<INT>>; STRUCT<a: INT>; STRUCT<a INT>; DECIMAL(10, 2)
+date DATE; timestamp TIMESTAMP, int INT; a INT NOT NULL, b STRING COMMENT 'x, y>'; `a b` INT, `c``d` INT; _a INT; ä INT
+a TIMESTAMP_NTZ, b TIMESTAMP_LTZ; a VARIANT; a VOID; a DEC(5), b NUMERIC(5, 1), c REAL, d LONG, e BYTE, f SHORT; a INT DEFAULT 5
+a CHAR(3), b VARCHAR(5), c CHARACTER(2); a STRING COLLATE UTF8_LCASE; a INTERVAL DAY, b INT; a INTERVAL YEAR TO MONTH, b INT
+a: INT, b: STRING; a STRUCT<>; a /* why */ INT; a ARRAY<STRUCT<b: INT NOT NULL COMMENT 'x'>>; a1 INT, 1a INT
+array ARRAY<INT>, map MAP<INT, INT>, struct STRUCT<a INT>; a INT -- why
+"""
+REFUSED = "id BIGNIT; id TEXT; id, at TIMESTAMP; id BIGINT at TIMESTAMP; a STRUCT<b: INT; id BIGINT,; {}; MAP<STRING>"
+
+
+def each_of(texts: str) -> list[str]:
+    return [text.strip() for line in texts.splitlines() for text in line.split(";") if text.strip()]
+
+
+def spark_takes(text: str) -> bool:
+    try:
+        parse_schema(text)
+    except BadSetting:
+        return False
+    return True
+
+
+def is_refused(text: str) -> bool:
+    """Return whether a text is refused; not for a name that is there twice, of which Spark says so when it writes."""
+    try:
+        parse_ddl(text)
+    except NotDdl as error:
+        return "is there twice" not in str(error)
+    return False
+
+
+def test_what_spark_takes_is_never_refused(spark: SparkSession) -> None:
+    texts = each_of(TAKEN)
+    for _, dice in draws(40):
+        text = ddl_of(draw_shape(dice))
+        texts += [text, text.replace(": ", " "), text.lower(), _change(dice, text), _change(dice, text)]
+    wrong = [text for text in texts if is_refused(text) and spark_takes(text)]
+    assert wrong == []
+    assert sum(map(spark_takes, each_of(TAKEN))) > 20, "the control"
+
+
+def _change(dice: random.Random, text: str) -> str:
+    """Leave out, repeat or exchange a few characters."""
+    at = dice.randrange(len(text))
+    return text[:at] + dice.choice(["", ",", "<", ">", " ", "x", text[:at]]) + text[at + dice.randrange(3) :]
+
+
+@pytest.mark.parametrize("text", each_of(REFUSED))
+def test_what_is_refused_spark_refuses_and_says_why(spark: SparkSession, text: str) -> None:
+    assert is_refused(text)
+    with pytest.raises(
+        BadSetting, match=r"such as `id BIGINT, at TIMESTAMP`: .{20,}; nothing was decoded; correct `inline_schema`"
+    ):
+        parse_schema(text)

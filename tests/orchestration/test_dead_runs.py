@@ -1,0 +1,226 @@
+"""Dead runs: after SIGKILL of whoever was at work, the run ends and its slot is free; a run that may live is left alone.
+
+The processes are real and killed by SIGKILL; Dagster's instance and its monitoring are real. What a whole power cut does is
+in `tests/faults/test_power_cut.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import dagster as dg
+import pytest
+from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.launcher import WorkerStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.test_utils import create_run_for_test
+from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+
+from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
+from pipeline_defs.edges.locks import share
+from pipeline_defs.launching import open_instance
+from pipeline_defs.run_locks import hold_run, list_locked, lock_path, release_run
+from pipeline_defs.settings import PROJECT
+from tests.support.queued import queue_run
+
+LATER_MS = 2**42  # by any clock of ours
+SPAWN = multiprocessing.get_context("spawn")
+STATUSES = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+LAUNCHED = {GRPC_INFO_TAG: "{}"}
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """An instance with the project's own dagster.yaml."""
+    home = tmp_path_factory.mktemp("dagster")
+    (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text())
+    with open_instance(home) as opened:
+        yield opened
+
+
+def make_run(instance: dg.DagsterInstance, status: DagsterRunStatus, **tags: str) -> DagsterRun:
+    """Make a run as Dagster does: STARTED and CANCELING ones have an event of their start."""
+    tags = {**LAUNCHED, **tags}
+    run = cast(
+        "DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.STARTING, tags=tags)
+    )
+    if status in {DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING}:
+        start = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land")
+        instance.report_dagster_event(start, run.run_id)
+    if status is DagsterRunStatus.CANCELING:
+        instance.report_run_canceling(run)
+    return seen(instance, run)
+
+
+def seen(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRun:
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found
+
+
+def status(instance: dg.DagsterInstance, run: DagsterRun) -> DagsterRunStatus:
+    return seen(instance, run).status
+
+
+def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
+    """Have Dagster's own monitoring look at a started run."""
+    record = instance.get_run_record_by_id(run.run_id)
+    assert record is not None
+    monitor_started_run(instance, cast("Any", None), record, logging.getLogger("monitor"))
+
+
+@contextmanager
+def worker(instance: dg.DagsterInstance, run: DagsterRun) -> Iterator[int]:
+    """Run a process that holds the run's lock while the context is open; after it, it has died by SIGKILL."""
+    holds = SPAWN.Event()
+    process = SPAWN.Process(target=_hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
+    process.start()
+    assert holds.wait(120) and process.pid is not None
+    try:
+        yield process.pid
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def _hold(home: str, run_id: str, holds: Event) -> None:
+    hold_run(home, run_id)
+    holds.set()
+    signal.pause()
+
+
+@pytest.mark.parametrize("before", STATUSES)
+def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
+    instance: dg.DagsterInstance, before: DagsterRunStatus
+) -> None:
+    """[R-26] Each status that holds a slot; the control is the same run a moment before the kill."""
+    run = make_run(instance, before)
+    with worker(instance, run):
+        assert end_dead_runs(instance, LATER_MS) == []
+        assert status(instance, run) is before
+    assert end_dead_runs(instance, LATER_MS) == [run.run_id]
+    expected = DagsterRunStatus.CANCELED if before is DagsterRunStatus.CANCELING else DagsterRunStatus.FAILURE
+    assert status(instance, run) is expected
+    assert run.run_id not in list_locked(instance.root_directory), "nothing is left to clean"
+
+
+def test_dagsters_own_monitoring_ends_a_started_run_whose_process_was_killed(instance: dg.DagsterInstance) -> None:
+    """[R-26] Where nobody ticks, too; the control is the same run a moment before the kill."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    with worker(instance, run):
+        monitor(instance, run)
+        assert status(instance, run) is DagsterRunStatus.STARTED
+    monitor(instance, run)
+    assert status(instance, run) is DagsterRunStatus.FAILURE
+
+
+def test_a_container_made_anew_over_the_home_does_not_take_its_own_process_for_the_old_one(
+    instance: dg.DagsterInstance,
+) -> None:
+    """[R-26] Host and process id come back with a container; the lock of the process before does not."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    with worker(instance, run):
+        pass
+    lock = lock_path(instance.root_directory, run.run_id)
+    lock.write_text(f"process {os.getpid()} on {os.uname().nodename}")
+    assert end_dead_runs(instance, LATER_MS) == [run.run_id]
+
+
+@pytest.mark.parametrize("before", STATUSES)
+def test_a_run_of_another_home_is_left_alone(instance: dg.DagsterInstance, before: DagsterRunStatus) -> None:
+    """[R-26] Nothing here shows its process, so nothing here calls it dead."""
+    run = make_run(instance, before)
+    assert end_dead_runs(instance, LATER_MS) == []
+    if before is DagsterRunStatus.STARTED:
+        monitor(instance, run)
+    assert status(instance, run) is before
+    instance.delete_run(run.run_id)
+
+
+def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_left_alone(
+    instance: dg.DagsterInstance,
+) -> None:
+    """[R-26] A code server in a container of its own, with a home of its own: only the launcher's name is in this one."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    os.close(share(lock_path(instance.root_directory, run.run_id)))
+    assert end_dead_runs(instance, LATER_MS) == []
+    monitor(instance, run)
+    assert status(instance, run) is DagsterRunStatus.STARTED
+    instance.delete_run(run.run_id)
+
+
+def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(instance: dg.DagsterInstance) -> None:
+    """[R-26] While the launcher lives it is left alone."""
+    run = make_run(instance, DagsterRunStatus.STARTING)
+    held = share(lock_path(instance.root_directory, run.run_id))
+    assert end_dead_runs(instance, LATER_MS) == []
+    os.close(held)
+    assert end_dead_runs(instance, LATER_MS) == [run.run_id]
+
+
+@pytest.mark.parametrize("before", [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING])
+def test_a_run_that_nobody_has_launched_is_ended_after_a_while(
+    instance: dg.DagsterInstance, before: DagsterRunStatus
+) -> None:
+    """[R-26] A daemon died between creating and submitting it, or between dequeueing and launching it."""
+    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=before))
+    record = instance.get_run_record_by_id(run.run_id)
+    assert record is not None
+    since_ms = int(record.update_timestamp.timestamp() * 1000)
+    assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) - 1_000) == []
+    assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) + 1_000) == [run.run_id]
+    assert status(instance, run) is DagsterRunStatus.FAILURE
+
+
+def test_a_queued_run_goes_on(instance: dg.DagsterInstance) -> None:
+    """[R-26] It has no process, and needs none."""
+    run = queue_run(instance)
+    assert end_dead_runs(instance, LATER_MS) == []
+    assert status(instance, run) is DagsterRunStatus.QUEUED
+    instance.delete_run(run.run_id)
+
+
+def test_a_run_in_a_commands_own_process_counts_as_alive_while_it_runs(instance: dg.DagsterInstance) -> None:
+    """[R-26] `execute_in_process` has no launcher; the lock of the process tells."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    hold_run(instance.root_directory, run.run_id)
+    assert end_dead_runs(instance, LATER_MS) == []
+    release_run(run.run_id)
+    assert end_dead_runs(instance, LATER_MS) == [run.run_id]
+
+
+def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-26] From before Dagster asks its code server on; and no longer, once the run has started, than a process of it."""
+    launcher = instance.run_launcher
+    seen_while: list[WorkerStatus] = []
+    look = lambda self, context: seen_while.append(self.check_run_worker_health(context.dagster_run).status)  # noqa: E731
+    monkeypatch.setattr(dg.DefaultRunLauncher, "launch_run", look)
+    run = make_run(instance, DagsterRunStatus.STARTING)
+    launcher.launch_run(cast("Any", SimpleNamespace(dagster_run=run, workspace=None)))
+    assert seen_while == [WorkerStatus.RUNNING]
+    assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING, "its process has yet to begin"
+    with worker(instance, run):
+        instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land"), run.run_id)
+        assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.RUNNING
+    assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.NOT_FOUND
+
+
+def test_the_launcher_is_thin_and_loads_no_spark() -> None:
+    """Daemon, web server and code server load it."""
+    lines = (Path(PROJECT) / "pipeline_defs" / "launcher.py").read_text().splitlines()
+    assert len(lines) < 80
+    probe = "import sys, pipeline_defs.launcher; assert not [m for m in sys.modules if m.startswith('pyspark')]"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

@@ -1,0 +1,79 @@
+"""A server that answers what a test says, where a Schema Registry should be: other people's pages, broken schemas, anything."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+JSON = "application/vnd.schemaregistry.v1+json"
+NOT_THERE = {"error_code": 40403, "message": "Schema not found"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is answered at one path: bytes as they are, anything else as JSON."""
+
+    body: Any
+    status: int = 200
+    kind: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class FakeRegistry:
+    """The server while it runs; `answers` by path may change at any time, and `asked` are the paths that were asked for."""
+
+    url: str
+    answers: dict[str, Answer]
+    asked: list[str]
+
+    def put(self, schema_id: int, text: Any, kind: str = "AVRO", *, references: Any = (), **more: Any) -> None:
+        """Have a schema under an id."""
+        answer = {"schema": text, "schemaType": kind, "references": references, **more}
+        self.answers[f"/schemas/ids/{schema_id}"] = Answer(answer)
+
+    def put_version(
+        self, subject: str, version: int | str, schema_id: int, text: Any, kind: str = "AVRO", **more: Any
+    ) -> None:
+        """Have a version of a subject."""
+        answer = {"subject": subject, "id": schema_id, "version": version, "schema": text, "schemaType": kind, **more}
+        self.answers[f"/subjects/{subject}/versions/{version}"] = Answer(answer)
+
+
+@contextmanager
+def fake_registry() -> Iterator[FakeRegistry]:
+    """Run the server while the context is open; it has nothing at first, and says so as a registry does."""
+    answers: dict[str, Answer] = {}
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            asked.append(path)
+            answer = answers.get(path, answers.get("*", Answer(NOT_THERE, 404)))
+            body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(BrokenPipeError, ConnectionResetError):  # who asked has heard enough
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield FakeRegistry(f"http://127.0.0.1:{server.server_port}", answers, asked)
+        finally:
+            server.shutdown()
+            thread.join()

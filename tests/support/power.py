@@ -1,0 +1,165 @@
+"""A Dagster whose power can be cut: daemon, code server, runs and their JVMs, all killed at once by SIGKILL.
+
+Everything it starts carries a mark in its environment, by which it is found however it was started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import dagster as dg
+import stamina
+from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from dagster_pyspark import LazyPySparkResource
+from sqlalchemy.exc import OperationalError
+
+from pipeline_defs.component import build_topic_defs
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import PROJECT, Settings
+from pipeline_defs.topics import Topic
+
+MARK = "OFFSETLAKE_TESTS_POWER"
+UNDER_WAY = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
+_CODE = """from pathlib import Path
+
+from tests.support.power import build_location
+
+defs = build_location(Path(__file__).parent)
+"""
+_PID = re.compile(r"\(pid: (\d+)\)")
+
+
+class Power:
+    """Run Dagster's daemon, which starts all the rest, over some topics of one lake while the context is open."""
+
+    def __init__(self, folder: Path, settings: Settings, topics: Sequence[Topic], instance: dg.DagsterInstance) -> None:
+        self._folder, self._instance, self._mark = folder, instance, uuid.uuid4().hex
+        folder.mkdir()
+        document = {"settings": asdict(settings), "topics": {each.name: asdict(each.policy) for each in topics}}
+        (folder / "location.json").write_text(json.dumps(document, default=str))
+        (folder / "location.py").write_text(_CODE)
+        (folder / "workspace.yaml").write_text(
+            "load_from:\n  - python_file: {relative_path: location.py, location_name: offsetlake}\n"
+        )
+        self._environment = {
+            **os.environ,
+            MARK: self._mark,
+            "DAGSTER_HOME": str(settings.dagster_home),
+            "PYTHONPATH": str(PROJECT),
+        }
+
+    def __enter__(self) -> Power:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cut()
+
+    def start(self) -> None:
+        """Start Dagster as somebody does who comes back after the power: nothing but the one command."""
+        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(self._folder / "workspace.yaml")]
+        with (self._folder / "daemon.log").open("ab") as log:
+            self._daemon = subprocess.Popen(
+                command, cwd=PROJECT, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def cut(self) -> set[int]:
+        """Kill every process at once; return their ids when all of them are gone."""
+        return self._kill(lambda: True) or set()
+
+    def cut_while(self, condition: Callable[[], bool]) -> set[int] | None:
+        """Kill every process if the condition holds with all of them stopped; else let them go on and return none."""
+        return self._kill(condition)
+
+    def processes(self) -> set[int]:
+        """Find all that was started, by its mark; what has ended is not among it."""
+        return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and self._is_ours(path)}
+
+    def family(self, pid: int) -> set[int]:
+        """Find a process and all below it: a run has its JVM there."""
+        parents: dict[int, int] = {}
+        for each in self.processes():
+            with suppress(OSError):
+                parents[each] = int(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[1])
+        found = {pid} & parents.keys()
+        while more := {each for each, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found
+
+    def _is_ours(self, path: Path) -> bool:
+        try:
+            return f"{MARK}={self._mark}".encode() in (path / "environ").read_bytes()
+        except OSError:
+            return False
+
+    def _kill(self, condition: Callable[[], bool]) -> set[int] | None:
+        found = self._signal(signal.SIGSTOP)
+        try:
+            is_met = condition()
+        except OperationalError:  # one of them was stopped in the middle of a write, and SQLite waits for it
+            is_met = False
+        if not is_met:
+            self._signal(signal.SIGCONT)
+            return None
+        self._signal(signal.SIGKILL)
+        self._daemon.wait()
+        for attempt in stamina.retry_context(on=AssertionError, timeout=60, attempts=None, wait_max=0.1):
+            with attempt:
+                assert not self.processes()
+        return found
+
+    def _signal(self, number: signal.Signals) -> set[int]:
+        """Signal all processes, until no new one appears meanwhile."""
+        done: set[int] = set()
+        while fresh := self.processes() - done:
+            for pid in fresh:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    continue
+            done |= fresh
+        return done
+
+    # ---- what Dagster says of its runs
+
+    def runs_before_their_step(self, *statuses: DagsterRunStatus) -> list[DagsterRun]:
+        """Find runs in these statuses whose step has not begun."""
+        runs = self._instance.get_runs(RunsFilter(statuses=list(statuses)))
+        return [run for run in runs if not self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_START)]
+
+    def pid_of(self, run: DagsterRun) -> int | None:
+        """Read the process of a run, as Dagster has logged it; none where it has not yet."""
+        events = self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
+        texts = [event.dagster_event.message or "" for event in events if event.dagster_event is not None]
+        found = [_PID.search(text) for text in texts if text.startswith("Started process")]
+        return next((int(each[1]) for each in found if each), None)
+
+
+def build_location(folder: Path) -> dg.Definitions:
+    """Build the definitions of the topics that are described in a folder."""
+    document = json.loads((folder / "location.json").read_text())
+    given: dict[str, Any] = document["settings"]
+    given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
+    edges = Edges(Settings(**given))
+    return dg.Definitions.merge(
+        *(build_topic_defs(Topic(name, Policy(**policy))) for name, policy in document["topics"].items()),
+        dg.Definitions(
+            resources={"edges": edges, "pyspark": LazyPySparkResource(spark_config=edges.spark_conf())},
+            executor=dg.in_process_executor,
+        ),
+    )

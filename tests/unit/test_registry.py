@@ -1,0 +1,155 @@
+"""A Schema Registry that is none, or answers what none should: one clear error each, and good records are never blamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline_defs.core.errors import RegistryUnavailable, UnknownSubject, UnusableSchema
+from pipeline_defs.edges import schema_registry
+from pipeline_defs.edges.schema_registry import Registry, without_login
+from tests.support.fake_registry import NOT_THERE, Answer, FakeRegistry, fake_registry
+
+HTML = b"<html><body>It works! " + b"x" * 100_000 + b"</body></html>"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeRegistry]:
+    with fake_registry() as running:
+        yield running
+
+
+@pytest.fixture
+def fake(server: FakeRegistry) -> FakeRegistry:
+    server.answers.clear()
+    server.asked.clear()
+    return server
+
+
+def test_only_the_registrys_own_words_say_that_there_is_no_such_schema(fake: FakeRegistry) -> None:
+    """A 404 of a proxy, of another server or of a wrong path is no answer: records would be set aside for it."""
+    registry = Registry(fake.url)
+    assert registry.read_schema(7) is None, "the control"
+    for page in (
+        Answer(HTML, 404, "text/html"),
+        Answer(b"", 404),
+        Answer({}, 404),
+        Answer([], 404),
+        Answer(5, 404),
+        Answer({"error_code": 404, "message": "HTTP 404 Not Found"}, 404),
+        Answer({"error_code": 40403, "message": "Schema not found"}, 400),
+        Answer({"status": 404, "error": "Not Found", "path": "/schemas/ids/7"}, 404, "application/json"),
+    ):
+        fake.answers["*"] = page
+        with pytest.raises(RegistryUnavailable) as caught:
+            registry.read_schema(7)
+        said = caught.value.message
+        assert said.startswith(
+            f"registry {fake.url} answers {fake.url}/schemas/ids/7 with {page.status}, {page.kind}, expected"
+        )
+        assert caught.value.retriable and len(said) < 600 and "<" not in said
+    fake.answers["*"] = Answer(NOT_THERE, 404)
+    assert registry.read_schema(7) is None
+
+
+GOOD = {"schema": '"string"', "schemaType": "AVRO", "id": 7, "subject": "s", "version": 1}
+STRANGE: list[Any] = [
+    *(HTML, b"", b"[]", b"null", b"5", b'"text"', b"{", b"\xff\xfe", b"[" * 100_000, b"{}"),
+    *(GOOD | {"schema": each} for each in (None, 5, {}, [])),
+    *(GOOD | {"schemaType": each} for each in (5, {}, ["AVRO"])),
+    *(GOOD | {"references": each} for each in (5, "x", ["x"], [5], [{"name": 5}], [{"name": "n", "subject": []}])),
+    *(GOOD | {"references": [{"name": "n", "subject": "s", "version": each}]} for each in ("1", {}, 1.5)),
+    *(GOOD | {"metadata": 5}, GOOD | {"ruleSet": "x"}),
+]
+
+
+@pytest.mark.parametrize("body", STRANGE, ids=[str(at) for at in range(len(STRANGE))])
+def test_an_answer_that_is_no_schema_is_one_error_and_is_asked_for_again(fake: FakeRegistry, body: Any) -> None:
+    """200 and a page, a list, parts of other types: what was asked, what came; once the registry is mended, it is read."""
+    registry = Registry(fake.url)
+    for path, read in (
+        ("/schemas/ids/7", lambda: registry.read_schema(7)),
+        ("/subjects/s/versions/latest", lambda: registry.read_latest("s")),
+    ):
+        fake.answers[path] = Answer(body, kind="text/html")
+        with pytest.raises(
+            RegistryUnavailable, match=r"with 200, text/html, expected what a Schema Registry answers"
+        ) as caught:
+            read()
+        assert len(caught.value.message) < 600
+        fake.answers[path] = Answer(GOOD)
+        mended = read()
+        assert mended is not None and mended.text == '"string"'
+
+
+@pytest.mark.parametrize("number", [None, "7", -1, 1 << 31, True, 7.5])
+def test_a_version_without_an_id_is_no_version(fake: FakeRegistry, number: Any) -> None:
+    fake.answers["*"] = Answer(GOOD | {"id": number})
+    with pytest.raises(RegistryUnavailable, match="`id` is "):
+        Registry(fake.url).read_latest("s")
+
+
+def test_a_redirect_is_not_followed_and_says_where_it_leads(fake: FakeRegistry) -> None:
+    fake.answers["*"] = Answer(HTML, 302, "text/html", {"Location": "https://user:hush@elsewhere/login?x=1"})
+    with pytest.raises(RegistryUnavailable, match="with 302, text/html, to https://elsewhere/login") as caught:
+        Registry(fake.url).read_schema(7)
+    assert "hush" not in str(caught.value)
+    assert fake.asked == ["/schemas/ids/7"]
+
+
+def test_an_answer_without_end_is_cut(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "MOST_ANSWER_BYTES", 50_000)
+    fake.answers["*"] = Answer(HTML)
+    with pytest.raises(RegistryUnavailable, match="more than 50,000 bytes"):
+        Registry(fake.url).read_schema(7)
+    fake.answers["*"] = Answer(GOOD | {"schema": " " * 40_000 + '"string"'})
+    assert Registry(fake.url).read_schema(7) is not None, "the control"
+
+
+def test_an_address_is_shown_without_its_login(fake: FakeRegistry) -> None:
+    assert without_login("http://user:hush@host:1/x?y") == "http://host:1/x?y"
+    assert without_login("http://host/x") == "http://host/x"
+    fake.answers["*"] = Answer(HTML)
+    with pytest.raises(RegistryUnavailable) as caught:
+        Registry(fake.url.replace("//", "//user:hush@")).read_schema(7)
+    assert "hush" not in str(caught.value) and fake.url in str(caught.value)
+
+
+def reference(name: str, subject: str, version: int = 1) -> dict[str, Any]:
+    return {"name": name, "subject": subject, "version": version}
+
+
+def test_schemas_that_refer_to_each_other_are_one_error(fake: FakeRegistry) -> None:
+    fake.put_version("a", 1, 1, "{}", references=[reference("b", "b")])
+    fake.put_version("b", 1, 2, "{}", references=[reference("a", "a")])
+    fake.put(7, "{}", references=[reference("a", "a")])
+    with pytest.raises(
+        UnusableSchema, match=r"schema 7 of registry .* cannot be used: version 1 of subject a refers to itself"
+    ):
+        Registry(fake.url).read_schema(7)
+
+
+def test_references_are_asked_for_once_however_often_they_are_named(fake: FakeRegistry) -> None:
+    """24 levels that each name the next one twice are 16 million answers."""
+    for at in range(24):
+        twice = [reference(f"l{at + 1}", f"l{at + 1}"), reference(f"m{at + 1}", f"l{at + 1}")]
+        fake.put_version(f"l{at}", 1, at, "{}", references=twice)
+    fake.put_version("l24", 1, 24, '"end"')
+    fake.put(7, "{}", references=[reference("l0", "l0")])
+    found = Registry(fake.url).read_schema(7)
+    assert found is not None and found.references["m24"] == '"end"'
+    assert len(fake.asked) == 26
+
+
+def test_a_reference_that_leads_nowhere_or_to_two_texts_is_one_error(fake: FakeRegistry) -> None:
+    fake.put(7, "{}", references=[reference("gone", "gone", 3)])
+    with pytest.raises(UnknownSubject, match=r"has no version 3 of subject gone, to which schema 7 .* refers as gone"):
+        Registry(fake.url).read_schema(7)
+    fake.put_version("a", 1, 1, "1", references=[reference("same", "b", 1)])
+    fake.put_version("b", 1, 2, "2")
+    fake.put_version("b", 2, 3, "3")
+    fake.put(8, "{}", references=[reference("a", "a"), reference("same", "b", 2)])
+    with pytest.raises(UnusableSchema, match="what it refers to has two schemas called same"):
+        Registry(fake.url).read_schema(8)
