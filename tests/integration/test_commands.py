@@ -242,7 +242,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
         (
             ("status", "nope"),
             2,
-            "known are flights; nothing was written; add a folder nope with its defs.yaml beside the others",
+            f"known are flights; nothing was written; add {PROJECT}/assets/nope/defs.yaml",
         ),
         (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
         (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
