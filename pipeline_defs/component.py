@@ -52,7 +52,7 @@ def _number(low: float, high: float, *words: str) -> AfterValidator:
     """Accepts a number in [low, high] or one of the words; Dagster lets any text through, as it could be a template."""
 
     def check(value: object) -> object:
-        if value in words or (isinstance(value, int | float) and low <= value <= high):
+        if value in words or (isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high):
             return value
         raise ValueError(
             f"expected a number from {low} to {high}{''.join(f' or {word}' for word in words)}, found {value!r}"

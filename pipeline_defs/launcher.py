@@ -17,9 +17,9 @@ from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, Lau
 from .edges.locks import read_owner, share
 from .run_locks import lock_path
 
-HANDOVER_SECONDS = (
-    20.0  # from the start of a run's process until it has loaded the definitions and holds the lock itself
-)
+# from the start of a run's process until it has loaded the definitions and holds the lock itself: longer than Dagster waits
+# for it (`start_timeout_seconds`), so that no process that is slow to load is taken for a dead one
+HANDOVER_SECONDS = 120.0
 
 
 class LockingRunLauncher(DefaultRunLauncher):

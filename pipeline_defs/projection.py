@@ -35,16 +35,9 @@ ACTIVE = [
     DagsterRunStatus.CANCELING,
 ]
 MACHINES = frozenset(
-    f"dagster/{name}"
-    for name in (
-        "sensor_name",
-        "schedule_name",
-        "auto_materialize",
-        "from_automation_condition",
-        "parent_run_id",
-        "auto_retry_run_id",
-    )
+    f"dagster/{name}" for name in ("sensor_name", "schedule_name", "auto_materialize", "from_automation_condition")
 )
+RETRIES = frozenset({"dagster/parent_run_id", "dagster/auto_retry_run_id"})  # asked for by whoever asked for the first
 FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
@@ -239,8 +232,13 @@ def find_places(order: Order) -> Places:
 
 
 def is_asked_by_machine(tags: Mapping[str, str]) -> bool:
-    """Return whether a sensor, a schedule, declarative automation or a retry has asked for a run, and no person."""
+    """Return whether a sensor, a schedule or declarative automation has asked for a run, or for the one it retries."""
     return not MACHINES.isdisjoint(tags)
+
+
+def is_redo_of_person(tags: Mapping[str, str]) -> bool:
+    """Return whether a person asks with a run that what is landed is read again; a retry only goes on with the first."""
+    return not is_asked_by_machine(tags) and RETRIES.isdisjoint(tags)
 
 
 Places = Mapping[OffsetRange | None, int]  # of each range, where in that order

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .attempt import Tools
-from .core.client_properties import ANYBODY, RegistryLogin
+from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.days import Days
 from .core.decoders import Decode
 from .core.errors import BadSetting
@@ -69,11 +69,16 @@ class Edges:
         return self._lake
 
     def bootstrap_servers(self, topic: Topic | None = None) -> str:
-        """Is the topic's own address, else the machine's, else the embedded broker's where it runs."""
-        if topic is not None and topic.bootstrap_servers:
-            return topic.bootstrap_servers
-        if self.settings.bootstrap_servers:
-            return self.settings.bootstrap_servers
+        """Return the topic's own address, else the machine's, else the embedded broker's where it runs.
+
+        Raise `BadSetting` where it is no list of `host:port`; an address with a login would be printed by every client.
+        """
+        told = (topic.bootstrap_servers if topic is not None else None) or self.settings.bootstrap_servers
+        if told:
+            try:
+                return check_addresses(told)
+            except ValueError as error:
+                raise BadSetting(f"{self._named_by(topic)}: {error}; no broker was asked") from error
         from .edges.broker import read_broker
 
         broker = read_broker(self.settings.broker)

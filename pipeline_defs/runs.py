@@ -12,7 +12,7 @@ from dagster import RunsFilter
 from dagster._core.storage.tags import PRIORITY_TAG, RUN_KEY_TAG
 
 from .attempt import Attempt
-from .projection import RANGE_END, RANGE_START, is_asked_by_machine
+from .projection import RANGE_END, RANGE_START, is_redo_of_person
 from .run_locks import hold_run
 from .settings import code_version
 from .steps import StepWatcher
@@ -66,7 +66,7 @@ def begin_run(context: dg.AssetExecutionContext, duty: Duty) -> None:
 def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "replace"] = "keep") -> Attempt:
     """Name this try; a run that a person asked for does again what is done, one that a machine asked for does not."""
     tags = context.run.tags
-    redo = tags.get(REDO_TAG, "no" if is_asked_by_machine(tags) else "yes") == "yes"
+    redo = tags.get(REDO_TAG, "yes" if is_redo_of_person(tags) else "no") == "yes"
     name = f"{context.run.run_id[:8]}-{uuid.uuid4().hex[:8]}"
     return Attempt(name, context.run.run_id, code_version(), redo=redo, on_change=on_change)
 

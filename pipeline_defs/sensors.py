@@ -74,6 +74,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
 
 def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     """Runs one tick: boundaries go to the lake first, then keys to Dagster, then runs are asked for."""
+    edges.lake.read_plan_log(topic.name)  # planning reads its end alone; of a log that is refused nothing is planned
     step = commit_next_step(
         topic.name,
         topic.policy,

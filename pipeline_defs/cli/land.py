@@ -44,7 +44,7 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
     with progress(f"planning ranges of {topic}") as shown:
         configured, edges = find_topic(topic), open_edges()
         kafka = edges.kafka(configured)
-        tail = edges.lake.read_tail(topic)
+        tail = edges.lake.read_plan_log(topic).tail  # of a log that is refused nothing is planned
         state = kafka.read_topic_state(topic, tail, configured.policy, edges.now_ms())
         size = kafka.read_bytes_per_record(topic)
         for step in (

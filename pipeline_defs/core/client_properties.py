@@ -75,6 +75,8 @@ _CLOSED = (
 _REGISTRY = "schema.registry."
 _LEADING_TO_LOGINS = {name.split(".", maxsplit=1)[0] for name in KNOWN}
 _PLAIN_KEY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_KAFKAS_SHAPE = re.compile(r"[A-Za-z][a-z]{1,19}([._-][A-Za-z0-9][a-z0-9]{0,19}){1,7}")
+_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%\w+)?\]")
 _BYTE_ORDER_MARKS = ("\ufeff", "\xef\xbb\xbf", "\xff\xfe", "\xfe\xff")  # the last three as properties files are read
 _LIKE_A_KEY, _LIKE_ITS_HEAD = 0.85, 0.75  # how alike two names are that somebody may have mistaken for one another
 
@@ -169,7 +171,7 @@ def parse_client_properties(
         raise BadSetting(
             f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, "
             "`offsetlake explain security` has examples",
-            keys=sorted(values),
+            keys=sorted(map(_shown, values)),
         )
     kafka = {key: value for key, value in values.items() if not key.startswith(_REGISTRY)}
     registry = RegistryLogin(user, values.get(f"{_REGISTRY}ssl.ca.location"))
@@ -194,7 +196,7 @@ def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[st
         )
     if others:
         wrong.append(
-            f"not every client of Offsetlake can be told {', '.join(others)}, expected of its kind: {_kin(others)}"
+            f"not every client of Offsetlake can be told {', '.join(map(_shown, others))}, expected of its kind: {_kin(others)}"
         )
     return wrong
 
@@ -203,17 +205,32 @@ def _mistake_in(key: str) -> str | None:
     """Say what is wrong with a key that nobody can have meant, and which one was; none where it may be another of Kafka's."""
     for mark in _BYTE_ORDER_MARKS:
         if key.startswith(mark):
-            return (
-                f"a byte order mark stands before {key.removeprefix(mark)!r}, so that the key is another one: save the file "
-                "without it"
-            )
+            return f"a byte order mark stands before {_shown(key.removeprefix(mark))}, so that it is another: save without it"
     plain = re.sub(r"[^a-z0-9]+", ".", key.lower()).strip(".")
     meant = _meant_by(plain)
     if meant is not None and key.lower() != meant:
         return f"{key!r} is no key of Kafka's clients, probably meant: {meant}"
     if not _PLAIN_KEY.fullmatch(key.lower()):
-        return f"{key!r} is no key: it has other signs than letters, digits, dots, hyphens and underscores"
+        return f"{_shown(key)} is no key: it has other signs than letters, digits, dots, hyphens and underscores"
     return None
+
+
+def _shown(key: str) -> str:
+    """Return a key as a message may show it; what is not shaped like Kafka's own may be a piece of a secret."""
+    return key if _KAFKAS_SHAPE.fullmatch(key) else f"a key of {len(key)} signs (not shown: it may be part of a secret)"
+
+
+def check_addresses(text: str) -> str:
+    """Return a list of brokers as it was given; raise `ValueError`, without what it says, where one is not `host:port`."""
+    for number, address in enumerate(text.split(","), 1):
+        host, _, port = address.strip().rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
+        if not (_HOST.fullmatch(host) and is_port):
+            raise ValueError(
+                f"broker {number} is not host:port (not shown: it may have a login); expected kafka-1:9092,kafka-2:9092; "
+                "a login belongs in the file that OFFSETLAKE_KAFKA_PROPERTIES names"
+            )
+    return text
 
 
 def _meant_by(key: str) -> str | None:

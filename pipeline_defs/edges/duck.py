@@ -132,6 +132,8 @@ class Duck:
         """Runs one statement; returns column names and rows. Raises `Refused` with DuckDB's own words."""
         try:
             result = self._connection.execute(sql, list(parameters))
+            if result is None:
+                raise Refused("there is no statement to run; nothing was asked")
             return [column[0] for column in result.description or []], result.fetchall()
         except duckdb.Error as error:
             for topic, reason in self._unreadable.items():

@@ -9,7 +9,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..core.errors import LakeUnavailable
@@ -65,7 +65,7 @@ def share(path: Path, owner: str = "") -> int:
 
 def read_owner(path: Path) -> str | None:
     """Read who held a file last, where nobody holds a share of it now; raise `FileNotFoundError` where there is no file."""
-    descriptor = os.open(path, os.O_RDWR)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 1_000).decode() if _is_taken(descriptor) else None
     finally:
@@ -73,14 +73,18 @@ def read_owner(path: Path) -> str | None:
 
 
 def remove_unheld(path: Path) -> None:
-    """Remove a file where nobody holds a share of it; whoever opens it meanwhile makes it again."""
+    """Remove a file where nobody holds a share of it; whoever opens it meanwhile makes it again.
+
+    What another user has made in a folder of theirs stays: it says nothing of any run that is under way.
+    """
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return
     try:
         if _is_taken(descriptor):
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError, PermissionError):
+                path.unlink()
     finally:
         os.close(descriptor)
 

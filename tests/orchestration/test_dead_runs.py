@@ -6,6 +6,7 @@ in `tests/faults/test_power_cut.py`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from typing import Any, cast
 
 import dagster as dg
 import pytest
+import yaml
 from dagster import DagsterRun, DagsterRunStatus
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
@@ -29,6 +31,7 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.edges.locks import share
+from pipeline_defs.launcher import HANDOVER_SECONDS
 from pipeline_defs.launching import open_instance
 from pipeline_defs.run_locks import hold_run, list_locked, lock_path, release_run
 from pipeline_defs.settings import PROJECT
@@ -216,6 +219,39 @@ def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
         instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land"), run.run_id)
         assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("folder", [PROJECT, PROJECT / "pipeline_defs"])
+def test_no_run_that_is_slow_to_load_is_called_dead_before_dagster_gives_it_up(folder: Path) -> None:
+    """[R-26] Definitions that took 25 s to load made their run dead after 20."""
+    config = yaml.safe_load((folder / "dagster.yaml").read_text())
+    assert config["run_monitoring"]["start_timeout_seconds"] < HANDOVER_SECONDS
+
+
+def test_a_lock_that_another_user_has_made_hurts_nobody(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-18] After `sudo offsetlake land` say: its file may be read, and neither written nor removed."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    hold_run(instance.root_directory, run.run_id)
+    release_run(run.run_id)
+    path, opened = lock_path(instance.root_directory, run.run_id), os.open
+
+    def open_as_another(name: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if Path(name) == path and flags & (os.O_RDWR | os.O_WRONLY):
+            raise PermissionError(errno.EACCES, "not yours", str(name))
+        return opened(name, flags, *rest, **more)
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "not yours", str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_as_another)
+        patched.setattr(Path, "unlink", refuse)
+        assert run.run_id in end_dead_runs(instance, LATER_MS)
+    assert path.exists(), "the fault"
+    end_dead_runs(instance, LATER_MS)
+    assert not path.exists(), "the control: who may remove it does"
 
 
 def test_the_launcher_is_thin_and_loads_no_spark() -> None:

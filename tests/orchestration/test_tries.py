@@ -15,7 +15,7 @@ from pipeline_defs import tries
 from pipeline_defs.core.dispatch import BACKOFF_LAST_SECONDS, Request, Tried, plan_requests
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
-from pipeline_defs.projection import is_asked_by_machine
+from pipeline_defs.projection import is_redo_of_person
 from pipeline_defs.runs import run_request
 from pipeline_defs.topics import FAILED_BEFORE_TAG, Topic
 from pipeline_defs.tries import read_tried
@@ -99,4 +99,4 @@ def test_a_range_that_is_pending_again_long_after_gets_a_run_key_that_is_not_use
 )
 def test_only_a_person_asks_for_a_redo(tag: str, by_machine: bool) -> None:
     """U3: a schedule, a sensor and declarative automation read nothing twice; the UI and a backfill do."""
-    assert is_asked_by_machine({tag: "x"}) is by_machine
+    assert is_redo_of_person({tag: "x"}) is not by_machine

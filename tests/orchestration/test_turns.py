@@ -82,6 +82,16 @@ def test_a_persons_queued_backfill_does_not_keep_out_what_arrives(filled: World)
     assert int(request.tags["dagster/priority"]) > 0
 
 
+@pytest.mark.parametrize("retry", ["dagster/parent_run_id", "dagster/auto_retry_run_id"])
+def test_a_retry_of_a_persons_backfill_does_not_keep_out_what_arrives(filled: World, retry: str) -> None:
+    """[R-31] It stands behind the whole backfill; a retry of what a tick asked for is the tick's, and waits for its turn."""
+    duty = filled.topic.landing.tags
+    queue_run(filled.instance, "__ASSET_JOB", tags={**duty, retry: "r"})
+    assert filled.tick().requests
+    queue_run(filled.instance, filled.topic.land_job, tags={**duty, **ASKED, retry: "r"})
+    assert filled.tick().requests == ()
+
+
 def test_the_first_runs_of_a_topic_take_turns_too(filled: World) -> None:
     """L3: Dagster knows the topic's pool, and its limit, before the first run is queued."""
     assert filled.name not in filled.instance.event_log_storage.get_concurrency_keys()

@@ -11,7 +11,7 @@ from typing import Any
 import javaproperties
 import pytest
 
-from pipeline_defs.core.client_properties import OURS, ClientProperties, parse_client_properties
+from pipeline_defs.core.client_properties import OURS, ClientProperties, check_addresses, parse_client_properties
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.jaas import NotJaas, parse_jaas
 from pipeline_defs.core.offsets import OffsetRange
@@ -118,6 +118,34 @@ def test_what_cannot_be_told_to_every_client_is_refused_without_showing_it(
     assert expected in str(caught.value)
     assert str(caught.value).startswith("the file cannot be used: ")
     assert SECRET not in str(caught.value) + repr(caught.value.fields)
+
+
+@pytest.mark.parametrize(
+    "piece", ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "S3CRETpw", '"S3CRET/pw+1";', "s3cret", "\ufeffMIIEvQIB"]
+)
+def test_a_piece_of_a_secret_that_stands_where_a_key_does_is_not_shown(piece: str) -> None:
+    """A PEM pasted in many lines, a login wrapped onto a line of its own: each line of it is read as a key."""
+    with pytest.raises(BadSetting) as caught:
+        parse_client_properties({piece: "", "security.protokol": "SSL"}, "the file", {piece: 7})
+    said = str(caught.value) + repr(caught.value.fields)
+    assert piece.removeprefix("\ufeff") not in said
+    assert "'security.protokol' is no key of Kafka's clients, probably meant: security.protocol" in said
+
+
+@pytest.mark.parametrize("text", ["kafka-1:9092", "a:1,b.c_d:65535", "[::1]:9092", "a:1, b:2"])
+def test_addresses_of_brokers_are_taken(text: str) -> None:
+    assert check_addresses(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"user:{SECRET}@kafka:9092", f"a:1,{SECRET}", "http://h:1", " ", "h:99999", "h:0", "h:", ":1", "a:1,", "h:1x"],
+)
+def test_what_is_no_address_of_a_broker_is_refused_without_showing_it(text: str) -> None:
+    """A login in an address would be printed by every client that cannot connect."""
+    with pytest.raises(ValueError, match="is not host:port") as caught:
+        check_addresses(text)
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", [*sorted(OURS), "Isolation.Level", "GROUP.ID"])

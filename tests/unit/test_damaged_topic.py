@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.cli import glance, show, terminal
-from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges.duck import Duck
@@ -24,6 +24,7 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.map.draw import read_picture
 from pipeline_defs.metrics import read_metrics
 from pipeline_defs.resources import Edges
+from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import read_settings
 from pipeline_defs.status import read_statuses
 from pipeline_defs.topics import Topic
@@ -151,3 +152,20 @@ def test_no_damage_of_a_plan_step_is_more_than_a_broken_plan_log(
     except BrokenPlanLog:
         return
     coverage.states(), coverage.frontier(0)
+
+
+def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
+    edges: Edges, instance: dg.DagsterInstance
+) -> None:
+    """[R-2] Planning needs the end of the log alone, yet the whole of it is held; the control asks the broker."""
+    first = write_step(edges.lake, "held")
+    log = World()
+    log.grow(0, 40)
+    tail = edges.lake.read_tail("held")
+    step = plan(tail, dataclasses.replace(log.observe(tail), topic="held"), Policy(records_per_range=10), EPOCH_MS)
+    assert step is not None and edges.lake.commit_step(step)
+    with pytest.raises(BrokerUnavailable):
+        run_tick(Topic("held", Policy()), instance, edges)
+    first.write_text("{}")
+    with pytest.raises(BrokenPlanLog):
+        run_tick(Topic("held", Policy()), instance, Edges(edges.settings, kafka_timeout_seconds=0.2))
