@@ -50,7 +50,8 @@ def test_at_least_once_doubles_what_was_published_and_not_committed(world: World
     planned(world, Delivery.AT_LEAST_ONCE)
     with stopped_at(world, "land", "publish"):
         assert times_seen(world), "visible at once"
-    committed = world.coverage.manifests  # ranges are decided side by side: the other may have come further until the kill
+    # ranges are decided side by side: the other may have come further until the kill
+    committed = world.coverage.manifests
     early = {offset for offset in times_seen(world) if not any(offset in offsets for offsets in committed)}
     assert early, "visible and not committed"
     world.tick()
