@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,25 +23,26 @@ from .decoded_staging import DecodeTools
 from .edges.access import OPEN, Access, read_access
 from .edges.days import DayFiles
 from .edges.decodings import Decodings
+from .edges.engine import Engine
 from .edges.jars import read_pins, resolve_jars
 from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
-from .edges.spark import Spark, spark_config, start_jvm
+from .edges.spark import Spark, spark_config
 from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
 from .edges.spark_files import SparkFiles
 from .edges.spark_latest import SparkLatest
+from .edges.spark_server import open_here, start_server
 from .latest import LatestTools
-from .settings import Settings
+from .settings import IN_PROCESS, Settings, code_version
 from .steps import StepWatcher, no_step
 from .topics import Topic
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
-    from pyspark.sql import SparkSession
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 
@@ -59,6 +60,7 @@ class Edges:
     _decodings: Decodings | None = field(default=None, init=False)
     _latest_files: LatestFiles | None = field(default=None, init=False)
     _day_files: DayFiles | None = field(default=None, init=False)
+    _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
     @property
@@ -125,6 +127,12 @@ class Edges:
             settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options
         )
 
+    def pyspark(self) -> LazyPySparkResource:
+        """Return the `pyspark` resource of definitions and commands."""
+        from dagster_pyspark import LazyPySparkResource
+
+        return LazyPySparkResource(spark_config=self.spark_conf())
+
     def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
         """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""
         use_java()
@@ -132,7 +140,7 @@ class Edges:
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
-            spark=Spark(lambda: self._session(pyspark), self.bootstrap_servers(topic), self.access(topic)),
+            spark=Spark(self.engine(pyspark), self.bootstrap_servers(topic), self.access(topic)),
             files=self.spark_files(pyspark),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
@@ -141,25 +149,36 @@ class Edges:
             on_step=self._watched(log_step),
         )
 
-    def _session(self, pyspark: LazyPySparkResource) -> SparkSession:
-        """Return the session, which is started when first asked for; a command says so, and keeps what the JVM prints."""
-        if self.spark_log is not None:
-            self.watch_step("start_spark")
-            start_jvm(pyspark.spark_config, self.spark_log)
-        session: SparkSession = pyspark.spark_session
-        if self.spark_log is not None:
-            self.watch_step("spark_started")
-        return session
+    def engine(self, pyspark: LazyPySparkResource) -> Engine:
+        """Return the engine that the `pyspark` resource is configured for.
+
+        | `spark_config` | engine |
+        |---|---|
+        | with `spark.remote` | that Spark Connect server |
+        | else, `OFFSETLAKE_ENGINE=in-process` | a server in this process's JVM |
+        | else | the warm server of the home, started with that configuration |
+        """
+        config = {name: str(value) for name, value in pyspark.spark_config.items()}
+        key = tuple(sorted(config.items()))
+        if key not in self._engines:
+            self._engines[key] = Engine(lambda: self._find_url(config))
+        return self._engines[key]
+
+    def _find_url(self, config: Mapping[str, str]) -> str:
+        if "spark.remote" in config:
+            return config["spark.remote"]
+        use_java()
+        resolve_jars("spark", self.settings.jars)
+        if self.settings.engine == IN_PROCESS:
+            return open_here(config)
+        self.watch_step("start_spark")
+        url = start_server(self.settings.home / "engine", config, code_version()).url
+        self.watch_step("spark_started")
+        return url
 
     def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
-        """Is what merges landed files and cuts sealed ones; Spark starts at the first of them."""
-
-        def start() -> SparkSession:
-            use_java()
-            resolve_jars("spark", self.settings.jars)
-            return self._session(pyspark)
-
-        return SparkFiles(start)
+        """Are what merges landed files and cuts sealed ones."""
+        return SparkFiles(self.engine(pyspark))
 
     @property
     def decodings(self) -> Decodings:
@@ -177,7 +196,7 @@ class Edges:
         return DecodeTools(
             decodings=self.decodings,
             decode=decode,
-            decoder=cache(lambda: SparkDecoder(self._session(pyspark), decode, self.registry_login())),
+            decoder=cache(lambda: SparkDecoder(self.engine(pyspark), decode, self.registry_login())),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -196,7 +215,7 @@ class Edges:
         return LatestTools(
             decodings=self.decodings,
             files=self.latest_files,
-            spark=cache(lambda: SparkLatest(self._session(pyspark))),
+            spark=cache(lambda: SparkLatest(self.engine(pyspark))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -221,7 +240,7 @@ class Edges:
             files=self.day_files,
             decodings=self.decodings,
             days=days,
-            spark=cache(lambda: SparkDays(self._session(pyspark))),
+            spark=cache(lambda: SparkDays(self.engine(pyspark))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )

@@ -29,6 +29,7 @@ DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_di
 ENV_FILE = ".env"
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
+SERVER, IN_PROCESS = "server", "in-process"  # engines
 _OUR_WORDS = re.compile("offset|lake", re.IGNORECASE)
 _SERVICE_LINK = re.compile(
     r"OFFSETLAKE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -49,6 +50,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "OFFSETLAKE_LAKE": (".offsetlake/lake", "where the lake lies: a path, or a URL (s3://, gs://, az://)"),
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
+    "OFFSETLAKE_ENGINE": (
+        "server",
+        "`server`: one warm Spark server per home, which all runs share; `in-process`: a Spark in each run's own process",
+    ),
     "OFFSETLAKE_HOME": (".offsetlake", "jars, the embedded broker and Dagster's own state"),
     "OFFSETLAKE_ALERT_URLS": (
         "none",
@@ -78,6 +83,7 @@ class Settings:
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  # may hold secrets
     lineage: bool = False
     pages_url: str | None = None
+    engine: str = SERVER
     kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
 
     @property
@@ -238,6 +244,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
         lineage=_has_lineage(env),
+        engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
         kafka_properties=_optional_path(env.get("OFFSETLAKE_KAFKA_PROPERTIES"), project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
@@ -264,6 +271,16 @@ def _has_lineage(env: Mapping[str, str]) -> bool:
     if any(env.get(name) for name in names) or any(name.startswith("OPENLINEAGE__TRANSPORT") for name in env):
         return True
     return any((folder / "openlineage.yml").is_file() for folder in (Path.cwd(), Path("~/.openlineage").expanduser()))
+
+
+def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """Return a setting that has one of some values, the first of them where it is not set; raise `BadSetting`."""
+    found = env.get(name) or allowed[0]
+    if found not in allowed:
+        raise BadSetting(
+            f"{name} is {found!r}, expected {' or '.join(allowed)}; nothing was started; correct or unset it"
+        )
+    return found
 
 
 def _optional_path(text: str | None, project: Path) -> Path | None:

@@ -15,12 +15,16 @@ from pipeline_defs.cli import progress
 from pipeline_defs.drills.report import BROKER_PROPERTIES
 from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.spark import SCAN_CONF
+from pipeline_defs.edges.spark_server import stop_server
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline_defs.edges.engine import Engine
 
 JARS = Path(os.environ.get("OFFSETLAKE_HOME") or PROJECT / ".offsetlake").absolute() / "jars"
 DRIVER_MEMORY = "2g"
@@ -43,6 +47,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
+def shared_engine(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the one warm Spark that all workers share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "engine"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stops the warm Spark once all workers are done."""
+    factory: pytest.TempPathFactory | None = getattr(session.config, "_tmp_path_factory", None)
+    if not os.environ.get("PYTEST_XDIST_WORKER") and factory is not None:
+        stop_server(shared_engine(factory))
+
+
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each command that is called here show its progress at once, as on a slow machine: no test may depend on it."""
@@ -63,6 +82,7 @@ def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settin
     """Are the settings of this session's machine; each world has its own lake and Dagster home."""
     home = tmp_path_factory.mktemp("home")
     (home / "jars").symlink_to(JARS)
+    (home / "engine").symlink_to(shared_engine(tmp_path_factory))
     return Settings(
         home=home,
         lake=str(home / "lake"),
@@ -74,21 +94,23 @@ def settings(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Settin
 
 
 @pytest.fixture(scope="session")
-def spark(settings: Settings) -> Iterator[SparkSession]:
-    """Is one warm Spark session; runs in this process share it."""
-    from dagster_pyspark import LazyPySparkResource
-
+def engine(settings: Settings) -> Engine:
+    """Is the warm Spark that all tests of all workers share; `pytest_unconfigure` stops it."""
     from pipeline_defs.resources import Edges
 
-    edges = Edges(settings)
     resolve_jars("spark", settings.jars)
-    session = LazyPySparkResource(spark_config=edges.spark_conf()).spark_session
-    yield session
-    session.stop()
+    edges = Edges(settings)
+    return edges.engine(edges.pyspark())
+
+
+@pytest.fixture(scope="session")
+def spark(engine: Engine) -> SparkSession:
+    """Is a session of the warm Spark."""
+    return engine.session(SCAN_CONF)
 
 
 @pytest.fixture
-def world(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+def world(settings: Settings, tmp_path: Path) -> Iterator[World]:
     """Is a fresh topic name, lake and Dagster instance on the shared broker and session."""
     with World(settings, tmp_path, f"t{uuid.uuid4().hex[:10]}") as fresh:
         yield fresh

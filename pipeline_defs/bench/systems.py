@@ -22,7 +22,7 @@ from ..core.offsets import OffsetRange
 from ..core.planning import Policy
 from ..core.scans import Read
 from ..core.verdicts import Outcome
-from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns, scan_session
+from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns
 from ..landing import land
 from ..launching import land_through_dagster, open_instance
 from ..planner import commit_next_step
@@ -267,4 +267,4 @@ def _our_read(place: Place) -> DataFrame:
     ranges = tuple(OffsetRange(0, p, mark.earliest, mark.end) for p, mark in sorted(marks.items()))
     read = Read(ranges, load.records_per_range)
     options = kafka_options(place.bootstrap_servers, load.topic, read, ISOLATION_LEVEL)
-    return raw_columns(scan_session(place.session).read.format("kafka").options(**options).load(), 0)
+    return raw_columns(place.session.read.format("kafka").options(**options).load(), 0)

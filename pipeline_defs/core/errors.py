@@ -157,6 +157,12 @@ class ScanFailed(Unavailable):
     kind = "scan_failed"
 
 
+class EngineUnavailable(Unavailable):
+    """Says that no Spark could be reached, or that it went away while it was at work."""
+
+    kind = "engine_unavailable"
+
+
 class DaemonUnavailable(Unavailable):
     """Says that no Dagster daemon is there to execute what was asked for."""
 

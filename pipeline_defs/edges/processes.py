@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ def read_process(pid: int) -> Process | None:
     return seen.process if seen else None
 
 
-def spawn_process(command: Sequence[str], *, log: Path) -> Process:
+def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> Process:
     """Starts `command` in its own session, its output appended to `log`, with the signals' usual meaning.
 
     A child of a shell's background job would otherwise inherit that SIGINT is ignored, and one of the same session
@@ -66,7 +66,7 @@ def spawn_process(command: Sequence[str], *, log: Path) -> Process:
     pid = os.posix_spawn(
         command[0],
         list(command),
-        os.environ,
+        os.environ if environment is None else environment,
         file_actions=[devnull, output, errors],
         setsid=True,
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ScanFailed
 from ..core.scans import Read, Scan
 from .access import OPEN, Access
+from .engine import Engine
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
 
@@ -85,7 +85,12 @@ KAFKA_CACHE_CONF: Mapping[str, str] = {
 # huge pages, where the system lends them, are 10-20 % of the whole job; the last is for systems without that option
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:+UseTransparentHugePages -XX:+IgnoreUnrecognizedVMOptions"
 
-LOG_BYTES = 10_000_000  # a log that is longer is begun anew
+# a length is read before what is so long: without these, six bad bytes of Avro ask for 2 GB and end Spark
+AVRO_LIMITS: Mapping[str, int] = {
+    "org.apache.avro.limits.string.maxLength": 64 << 20,
+    "org.apache.avro.limits.bytes.maxLength": 64 << 20,
+    "org.apache.avro.limits.collectionItems.maxLength": 16 << 20,
+}
 
 # of the SQL session that scans run in, never of the user's
 SCAN_CONF: Mapping[str, str] = {
@@ -113,7 +118,9 @@ def spark_config(
         "spark.app.name": "offsetlake",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {java_options}".strip(),
+        "spark.driver.extraJavaOptions": " ".join(
+            [JAVA_OPTIONS, *(f"-D{name}={limit}" for name, limit in AVRO_LIMITS.items()), java_options]
+        ).strip(),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -122,43 +129,6 @@ def spark_config(
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks the JVM where it was written
         "spark.log.level": "ERROR",
     }
-
-
-def start_jvm(config: Mapping[str, str], log: Path) -> bool:
-    """Start the JVM of this process's Spark with what it prints in a log, above nobody's output; false where it runs.
-
-    Raises `ScanFailed` where it does not start.
-    """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
-
-    if SparkContext._gateway is not None:  # noqa: SLF001 (where pyspark itself looks whether there is a JVM)
-        return False
-    conf = SparkConf(loadDefaults=False)
-    for name, value in config.items():
-        conf.set(name, value)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    is_long = log.exists() and log.stat().st_size > LOG_BYTES
-    with log.open("wb" if is_long else "ab") as output:
-        try:
-            gateway: object = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"stdout": output, "stderr": output}
-            )
-        except (PySparkException, OSError) as error:
-            raise ScanFailed(
-                f"Spark's JVM does not start: {error}; nothing became visible; what it says itself is in {log}"
-            ) from error
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
-    return True
-
-
-def scan_session(session: SparkSession) -> SparkSession:
-    """Opens a SQL session for scans beside `session`: the same Spark, JVM and jars, a configuration of its own."""
-    own = session.newSession()
-    for name, value in SCAN_CONF.items():
-        own.conf.set(name, value)
-    return own
 
 
 def kafka_options(
@@ -182,39 +152,31 @@ def kafka_options(
 
 
 class Spark:
-    """Stages scans with one session, which is started at the first scan and shared by all of a run."""
+    """Stages scans."""
 
-    def __init__(self, session: Callable[[], SparkSession], bootstrap_servers: str, access: Access = OPEN) -> None:
-        self._session = session
+    def __init__(self, engine: Engine, bootstrap_servers: str, access: Access = OPEN) -> None:
+        self._engine = engine
         self._access = access
         self._bootstrap_servers = bootstrap_servers
 
     @property
     def writer(self) -> str:
         """Names what wrote a file: equal bytes can be expected only from the same writer."""
-        return f"spark {self._session().version} zstd-{ZSTD_LEVEL}"
+        return f"spark {self._engine.version} zstd-{ZSTD_LEVEL}"
 
     def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
-        """Writes one Parquet file per range of the scan below `folder`; raises `ScanFailed`, then nothing counts."""
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
+        """Write one Parquet file per range of the scan below `folder`; raise `ScanFailed` or `EngineUnavailable`, then nothing counts."""
         from pyspark.sql import DataFrame
 
-        session = scan_session(self._session())
+        session = self._engine.session(SCAN_CONF)
 
         def rows_of(read: Read) -> DataFrame:
             options = kafka_options(self._bootstrap_servers, topic, read, isolation_level, self._access)
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
-        try:
+        with self._engine.told(f"could not land {len(scan.ranges)} ranges of {topic}"):
             rows = reduce(DataFrame.union, map(rows_of, scan.reads))
-            rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
-        except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not land {len(scan.ranges)} ranges of {topic}: {first_cause(error)}; nothing became "
-                "visible; the ranges stay planned and are tried again",
-                topic=topic,
-            ) from error
+            rows.write.mode("error").options(**PARQUET_OPTIONS).parquet(folder)
 
 
 def raw_columns(source: DataFrame, generation: int) -> DataFrame:
@@ -242,10 +204,3 @@ def raw_columns(source: DataFrame, generation: int) -> DataFrame:
 def paths_of(files: Iterable[Path]) -> list[str]:
     """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
     return [_SIGNS_OF_PATTERNS.sub(r"\\\g<0>", str(file)) for file in files]
-
-
-def first_cause(error: Exception) -> str:
-    """Returns the innermost `Caused by` of a Java error in one line, or the first line of what there is."""
-    lines = str(error).splitlines()
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (causes[-1] if causes else lines[0] if lines else type(error).__name__).strip()

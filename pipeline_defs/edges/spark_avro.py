@@ -15,7 +15,7 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
-from .spark_avro_schema import Mismatch, check_schema, find_mismatch, limit_lengths, read_type, whole_schema
+from .spark_avro_schema import Mismatch, check_schema, find_mismatch, read_type, whole_schema
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     """
     from pyspark.sql import functions as f
 
-    limit_lengths(rows.sparkSession)
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the avro schema of the {column}"
@@ -68,7 +67,7 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
         reader = check_schema(session, whole_schema(latest.text, latest.references.values(), what), what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
     known = {each: avro[each] for each in writers}
-    mismatches, refused = usable(known, lambda schema: find_mismatch(session, writers[schema.id], reader))
+    mismatches, refused = usable(known, lambda schema: find_mismatch(writers[schema.id], reader))
     readable = {each: _read(body, writers[each], reader) for each, found in mismatches.items() if not _is_other(found)}
     datum = choose_by_id(raw, readable, _read(f.lit(None).cast("binary"), reader, reader))
     failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.avro import VALUE, enclose, find_clashes, inline_references, parse_avro, refuse_bomb
 from ..core.errors import unusable_schema
-from .spark import first_cause
+from .engine import first_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
-
-# a length is read before what is so long: without these, six bad bytes ask for 2 GB and end Spark
-LIMITS: Mapping[str, int] = {
-    "org.apache.avro.limits.string.maxLength": 64 << 20,
-    "org.apache.avro.limits.bytes.maxLength": 64 << 20,
-    "org.apache.avro.limits.collectionItems.maxLength": 16 << 20,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +21,6 @@ class Mismatch:
 
     reason: str
     is_other_type: bool
-
-
-def limit_lengths(session: SparkSession) -> None:
-    """Bounds what one datum may claim to hold, in this JVM; Avro looks once, when it is first used there."""
-    system = _jvm(session, "java.lang.System")
-    for name, limit in LIMITS.items():
-        if system.getProperty(name) is None:
-            system.setProperty(name, str(limit))
 
 
 NOT_A_SCHEMA = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -54,15 +39,17 @@ def whole_schema(text: str, references: Iterable[str], what: str) -> str:
 
 def check_schema(session: SparkSession, schema: str, what: str) -> str:
     """Return a reader's schema, once Avro and Spark have both taken it; raise `UnusableSchema`."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+    from pyspark.errors.exceptions.base import RetriesExceeded
 
     try:
         clashes = find_clashes(parse_avro(schema))
         if clashes:
             raise ValueError(f"fields differ in case only: {', '.join(clashes)}")
         read_type(session, schema)
-    except (*NOT_A_SCHEMA, PySparkException, Py4JError) as error:
+    except RetriesExceeded:
+        raise  # of the server, not of the schema
+    except (*NOT_A_SCHEMA, PySparkException) as error:
         raise unusable_schema(what, _explain(error)) from error
     return schema
 
@@ -78,46 +65,38 @@ def read_type(session: SparkSession, schema: str) -> DataType:
     return found
 
 
-def find_mismatch(session: SparkSession, writer: str, reader: str) -> Mismatch | None:
+def find_mismatch(writer: str, reader: str) -> Mismatch | None:
     """Return why not all that one schema writes can be read with another, as Avro sees it; none where all can.
 
     Raises `UnusableSchema` for a writer's schema that Avro does not take.
     """
-    from py4j.protocol import Py4JError
+    from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+    from avro.errors import AvroException
+    from avro.schema import NamedSchema
 
-    compatibility = _jvm(session, "org.apache.avro.SchemaCompatibility")
     try:
-        pair = compatibility.checkReaderWriterCompatibility(_parse(session, reader), _parse(session, writer))
-    except Py4JError as error:
+        written, read = _parse(writer), _parse(reader)
+        found = ReaderWriterCompatibilityChecker().get_compatibility(read, written)
+    except (*NOT_A_SCHEMA, AvroException) as error:
         raise unusable_schema("it", _explain(error)) from error
-    found = list(pair.getResult().getIncompatibilities())
-    if not found:
+    if found.compatibility is SchemaCompatibilityType.compatible:
         return None
-    reason = "; ".join(
-        f"{each.getType().toString().lower()} at {each.getLocation()}: {each.getMessage()}" for each in found
-    )
-    return Mismatch(reason, any(each.getLocation() == "/name" for each in found))
+    kinds = ", ".join(sorted({each.name for each in found.incompatibilities}))
+    at = ", ".join(sorted(found.locations))
+    is_other = isinstance(written, NamedSchema) and isinstance(read, NamedSchema) and written.name != read.name
+    return Mismatch(f"{kinds} at {at}: {'; '.join(sorted(found.messages))}", is_other)
+
+
+def _parse(text: str) -> Any:
+    from avro.schema import parse
+
+    return parse(text, validate_enum_symbols=False, validate_names=False)
 
 
 def _explain(error: Exception) -> str:
     """Say what is wrong in the words of who found it: the innermost Java exception, where there is one."""
-    from py4j.protocol import Py4JJavaError
-
     if isinstance(error, RecursionError):
         return "it is nested too deep to be read"
     if isinstance(error, (LookupError, TypeError, AttributeError)):
         return f"it is no Avro schema: {type(error).__name__}: {error}"
-    if not isinstance(error, Py4JJavaError):
-        return first_cause(error)
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return " ".join(str(cause.getMessage() or cause.getClass().getSimpleName()).split())
-
-
-def _parse(session: SparkSession, text: str) -> Any:
-    return _jvm(session, "org.apache.avro.Schema$Parser")().setValidateDefaults(False).parse(text)
-
-
-def _jvm(session: SparkSession, name: str) -> Any:
-    return getattr(session.sparkContext._jvm, name)  # noqa: SLF001 (as pyspark does itself)
+    return first_cause(error)

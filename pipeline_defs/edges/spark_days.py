@@ -5,14 +5,15 @@ Invariant: all rows of a day are of one task, so that they are one file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
-from ..core.errors import ScanFailed
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
+from .engine import Engine
+from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,12 +51,14 @@ def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
 
 
 class SparkDays:
-    """Stages days of one topic with one session."""
+    """Stages days of one topic."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session.newSession()
-        for name, value in SCAN_CONF.items():
-            self._session.conf.set(name, value)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def _session(self) -> SparkSession:
+        return self._engine.session(SCAN_CONF)
 
     def stage(
         self, ranges: Sequence[Path], standing: Sequence[Path], days: Sequence[str], event_time: EventTime, folder: Path
@@ -64,11 +67,11 @@ class SparkDays:
 
         Raises `ScanFailed`; then nothing counts.
         """
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
 
-        try:
+        with self._engine.told(
+            f"could not write {len(days)} days from {len(ranges)} decoded ranges (where the columns of those do not fit together, decode the older ones again)"
+        ):
             schema = self._merge([*ranges, *standing])
             parts = [self._events(ranges, schema, event_time)] if ranges else []
             parts += [self._read(standing, schema)] if standing else []
@@ -76,15 +79,9 @@ class SparkDays:
             rows = rows.withColumn(DAY, f.to_date(EVENT_TIME)).where(
                 f.col(DAY).isin([f.lit(day).cast("date") for day in days])
             )
-            tasks = min(len(days), TASKS_PER_CORE * self._session.sparkContext.defaultParallelism)
+            tasks = min(len(days), TASKS_PER_CORE * (os.cpu_count() or 1))
             rows = rows.repartition(tasks, DAY).sortWithinPartitions(DAY, *ORDER)
-            rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
-        except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not write {len(days)} days from {len(ranges)} decoded ranges: {first_cause(error)}; nothing "
-                "became visible; the rows stay in the decoded ranges, and the days are tried again; where the ranges' "
-                "columns do not fit together, decode the older ones again"
-            ) from error
+            rows.write.mode("error").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
 
     def _merge(self, files: Sequence[Path]) -> StructType:
         """Is the schema of all files; Spark refuses by name a field that has not the same type in all of them.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
-from ..core.errors import ScanFailed
 from .decoded import Decoded, Outcome, failed, no_id
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
+from .engine import Engine
+from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
 from .spark_json import decode_json
@@ -22,7 +22,7 @@ from .spark_json_schema import decode_json_schema
 from .spark_protobuf import decode_protobuf
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
 DECODE_CONF: Mapping[str, str] = {
@@ -105,12 +105,10 @@ class Decision:
 
 
 class SparkDecoder:
-    """Decodes landed files of one topic with one session."""
+    """Decodes landed files of one topic."""
 
-    def __init__(self, session: SparkSession, decode: Decode, login: RegistryLogin = ANYBODY) -> None:
-        self._session = session.newSession()
-        for name, value in DECODE_CONF.items():
-            self._session.conf.set(name, value)
+    def __init__(self, engine: Engine, decode: Decode, login: RegistryLogin = ANYBODY) -> None:
+        self._engine = engine
         self._sides = decode.sides
         self._event_time = decode.event_time
         self._login = login
@@ -118,7 +116,7 @@ class SparkDecoder:
     @property
     def writer(self) -> str:
         """Names what writes: equal bytes can be expected only from the same writer."""
-        return f"spark {self._session.version}"
+        return f"spark {self._engine.version}"
 
     def decide(self, files: Sequence[Path]) -> Decision:
         """Decides how rows of landed files decode, all that a registry is asked included.
@@ -161,28 +159,13 @@ class SparkDecoder:
         self._write(bad.select(*columns, *_schema_ids(sides)), folder, len(files))
 
     def _read(self, files: Sequence[Path]) -> DataFrame:
-        from pyspark.errors import PySparkException
-
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
-        try:
-            return self._session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
-        except PySparkException as error:  # one is not there any more
-            raise ScanFailed(
-                f"Spark could not read {len(files)} landed files: {first_cause(error)}; nothing became visible; the ranges "
-                "that are landed still are decoded at the next try"
-            ) from error
+        with self._engine.told(f"could not read {len(files)} landed files"):
+            return self._engine.session(DECODE_CONF).read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
 
     def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
-            rows.write.mode("errorifexists").options(**DECODED_PARQUET).parquet(str(folder))
-        except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not decode {files} landed files: {first_cause(error)}; nothing became visible; the ranges "
-                "stay landed, and are decoded at the next try"
-            ) from error
+        with self._engine.told(f"could not decode {files} landed files"):
+            rows.write.mode("error").options(**DECODED_PARQUET).parquet(str(folder))
 
 
 def _schema_ids(sides: Mapping[str, Outcome]) -> list[Column]:

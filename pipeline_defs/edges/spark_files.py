@@ -11,22 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ScanFailed
 from ..core.offsets import OffsetRange
-from .spark import PARQUET_OPTIONS, first_cause, paths_of, scan_session
+from .engine import Engine
+from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 RANGES_PER_CUT = 100  # each is a condition that every row of a job is held against
 _START = "__range_start"
 
 
 class SparkFiles:
-    """Merges and cuts files with one session, which is started at first use."""
+    """Merges and cuts files."""
 
-    def __init__(self, session: Callable[[], SparkSession]) -> None:
-        self._session = session
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def merge(self, what: str, sources: Sequence[Path], generation: int, folder: str) -> None:
         """Writes the rows of Parquet files of one Kafka partition to one file below `folder`, in offset order, as one task.
@@ -57,7 +57,7 @@ class SparkFiles:
     def _rows(self, sources: Sequence[Path], generation: int) -> DataFrame:
         from pyspark.sql import functions as f
 
-        rows = scan_session(self._session()).read.parquet(*paths_of(sources))
+        rows = self._engine.session(SCAN_CONF).read.parquet(*paths_of(sources))
         # a column that is read counts as nullable: not so here
         return rows.withColumn("generation", f.lit(generation))
 
@@ -73,13 +73,5 @@ class SparkFiles:
         return rows.where(f.col(_START).isNotNull()).coalesce(1).sortWithinPartitions(_START, "offset")
 
     def _write(self, what: str, rows: Callable[[], DataFrame], folder: str, *by: str) -> None:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
-            rows().write.mode("errorifexists").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)
-        except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not {what}: {first_cause(error)}; nothing became visible, and what is landed stays as it is; "
-                "what needed it is tried again by the same command"
-            ) from error
+        with self._engine.told(f"could not {what}"):
+            rows().write.mode("error").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)

@@ -33,10 +33,10 @@ HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
 def parse_schema(ddl: str) -> DataType:
     """Reads a schema in Spark's DDL; raises `BadSetting`. Needs a Spark session."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.types import _parse_datatype_string
+    from pyspark.sql.types import DataType
 
     try:
-        return _parse_datatype_string(ddl)
+        return DataType.fromDDL(ddl)
     except PySparkException as error:
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise BadSetting(
@@ -111,9 +111,7 @@ def _explain(text: Column, schema: DataType) -> Column:
     from pyspark.sql.types import StringType
 
     from .json_batches import batch_explainer
-    from .python_workers import use_this_python
-
-    use_this_python()
+    
     make: Any = pandas_udf  # its overloads know no types that are strings
     explained: Column = make(batch_explainer(_shape(schema)), StringType())(
         text.cast("binary")

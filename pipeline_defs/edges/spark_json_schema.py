@@ -10,7 +10,6 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .json_checks import Checked, check_schema, read_columns
-from .python_workers import use_this_python
 from .schema_registry import Registered, connect
 from .spark_json import decode_json
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
@@ -94,7 +93,6 @@ def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked
 
     from .json_batches import batch_checker
 
-    use_this_python()
     make: Any = pandas_udf  # its overloads know no types that are strings
     found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
     return found

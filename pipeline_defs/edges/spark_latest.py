@@ -7,6 +7,7 @@ partition, offset).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import ScanFailed
 from ..core.latest import MOST_BUCKETS, stretches_of
 from ..core.offsets import OffsetRange
+from .engine import Engine
 from .latest_files import StagedBucket
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
+from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -56,29 +58,22 @@ class Inputs:
 
 
 class SparkLatest:
-    """Finds the latest records by key with one session."""
+    """Finds the latest records by key."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session.newSession()
-        for name, value in CONF.items():
-            self._session.conf.set(name, value)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def _session(self) -> SparkSession:
+        return self._engine.session(CONF)
 
     def stage(
         self, topic: str, inputs: Inputs, schema: Any, buckets: int, due: Collection[int], folder: Path
     ) -> dict[int, StagedBucket]:
         """Writes the winners of the due buckets below `folder`; `schema` is the Arrow schema that holds all rows."""
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
+        with self._engine.told(f"could not find the latest records of {topic}"):
             winners = self._winners(inputs, schema, buckets, due)
-            winners.write.mode("errorifexists").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
-        except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not find the latest records of {topic}: {first_cause(error)}; nothing became visible; what "
-                f"stands in latest/{topic} stays, and the next update tries again",
-                topic=topic,
-            ) from error
+            winners.write.mode("error").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
         return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}
 
     def _winners(self, inputs: Inputs, schema: Any, buckets: int, due: Collection[int]) -> DataFrame:
@@ -119,7 +114,7 @@ class SparkLatest:
     def _tasks(self, buckets: int, files: Sequence[Path]) -> int:
         """Is how many tasks find the winners: as few as keep the cores busy and are not too large, and divide the buckets."""
         size = sum(file.stat().st_size for file in files)
-        cores = self._session.sparkContext.defaultParallelism
+        cores = os.cpu_count() or 1
         wanted = max(cores, ceil(size / TASK_BYTES), ceil(buckets / TASK_BUCKETS))
         return next((number for number in range(1, buckets) if number >= wanted and buckets % number == 0), buckets)
 

@@ -12,7 +12,6 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
-from .python_workers import use_this_python
 from .schema_registry import Registered, connect
 from .spark_wire import Wire, head_of, read_wire, schema_id, usable
 
@@ -95,7 +94,6 @@ def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
 
     from .protobuf_batches import arrow_type, batch_decoder, open_reader
 
-    use_this_python()
     found = open_reader(file.descriptors, message.full_name).handler.schema()
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()
