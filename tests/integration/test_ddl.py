@@ -14,7 +14,7 @@ from tests.support.fuzz import draws
 from tests.support.fuzz_json import ddl_of, draw_shape
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 TAKEN = """
 BIGINT; bigint;  int ; ARRAY<INT>; MAP<STRING, ARRAY<INT>>; STRUCT<a: INT>; STRUCT<a INT>; DECIMAL(10, 2)
@@ -48,7 +48,7 @@ def is_refused(text: str) -> bool:
     return False
 
 
-def test_what_spark_takes_is_never_refused(spark: SparkSession) -> None:
+def test_what_spark_takes_is_never_refused(engine: Engine) -> None:
     texts = each_of(TAKEN)
     for _, dice in draws(40):
         text = ddl_of(draw_shape(dice))
@@ -65,7 +65,7 @@ def _change(dice: random.Random, text: str) -> str:
 
 
 @pytest.mark.parametrize("text", each_of(REFUSED))
-def test_what_is_refused_spark_refuses_and_says_why(spark: SparkSession, text: str) -> None:
+def test_what_is_refused_spark_refuses_and_says_why(engine: Engine, text: str) -> None:
     assert is_refused(text)
     with pytest.raises(
         BadSetting, match=r"such as `id BIGINT, at TIMESTAMP`: .{20,}; nothing was decoded; correct `inline_schema`"

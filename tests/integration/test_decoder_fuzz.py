@@ -23,7 +23,7 @@ from tests.support.fuzz_protobuf import draw_message, draw_schema
 from tests.support.outcomes import decode_rows, decoding_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 RECORDS = 150
 SECRET = "hush"
@@ -31,11 +31,11 @@ RAW = "topic string, offset long, key binary, value binary"
 
 
 def decode(
-    spark: SparkSession, records: Sequence[bytes | None], side: Side
+    engine: Engine, records: Sequence[bytes | None], side: Side
 ) -> list[tuple[Any, str | None, str | None]]:
     """Return value, error class and error of records in their order; nothing is lost, and no error says what a record says."""
     rows = [("orders", at, None, value) for at, value in enumerate(records)]
-    frame, _ = decode_rows(decoding_session(spark).createDataFrame(rows, RAW), side)
+    frame, _ = decode_rows(decoding_session(engine).createDataFrame(rows, RAW), side)
     found = frame.orderBy("offset").collect()
     assert [row.offset for row in found] == [*range(len(records))]
     outcomes = []
@@ -49,7 +49,7 @@ def decode(
     return outcomes
 
 
-def test_json_is_what_pythons_parser_reads_or_a_dead_letter(spark: SparkSession) -> None:
+def test_json_is_what_pythons_parser_reads_or_a_dead_letter(engine: Engine) -> None:
     right = wrong = 0
     for seed, dice in draws(1):
         shape = fuzz_json.draw_shape(dice)
@@ -59,7 +59,7 @@ def test_json_is_what_pythons_parser_reads_or_a_dead_letter(spark: SparkSession)
         ]
         bodies = [mutate(dice, body) if body and dice.random() < 0.25 else body for body in bodies]
         for body, (value, why, _) in zip(
-            bodies, decode(spark, bodies, Side(Format.JSON, fuzz_json.ddl_of(shape))), strict=True
+            bodies, decode(engine, bodies, Side(Format.JSON, fuzz_json.ddl_of(shape))), strict=True
         ):
             assert body is not None
             try:
@@ -73,7 +73,7 @@ def test_json_is_what_pythons_parser_reads_or_a_dead_letter(spark: SparkSession)
     assert right and wrong, "the control"
 
 
-def test_avro_is_what_fastavro_wrote_or_a_dead_letter(spark: SparkSession) -> None:
+def test_avro_is_what_fastavro_wrote_or_a_dead_letter(engine: Engine) -> None:
     for seed, dice in draws(2):
         schema = fuzz_avro.draw_schema(dice)
         parsed = fastavro.parse_schema(schema)
@@ -86,7 +86,7 @@ def test_avro_is_what_fastavro_wrote_or_a_dead_letter(spark: SparkSession) -> No
             bodies.append(out.getvalue())
             expected.append(value)
         changed = [mutate(dice, body) for body in bodies] + [dice.randbytes(dice.randrange(30)) for _ in range(50)]
-        outcomes = decode(spark, [*bodies, None, *changed], Side(Format.AVRO, json.dumps(schema)))
+        outcomes = decode(engine, [*bodies, None, *changed], Side(Format.AVRO, json.dumps(schema)))
         for body, value, (found, why, _) in zip(bodies, expected, outcomes, strict=False):
             assert why is None and _plain(found) == _plain(value), (seed, body, why, found, value)
         assert outcomes[RECORDS] == (None, None, None)
@@ -141,7 +141,7 @@ def _document(dice: random.Random, schema: dict[str, Any]) -> Any:
     return dice.choice([0, -5, 1000])
 
 
-def test_json_of_a_schema_is_what_another_validator_allows_or_a_dead_letter(spark: SparkSession) -> None:
+def test_json_of_a_schema_is_what_another_validator_allows_or_a_dead_letter(engine: Engine) -> None:
     right = wrong = 0
     for seed, dice in draws(1):
         schema = _schema_of(dice)
@@ -149,7 +149,7 @@ def test_json_of_a_schema_is_what_another_validator_allows_or_a_dead_letter(spar
         documents = [_document(dice, schema) for _ in range(RECORDS)]
         bodies: list[bytes | None] = [json.dumps(document).encode() for document in documents]
         changed = [mutate(dice, body) for body in bodies if body]
-        outcomes = decode(spark, [*bodies, None, *changed], Side(Format.JSON_SCHEMA, json.dumps(schema)))
+        outcomes = decode(engine, [*bodies, None, *changed], Side(Format.JSON_SCHEMA, json.dumps(schema)))
         for document, (value, why, error) in zip(documents, outcomes, strict=False):
             if other.is_valid(document):
                 right += 1
@@ -169,19 +169,19 @@ def _has(row: Any, document: Any) -> bool:
     return bool(row == document)
 
 
-def test_a_string_is_utf8_or_a_dead_letter(spark: SparkSession) -> None:
+def test_a_string_is_utf8_or_a_dead_letter(engine: Engine) -> None:
     for seed, dice in draws(1):
         bodies = [
             dice.choice([dice.randbytes(dice.randrange(6)), "ü\U0001f600\0".encode(), b""]) for _ in range(RECORDS)
         ]
-        for body, (value, why, _) in zip(bodies, decode(spark, bodies, Side(Format.STRING)), strict=True):
+        for body, (value, why, _) in zip(bodies, decode(engine, bodies, Side(Format.STRING)), strict=True):
             try:
                 assert (value, why) == (body.decode(), None), seed
             except UnicodeDecodeError:
                 assert (value, why) == (None, "not_utf8"), (seed, body)
 
 
-def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(spark: SparkSession) -> None:
+def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(engine: Engine) -> None:
     """Heads of registered schemas of every language, of none, cut ones and noise, for a reader of each language."""
     avro, proto = (
         '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}',
@@ -206,7 +206,7 @@ def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(spark: SparkSes
                 ]
                 records = [mutate(dice, each) if each and dice.random() < 0.3 else each for each in records]
                 outcomes = decode(
-                    spark, [*records, None, head_of(number) + body], Side(formats[kind], registry=fake.url)
+                    engine, [*records, None, head_of(number) + body], Side(formats[kind], registry=fake.url)
                 )
                 assert outcomes[-1] == ({"n": 1}, None, None), (seed, kind)
                 for each, (_, why, _) in zip(records, outcomes, strict=False):
@@ -216,7 +216,7 @@ def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(spark: SparkSes
                         assert why is not None, (seed, kind, each)
 
 
-def test_protobuf_through_spark_loses_and_blames_nothing(spark: SparkSession) -> None:
+def test_protobuf_through_spark_loses_and_blames_nothing(engine: Engine) -> None:
     """The columns that ptars makes pass through Spark's workers whole; values are held by tests/unit/test_protobuf_fuzz.py."""
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
@@ -230,7 +230,7 @@ def test_protobuf_through_spark_loses_and_blames_nothing(spark: SparkSession) ->
         bodies = [draw_message(dice, kind) for _ in range(RECORDS)]
         bodies = [mutate(dice, body) if dice.random() < 0.3 else body for body in bodies]
         side = Side(Format.PROTOBUF, text, message="M")
-        for body, (value, why, _) in zip(bodies, decode(spark, bodies, side), strict=True):
+        for body, (value, why, _) in zip(bodies, decode(engine, bodies, side), strict=True):
             try:
                 read.FromString(body)
             except DecodeError:

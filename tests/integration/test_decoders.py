@@ -19,7 +19,6 @@ import duckdb
 import fastavro
 import pyarrow.parquet
 import pytest
-from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
@@ -41,7 +40,7 @@ from tests.support.secured import Authority, write_properties
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 RAW = "topic string, partition int, offset long, key binary, value binary"
 
@@ -79,14 +78,14 @@ class Outcomes:
 
 
 def decode(
-    spark: SparkSession,
+    engine: Engine,
     records: Sequence[bytes | None],
     side: Side,
     topic: str = "orders",
     login: RegistryLogin = ANYBODY,
 ) -> Outcomes:
     values = [(topic, 0, at, None, value) for at, value in enumerate(records)]
-    frame, schemas = decode_rows(decoding_session(spark).createDataFrame(values, RAW), side, login)
+    frame, schemas = decode_rows(decoding_session(engine).createDataFrame(values, RAW), side, login)
     rows = frame.orderBy("offset").collect()
     return Outcomes(rows, schemas, frame.schema["value"].dataType.simpleString())
 
@@ -112,7 +111,7 @@ ORDER = record("Order", field("id", "long"), field("note", ["null", "string"], d
 # ---- Avro, plain
 
 
-def test_plain_avro_of_every_type(spark: SparkSession) -> None:
+def test_plain_avro_of_every_type(engine: Engine) -> None:
     """Every type that Avro has a column for, written by fastavro; a date before 1582 is one like others."""
     schema = record(
         "All",
@@ -151,7 +150,7 @@ def test_plain_avro_of_every_type(spark: SparkSession) -> None:
         "either": "word",
         "inner": {"x": 7},
     }
-    outcomes = decode(spark, [avro(schema, datum)], Side(Format.AVRO, schema=json.dumps(schema)))
+    outcomes = decode(engine, [avro(schema, datum)], Side(Format.AVRO, schema=json.dumps(schema)))
     expected = {
         **datum,
         "at": datetime(2020, 1, 2, 3, 4, 5, 678901, UTC).astimezone().replace(tzinfo=None),
@@ -162,12 +161,12 @@ def test_plain_avro_of_every_type(spark: SparkSession) -> None:
     assert outcomes.schemas == {}, "the configuration has all that decides"
 
 
-def test_what_is_not_one_datum_is_set_aside_alone(spark: SparkSession) -> None:
+def test_what_is_not_one_datum_is_set_aside_alone(engine: Engine) -> None:
     """Cut, with something behind it, empty, of another schema: each is an error of its own record; a null is a null."""
     whole = avro(ORDER, {"id": 5, "note": "word"})
     nulls = avro(record("Order", field("note", ["null", "string"])), {"note": None})
     records = [whole, whole[:-1], whole + b"\0", b"", None, whole + whole, nulls]
-    outcomes = decode(spark, records, Side(Format.AVRO, schema=json.dumps(ORDER)))
+    outcomes = decode(engine, records, Side(Format.AVRO, schema=json.dumps(ORDER)))
     bad = "avro_malformed"
     assert outcomes.classes == [None, bad, bad, bad, None, bad, bad]
     assert outcomes.values == [{"id": 5, "note": "word"}, None, None, None, None, None, None]
@@ -176,16 +175,16 @@ def test_what_is_not_one_datum_is_set_aside_alone(spark: SparkSession) -> None:
     assert [error is None for error in errors] == [each is None for each in outcomes.classes]
 
 
-def test_a_record_of_nulls_is_no_error(spark: SparkSession) -> None:
+def test_a_record_of_nulls_is_no_error(engine: Engine) -> None:
     """Spark gives a struct of nulls for what it cannot read; a record that says null everywhere is told apart."""
     schema = record("Maybe", field("a", ["null", "int"]), field("b", ["null", "string"]))
     honest = avro(schema, {"a": None, "b": None})
-    outcomes = decode(spark, [honest, honest[:1]], Side(Format.AVRO, schema=json.dumps(schema)))
+    outcomes = decode(engine, [honest, honest[:1]], Side(Format.AVRO, schema=json.dumps(schema)))
     assert outcomes.values == [{"a": None, "b": None}, None]
     assert outcomes.classes == [None, "avro_malformed"]
 
 
-def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(engine: Engine, tmp_path: Path) -> None:
     """Spark copies its bytes as they are, and DuckDB then reads nothing of a whole file; at any depth, of keys too."""
     inner = record("In", field("s", ["null", "string"]), field("n", "int"))
     schema = record(
@@ -203,10 +202,10 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(spark: Spark
     bad = [body("MARK"), body(listed="MARK"), body(key="MARK"), body(mapped="MARK"), body(either="MARK")]
     good = [body(), body("ü", "ü", "ü", "ü", "ü"), avro(schema, {"s": "", "list": [], "map": {}, "either": 1})]
     side = Side(Format.AVRO, schema=json.dumps(schema))
-    outcomes = decode(spark, [*good, *bad, None], side)
+    outcomes = decode(engine, [*good, *bad, None], side)
     assert outcomes.classes == [None] * 3 + ["avro_malformed"] * 5 + [None]
     assert {row.failure.error for row in outcomes.rows if row.failure} == {"a string in it is not UTF-8"}
-    rows = decoding_session(spark).createDataFrame(
+    rows = decoding_session(engine).createDataFrame(
         [("t", 0, at, None, each) for at, each in enumerate(good + bad)], RAW
     )
     decoded = decode_rows(rows, side)[0].where("failure IS NULL").select("value")
@@ -214,7 +213,7 @@ def test_a_string_of_avro_that_is_not_utf8_makes_no_file_unreadable(spark: Spark
     assert len(duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()) == 3
 
 
-def test_no_bytes_make_spark_fail(spark: SparkSession) -> None:
+def test_no_bytes_make_spark_fail(engine: Engine) -> None:
     """A length is read before what is so long: some bad bytes that ask for 2 GB must not get them; nor must any others."""
     schema = record(
         "Lengths", field("of", ["string", "bytes", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}])
@@ -223,7 +222,7 @@ def test_no_bytes_make_spark_fail(spark: SparkSession) -> None:
     greedy = [avro("long", branch) + avro("long", claim) for branch in range(5) for claim in claims]
     noise = [bytes((at * 7919 + step * 104729 >> 3) & 0xFF for step in range(at % 23)) for at in range(300)]
     sound = avro(schema, {"of": "word"})
-    outcomes = decode(spark, [*greedy, *noise, sound], Side(Format.AVRO, schema=json.dumps(schema)))
+    outcomes = decode(engine, [*greedy, *noise, sound], Side(Format.AVRO, schema=json.dumps(schema)))
     assert outcomes.classes[: len(greedy)] == ["avro_malformed"] * len(greedy)
     assert outcomes.classes[-1] is None
 
@@ -239,17 +238,17 @@ def test_no_bytes_make_spark_fail(spark: SparkSession) -> None:
     ],
 )
 def test_a_schema_that_cannot_be_used_is_said_before_anything_is_read(
-    spark: SparkSession, schema: str, reason: str
+    engine: Engine, schema: str, reason: str
 ) -> None:
     with pytest.raises(UnusableSchema, match=f"the avro schema of the value cannot be used: .*{reason}"):
-        decode(spark, [b""], Side(Format.AVRO, schema=schema))
+        decode(engine, [b""], Side(Format.AVRO, schema=schema))
 
 
 # ---- Avro with a registry
 
 
 def test_interleaved_writers_are_read_as_one(
-    spark: SparkSession, registry: RunningRegistry, topic: str, tmp_path: Path
+    engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path
 ) -> None:
     """[AC21] Of one landed file one decoded file, whatever wrote its records; the latest version reads, and is recorded."""
     old = record("Order", field("id", "int"))
@@ -258,11 +257,11 @@ def test_interleaved_writers_are_read_as_one(
     records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
     now = datetime(2020, 1, 2, tzinfo=UTC)
     rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
-    spark.createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(1).write.parquet(
+    decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(1).write.parquet(
         str(tmp_path / "landed")
     )
     landed = [*(tmp_path / "landed").glob("*.parquet")]
-    decoder = SparkDecoder(spark, Decode(value=Side(Format.AVRO, registry=registry.url)))
+    decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, registry=registry.url)))
     decided = decoder.decide(landed)
     decoder.stage_decoded(landed, decided, tmp_path / "decoded")
     decoder.stage_dead_letters(landed, decided, tmp_path / "dead")
@@ -289,8 +288,8 @@ def test_interleaved_writers_are_read_as_one(
 class MovingRegistry(SparkDecoder):
     """Decodes as ever; after the good rows are staged, and before the dead letters are, a subject gets another version."""
 
-    def __init__(self, session: SparkSession, decode: Decode, register: Callable[[], object]) -> None:
-        super().__init__(session, decode)
+    def __init__(self, engine: Engine, decode: Decode, register: Callable[[], object]) -> None:
+        super().__init__(engine, decode)
         self._register = register
 
     def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
@@ -314,10 +313,10 @@ def test_a_version_that_is_registered_between_good_rows_and_dead_letters_is_that
     world.send({"partition": 0, "value": value} for value in values)
     world.plan_and_land()
     assert world.topic.decode is not None
-    spark = LazyPySparkResource(spark_config=world.edges.spark_conf())
-    tools = world.edges.decode_tools(world.topic.decode, spark)
+    pyspark = world.edges.pyspark()
+    tools = world.edges.decode_tools(world.topic.decode, pyspark)
     decoder = MovingRegistry(
-        spark.spark_session, world.topic.decode, lambda: registry.register(subject, json.dumps(new))
+        world.edges.engine(pyspark), world.topic.decode, lambda: registry.register(subject, json.dumps(new))
     )
     (key,) = (offsets.key for offsets in world.coverage.log.ranges)
     moving = replace(tools, decoder=lambda: decoder)
@@ -344,7 +343,7 @@ RULES: Mapping[str, tuple[dict[str, Any] | None, Any, dict[str, Any] | None, Any
 
 
 @pytest.fixture(scope="module")
-def evolved(spark: SparkSession, registry: RunningRegistry) -> Outcomes:
+def evolved(engine: Engine, registry: RunningRegistry) -> Outcomes:
     """Is a record written before all of the rules' changes, and one written after, read together."""
     before = record("Order", *(rule[0] for rule in RULES.values() if rule[0]))
     after = record("Order", *reversed([rule[2] for rule in RULES.values() if rule[2]]))
@@ -352,7 +351,7 @@ def evolved(spark: SparkSession, registry: RunningRegistry) -> Outcomes:
     read = {rule[2]["name"]: rule[3] for rule in RULES.values() if rule[2]}
     first, last = (registry.register("evolved-value", json.dumps(schema)) for schema in (before, after))
     records = [avro(before, written, first), avro(after, read, last)]
-    return decode(spark, records, Side(Format.AVRO, registry=registry.url), "evolved")
+    return decode(engine, records, Side(Format.AVRO, registry=registry.url), "evolved")
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -368,7 +367,7 @@ def test_a_field_that_changed_is_read_by_its_rule(evolved: Outcomes, rule: str) 
 
 
 def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
-    spark: SparkSession, registry: RunningRegistry, topic: str
+    engine: Engine, registry: RunningRegistry, topic: str
 ) -> None:
     """A type that changed, a field without default, another record: Avro's own reason; a record that can be read is."""
     reader = record("Order", field("id", "long"))
@@ -383,7 +382,7 @@ def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
     data = [{"id": "one"}, {"number": 1}, {"id": 1}, {"id": None}, {"id": 4}]
     kinds = [0, 1, 2, 3, 3]
     records = [avro(writers[kind], datum, ids[kind]) for kind, datum in zip(kinds, data, strict=True)]
-    outcomes = decode(spark, records, side, topic)
+    outcomes = decode(engine, records, side, topic)
     assert outcomes.classes == ["incompatible_schema"] * 4 + [None]
     assert outcomes.values == [None] * 4 + [{"id": 4}]
     assert outcomes.ids == [ids[kind] for kind in kinds]
@@ -397,7 +396,7 @@ def test_what_the_reader_cannot_read_is_set_aside_with_the_reason(
 
 
 def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
-    spark: SparkSession, registry: RunningRegistry, topic: str
+    engine: Engine, registry: RunningRegistry, topic: str
 ) -> None:
     known = registry.register(f"{topic}-value", json.dumps(ORDER))
     other = registry.register(f"{topic}-other", json.dumps({"type": "object", "properties": {}}), "JSON")
@@ -413,7 +412,7 @@ def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
         head_of(known) + datum + b"!",
         None,
     ]
-    outcomes = decode(spark, records, Side(Format.AVRO, registry=registry.url), topic)
+    outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
     unknown, unframed = "unknown_schema_id", "not_wire_format"
     expected = [None, unknown, unknown, unframed, unframed, unframed, "wrong_schema_type", "avro_malformed", None]
     assert outcomes.classes == expected
@@ -422,16 +421,16 @@ def test_what_is_not_of_the_wire_format_or_has_no_schema_is_told_apart(
     assert outcomes.rows[3].failure.error.endswith(f"found {5 + len(datum)} bytes, 01{known:08X}")
 
 
-def test_bytes_of_other_formats_take_no_ids_place(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+def test_bytes_of_other_formats_take_no_ids_place(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     """As many ids are looked up as may be: not those of what only looks like a head and is more frequent."""
     known = registry.register(f"{topic}-value", json.dumps(ORDER))
     garbage = [b"\x01" + number.to_bytes(4) + b"..." for number in range(MOST_IDS + 1)] * 2
     records = [*garbage, head_of(known) + avro(ORDER, {"id": 1, "note": None})]
-    outcomes = decode(spark, records, Side(Format.AVRO, registry=registry.url), topic)
+    outcomes = decode(engine, records, Side(Format.AVRO, registry=registry.url), topic)
     assert outcomes.classes == [*["not_wire_format"] * len(garbage), None]
 
 
-def test_references_are_followed(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+def test_references_are_followed(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     """Of the reader and of writers, through two steps, by names with and without their namespace."""
     city = record("City", field("name", "string"), namespace="geo")
     place = record("Place", field("city", "geo.City"), field("twin", ["null", "City"], default=None), namespace="geo")
@@ -448,11 +447,11 @@ def test_references_are_followed(spark: SparkSession, registry: RunningRegistry,
         "back": {"city": {"name": "Bonn"}, "twin": None},
     }
     fastavro.schemaless_writer(out, fastavro.parse_schema(order, named), datum)
-    outcomes = decode(spark, [head_of(own) + out.getvalue()], Side(Format.AVRO, registry=registry.url), topic)
+    outcomes = decode(engine, [head_of(own) + out.getvalue()], Side(Format.AVRO, registry=registry.url), topic)
     assert outcomes.values == [datum]
 
 
-def test_a_subject_can_be_that_of_the_record(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+def test_a_subject_can_be_that_of_the_record(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     """What Confluent's serializer wrote and registered under the record's name is read with that; without a word of ours."""
     from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
     from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -462,12 +461,12 @@ def test_a_subject_can_be_that_of_the_record(spark: SparkSession, registry: Runn
     with SchemaRegistryClient({"url": registry.url}) as client:
         serializer = AvroSerializer(client, schema, conf={"subject.name.strategy": record_subject_name_strategy})
         written = serializer({"id": 7}, SerializationContext(topic, MessageField.VALUE))
-    outcomes = decode(spark, [written], Side(Format.AVRO, registry=registry.url, subject="record_name"), topic)
+    outcomes = decode(engine, [written], Side(Format.AVRO, registry=registry.url, subject="record_name"), topic)
     assert outcomes.values == [{"id": 7}]
 
 
 def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
-    spark: SparkSession, registry: RunningRegistry, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    engine: Engine, registry: RunningRegistry, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A real registry behind TLS and Basic; the controls are nobody, a wrong password, and nobody's authority."""
     known = registry.register(f"{topic}-value", json.dumps(ORDER))
@@ -484,7 +483,7 @@ def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
 
     with guarded(registry, user, tmp_path / "server.pem") as url, caplog.at_level("DEBUG"):
         side = Side(Format.AVRO, registry=url)
-        assert decode(spark, records, side, topic, login()).values == [{"id": 1, "note": None}]
+        assert decode(engine, records, side, topic, login()).values == [{"id": 1, "note": None}]
         assert connect(url, login()).read_schema(known) is not None
         for changes, expected in [
             (
@@ -502,18 +501,18 @@ def test_a_registry_with_a_login_is_entered_as_the_properties_file_says(
     assert "hush" not in caplog.text
 
 
-def test_a_registry_that_does_not_answer_is_one_error(spark: SparkSession, registry: RunningRegistry) -> None:
+def test_a_registry_that_does_not_answer_is_one_error(engine: Engine, registry: RunningRegistry) -> None:
     """No record is set aside for it. The control is every other test."""
     nobody = "http://127.0.0.1:9"
     with pytest.raises(RegistryUnavailable, match=f"registry {nobody} does not answer, within 3 tries"):
-        decode(spark, [avro(ORDER, {"id": 1, "note": None}, 1)], Side(Format.AVRO, registry=nobody))
+        decode(engine, [avro(ORDER, {"id": 1, "note": None}, 1)], Side(Format.AVRO, registry=nobody))
     elsewhere = registry.url.replace("ccompat", "nowhere")
     with pytest.raises(RegistryUnavailable, match=r"with 404, .*, expected what a Schema Registry answers"):
-        decode(spark, [b""], Side(Format.AVRO, registry=elsewhere))
+        decode(engine, [b""], Side(Format.AVRO, registry=elsewhere))
     with pytest.raises(UnknownSubject, match="has no subject orders-value"):
-        decode(spark, [b""], Side(Format.AVRO, registry=registry.url))
+        decode(engine, [b""], Side(Format.AVRO, registry=registry.url))
     with pytest.raises(BadSetting, match="registry 'nonsense' is no address of a Schema Registry"):
-        decode(spark, [b""], Side(Format.AVRO, registry="nonsense"))
+        decode(engine, [b""], Side(Format.AVRO, registry="nonsense"))
 
 
 LOWER, UPPER = {"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": {}, "N": {}}
@@ -557,7 +556,7 @@ UNUSABLE: Mapping[Format, tuple[str, bytes, Mapping[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_one_writers_unusable_schema_sets_aside_its_own_records_only(spark: SparkSession, name: Format) -> None:
+def test_one_writers_unusable_schema_sets_aside_its_own_records_only(engine: Engine, name: Format) -> None:
     """And is said of each of them, in few words; a reader's is one error before anything is decoded."""
     text, body, bad = UNUSABLE[name]
     kind = {Format.AVRO: "AVRO", Format.JSON_SCHEMA: "JSON", Format.PROTOBUF: "PROTOBUF"}[name]
@@ -569,7 +568,7 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(spark: Spar
         fake.put(99, text, kind, references=[{"name": "gone", "subject": "gone", "version": 1}])
         ids = [1, *range(2, 2 + len(bad)), 99, 1]
         side = Side(name, registry=fake.url)
-        outcomes = decode(spark, [head_of(each) + body for each in ids], side)
+        outcomes = decode(engine, [head_of(each) + body for each in ids], side)
         assert outcomes.classes == [None, *["unusable_schema"] * (len(ids) - 2), None]
         assert [value and value["n"] for value in outcomes.values] == [1, *[None] * (len(ids) - 2), 1]
         assert outcomes.ids == ids
@@ -582,12 +581,12 @@ def test_one_writers_unusable_schema_sets_aside_its_own_records_only(spark: Spar
         for broken in bad.values():
             fake.put_version("orders-value", "latest", 1, broken, kind)
             with pytest.raises(UnusableSchema, match=f"schema 1 of registry {fake.url} cannot be used: "):
-                decode(spark, [head_of(1) + body], side)
+                decode(engine, [head_of(1) + body], side)
         fake.put_version("orders-value", "latest", 1, text, "AVRO" if kind != "AVRO" else "JSON")
         with pytest.raises(
             UnusableSchema, match=f"cannot be used: it is {'AVRO' if kind != 'AVRO' else 'JSON'}, expected {kind}"
         ):
-            decode(spark, [head_of(1) + body], side)
+            decode(engine, [head_of(1) + body], side)
 
 
 # ---- Protobuf
@@ -604,7 +603,7 @@ def proto(body: str) -> str:
     return f'syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto"; {body}'
 
 
-def test_plain_protobuf_of_every_kind_of_type(spark: SparkSession) -> None:
+def test_plain_protobuf_of_every_kind_of_type(engine: Engine) -> None:
     """In one Parquet-ready column; a null is a null, no bytes are a message of defaults, bad bytes an error of their own."""
     text = proto("""
         enum Size { SMALL = 0; LARGE = 1; }
@@ -620,7 +619,7 @@ def test_plain_protobuf_of_every_kind_of_type(spark: SparkSession) -> None:
     full.at.FromJsonString("2020-01-02T03:04:05.678901Z")
     body = full.SerializeToString()
     bare = bytes.fromhex("2a030a016b")  # an entry of a map without its value, as Rust producers send it
-    outcomes = decode(spark, [body, b"", None, body[:-1], bare], Side(Format.PROTOBUF, schema=text, message="All"))
+    outcomes = decode(engine, [body, b"", None, body[:-1], bare], Side(Format.PROTOBUF, schema=text, message="All"))
     assert outcomes.classes == [None, None, None, "protobuf_malformed", None]
     nothing = {"note": None, "inner": None, "inners": [], "counts": {}, "at": None, "word": None, "number": None}
     zeros = {"id": 0, "size": "SMALL", "raw": b"", "big": Decimal(0), "small": 0, "d": 0.0, "ok": False}
@@ -638,7 +637,7 @@ def test_plain_protobuf_of_every_kind_of_type(spark: SparkSession) -> None:
 
 
 def test_protobuf_of_any_writers_is_read_as_one_message(
-    spark: SparkSession, registry: RunningRegistry, topic: str
+    engine: Engine, registry: RunningRegistry, topic: str
 ) -> None:
     """Added, removed, renamed and widened fields by their numbers; what would be passed over in silence is set aside."""
     versions = [
@@ -664,7 +663,7 @@ def test_protobuf_of_any_writers_is_read_as_one_message(
         None,
     ]
     side = Side(Format.PROTOBUF, registry=registry.url, message="Order")
-    outcomes = decode(spark, records, side, topic)
+    outcomes = decode(engine, records, side, topic)
     assert outcomes.values[:3] == [
         {"id": -5, "note": None, "title": "x"},
         {"id": 6, "note": "n", "title": "z"},
@@ -681,7 +680,7 @@ def test_protobuf_of_any_writers_is_read_as_one_message(
 
 
 def test_what_confluents_serializer_writes_is_read_with_what_it_imports(
-    spark: SparkSession, registry: RunningRegistry, topic: str
+    engine: Engine, registry: RunningRegistry, topic: str
 ) -> None:
     """A nested message of a schema that imports another: path and schemas are the serializer's own, descriptors in base64."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -700,13 +699,13 @@ def test_what_confluents_serializer_writes_is_read_with_what_it_imports(
         serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
         written = serializer(kind(to={"city": "Rome"}), SerializationContext(topic, MessageField.VALUE))
     side = Side(Format.PROTOBUF, registry=registry.url, message="shop.Outer.Order")
-    assert decode(spark, [written], side, topic).values == [{"to": {"city": "Rome"}}]
+    assert decode(engine, [written], side, topic).values == [{"to": {"city": "Rome"}}]
 
 
 # ---- JSON Schema
 
 
-def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) -> None:
+def test_json_is_checked_by_its_schema_and_has_its_columns(engine: Engine) -> None:
     """What is plain has columns, the rest is text; of a bad document the first thing that is wrong is said."""
     schema = {
         "type": "object",
@@ -725,7 +724,7 @@ def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) 
     bad = [b'{"id": -1}', b"{}", b"{", b"\xff", b'{"id": 1} 2', b'{"id": 1000000000000000000000}', b"null"]
     bad += [b'{"id": NaN, "name": 5}', '{"id": "x"}'.encode("utf-16")]  # what Python would take for JSON, and check
     records = [json.dumps(full).encode(), None, *bad, b'{"id": 2, "more": 3}']
-    outcomes = decode(spark, records, Side(Format.JSON_SCHEMA, schema=json.dumps(schema)))
+    outcomes = decode(engine, records, Side(Format.JSON_SCHEMA, schema=json.dumps(schema)))
     violated, malformed = "schema_violated", "json_malformed"
     wrong = [violated, violated, malformed, "not_utf8", malformed, "json_mismatch", violated]
     wrong += [malformed, "not_utf8"]
@@ -736,7 +735,7 @@ def test_json_is_checked_by_its_schema_and_has_its_columns(spark: SparkSession) 
     assert outcomes.rows[3].failure.error == 'at /: "id" is a required property (/required)'
 
 
-def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+def test_json_of_any_writers_has_one_set_of_columns(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     """Each document is checked by the schema it was written with; what has no place in the reader's columns is said."""
     city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     registry.register(f"{topic}-place", json.dumps(city), "JSON")
@@ -759,7 +758,7 @@ def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registr
         (2, b"{"),
     ]
     records = [*(head_of(ids[version]) + body for version, body in documents), head_of(987654) + b"{}", b"{}", None]
-    outcomes = decode(spark, records, Side(Format.JSON_SCHEMA, registry=registry.url), topic)
+    outcomes = decode(engine, records, Side(Format.JSON_SCHEMA, registry=registry.url), topic)
     assert outcomes.classes == [
         *(None, None, "schema_violated", "schema_violated", "json_mismatch", "json_malformed"),
         *("unknown_schema_id", "not_wire_format", None),
@@ -770,7 +769,7 @@ def test_json_of_any_writers_has_one_set_of_columns(spark: SparkSession, registr
     assert set(outcomes.schemas) == {"reader", *map(str, ids)}
 
 
-def test_json_of_confluents_serializer_is_read(spark: SparkSession, registry: RunningRegistry, topic: str) -> None:
+def test_json_of_confluents_serializer_is_read(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
@@ -779,7 +778,7 @@ def test_json_of_confluents_serializer_is_read(spark: SparkSession, registry: Ru
     with SchemaRegistryClient({"url": registry.url}) as client:
         serializer = JSONSerializer(json.dumps(schema), client)
         written = serializer({"id": 7}, SerializationContext(topic, MessageField.VALUE))
-    assert decode(spark, [written], Side(Format.JSON_SCHEMA, registry=registry.url), topic).values == [{"id": 7}]
+    assert decode(engine, [written], Side(Format.JSON_SCHEMA, registry=registry.url), topic).values == [{"id": 7}]
 
 
 @pytest.mark.parametrize(
@@ -795,6 +794,6 @@ def test_json_of_confluents_serializer_is_read(spark: SparkSession, registry: Ru
         ),
     ],
 )
-def test_other_schemas_that_cannot_be_used_are_said_too(spark: SparkSession, side: Side, reason: str) -> None:
+def test_other_schemas_that_cannot_be_used_are_said_too(engine: Engine, side: Side, reason: str) -> None:
     with pytest.raises(UnusableSchema, match=reason):
-        decode(spark, [b""], side)
+        decode(engine, [b""], side)

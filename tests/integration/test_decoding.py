@@ -26,7 +26,7 @@ from tests.support.footers import list_encodings_falling
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 
@@ -169,8 +169,8 @@ def test_when_kafka_has_nothing_any_more_the_same_is_decoded_again(world: World)
 class BadSpark(SparkDecoder):
     """Loses the dead letters of a job, or lists encodings as another JVM might."""
 
-    def __init__(self, session: SparkSession, decode: Decode, fault: str) -> None:
-        super().__init__(session, decode)
+    def __init__(self, engine: Engine, decode: Decode, fault: str) -> None:
+        super().__init__(engine, decode)
         self._fault = fault
 
     def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
@@ -186,24 +186,24 @@ class BadSpark(SparkDecoder):
             super().stage_dead_letters(files, decided, folder)
 
 
-def decode_with(world: World, spark: SparkSession, fault: str, *, redo: bool = False) -> list[DecodeVerdict]:
+def decode_with(world: World, engine: Engine, fault: str, *, redo: bool = False) -> list[DecodeVerdict]:
     """Decodes all that is landed with a decoder that has a fault."""
     assert world.topic.decode is not None
-    decoder = BadSpark(spark, world.topic.decode, fault)
+    decoder = BadSpark(engine, world.topic.decode, fault)
     tools = world.edges.decode_tools(world.topic.decode, LazyPySparkResource(spark_config=world.edges.spark_conf()))
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
     return list(decode(world.name, keys, attempt, dataclasses.replace(tools, decoder=lambda: decoder)))
 
 
-def test_what_is_not_what_was_landed_does_not_become_visible(world: World, spark: SparkSession) -> None:
+def test_what_is_not_what_was_landed_does_not_become_visible(world: World, engine: Engine) -> None:
     """[R-67] A row in neither file, and a landed file that has been changed: each fails by name, and shows nothing."""
     configure(world)
     world.create_topic(1)
     world.send({**record(n), "partition": 0} for n in range(99))
     world.send([{"partition": 0, "key": b"k", "value": b"poison"}])
     world.plan_and_land()
-    (lost,) = decode_with(world, spark, "loses dead letters")
+    (lost,) = decode_with(world, engine, "loses dead letters")
     assert lost.outcome is Decided.FAILED
     assert "99 decoded rows + 0 dead letters are not its 100 landed rows, each once" in lost.violations[0]
     (landed,) = (world.lake_folder / "data").rglob("*.parquet")
@@ -221,18 +221,18 @@ def test_what_is_not_what_was_landed_does_not_become_visible(world: World, spark
     assert [verdict.outcome for verdict in world.decode()] == [Decided.DECODED], "the control"
 
 
-def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, spark: SparkSession) -> None:
+def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, engine: Engine) -> None:
     """[R-71] A footer that lists encodings in another order is made the one that it was."""
     configure(world)
     world.create_topic(1)
     world.send({**record(n), "partition": 0} for n in range(100))
     world.plan_and_land()
     (first,) = world.decode()
-    (again,) = decode_with(world, spark, "shuffles encodings", redo=True)
+    (again,) = decode_with(world, engine, "shuffles encodings", redo=True)
     assert again.outcome is Decided.UNCHANGED
     for tree in ("decoded", "decodings"):
         (world.lake_folder / tree).rename(world.lake_folder / f"lost-{tree}")
-    (afresh,) = decode_with(world, spark, "shuffles encodings")
+    (afresh,) = decode_with(world, engine, "shuffles encodings")
     assert first.decoding is not None and afresh.decoding is not None
     assert afresh.decoding.digest == first.decoding.digest
 

@@ -14,22 +14,24 @@ from tests.support.outcomes import decode_rows, decoding_session
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from pipeline_defs.edges.engine import Engine
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss"}
 
 
-def decode(spark: SparkSession, records: Sequence[bytes], side: Side) -> DataFrame:
-    rows = decoding_session(spark).createDataFrame([*enumerate(records)], "offset long, value binary")
+def decode(engine: Engine, records: Sequence[bytes], side: Side) -> DataFrame:
+    rows = decoding_session(engine).createDataFrame([*enumerate(records)], "offset long, value binary")
     return decode_rows(rows, side)[0]
 
 
-def outcomes(spark: SparkSession, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
+def outcomes(engine: Engine, records: Sequence[bytes], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
     from pyspark.sql import functions as f
 
     value = f.to_json(f.struct("value"), MICROSECONDS)
-    found = decode(spark, records, side).select("offset", value.alias("value"), "failure.*").orderBy("offset")
+    found = decode(engine, records, side).select("offset", value.alias("value"), "failure.*").orderBy("offset")
     return [(json.loads(row.value).get("value"), row.error_class, row.error) for row in found.collect()]
 
 
@@ -75,10 +77,10 @@ NOT_ONE_VALUE = [
 ]
 
 
-def test_text_that_is_not_one_json_value_is_none(spark: SparkSession) -> None:
+def test_text_that_is_not_one_json_value_is_none(engine: Engine) -> None:
     """Spark's parser ends at the first value, whatever comes behind it; what is read of a text must be the whole of it."""
     sound = [b'\t {"a": 1}\r\n ', b'{"a": 1, "z": "\\ud83d\\ude00 \\\\ud83d \\u00e4"}', b'{"a": 2, "a": 1}']
-    found = outcomes(spark, [*sound, *NOT_ONE_VALUE, b'{"a": 1}\xff'], Side(Format.JSON, "a BIGINT"))
+    found = outcomes(engine, [*sound, *NOT_ONE_VALUE, b'{"a": 1}\xff'], Side(Format.JSON, "a BIGINT"))
     assert [value for value, *_ in found[:3]] == [{"a": 1}] * 3, "the control"
     classes = [error_class for _, error_class, _ in found[3:]]
     passed = [(text, each) for text, each in zip(NOT_ONE_VALUE, classes, strict=False) if each != "json_malformed"]
@@ -125,10 +127,10 @@ UNSAID = [
 ]
 
 
-def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(spark: SparkSession) -> None:
+def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(engine: Engine) -> None:
     """And what it can say is just that; null and missing are null, but where the schema forbids it, at any depth."""
     records = [f'{{"{name}": {text}}}' for name, text, *_ in (*SAID, *UNSAID)]
-    found = outcomes(spark, [each.encode() for each in (*NOTHING, *records)], Side(Format.JSON, VALUES))
+    found = outcomes(engine, [each.encode() for each in (*NOTHING, *records)], Side(Format.JSON, VALUES))
     assert found[:2] == [({}, None, None)] * 2
     said, unsaid = found[2 : 2 + len(SAID)], found[2 + len(SAID) :]
     assert [value for value, *_ in said] == [{name: value} for name, _, value in SAID], "the control"
@@ -144,25 +146,25 @@ def test_a_value_that_its_type_cannot_say_is_an_error_and_never_another_value(sp
     assert errors["300"] == "b: expected a number from -128 to 127"
 
 
-def test_a_value_that_is_no_struct_is_decoded_alone(spark: SparkSession) -> None:
+def test_a_value_that_is_no_struct_is_decoded_alone(engine: Engine) -> None:
     """A schema may be one type: null is then no value."""
     texts = [b'"2020-01-02"', b" 5 ", b"null", b'"12:00"', b"5]}", b'5,"x":6', b'5},"x":{"v":6']
-    found = outcomes(spark, texts, Side(Format.JSON, "TIMESTAMP"))
+    found = outcomes(engine, texts, Side(Format.JSON, "TIMESTAMP"))
     days = ["2020-01-02T00:00:00.000000Z", "1970-01-01T00:00:05.000000Z"]
     assert [value for value, *_ in found] == [*days, *[None] * 5]
     assert [each for _, each, _ in found] == [None, None, "json_mismatch", "json_mismatch", *["json_malformed"] * 3]
 
 
-def test_a_time_has_its_zone_in_each_of_iso_8601s_forms(spark: SparkSession) -> None:
+def test_a_time_has_its_zone_in_each_of_iso_8601s_forms(engine: Engine) -> None:
     """One moment, whichever way its offset is written."""
     zones = [b"Z", b"+00", b"+0000", b"+00:00"], [b"+01:30", b"+0130"], [b"-02", b"-0200", b"-02:00"]
     texts = [b'"2020-01-02T12:00:00.5' + zone + b'"' for same in zones for zone in same]
-    found = outcomes(spark, texts, Side(Format.JSON, "TIMESTAMP"))
+    found = outcomes(engine, texts, Side(Format.JSON, "TIMESTAMP"))
     hours = ["12:00", "12:00", "12:00", "12:00", "10:30", "10:30", "14:00", "14:00", "14:00"]
     assert found == [(f"2020-01-02T{hour}:00.500000Z", None, None) for hour in hours]
 
 
-def test_what_a_json_schema_checks_is_what_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_a_json_schema_checks_is_what_is_decoded(engine: Engine, tmp_path: Path) -> None:
     """Nothing passes that was not checked; a map never has a key twice, which DuckDB cannot read."""
     number = {"type": "integer", "maximum": 5}
     schema = {"type": "object", "properties": {"n": number, "m": {"type": "object", "additionalProperties": number}}}
@@ -178,7 +180,7 @@ def test_what_a_json_schema_checks_is_what_is_decoded(spark: SparkSession, tmp_p
         b'{"m": {"k": 9}}': "schema_violated",
     }
     side = Side(Format.JSON_SCHEMA, json.dumps(schema))
-    rows = decode(spark, [b'{"n": 9, "n": 1, "m": {"k": 1, "l": 2}}', *wrong], side).orderBy("offset")
+    rows = decode(engine, [b'{"n": 9, "n": 1, "m": {"k": 1, "l": 2}}', *wrong], side).orderBy("offset")
     assert [row.failure and row.failure.error_class for row in rows.collect()] == [None, *wrong.values()]
     rows.where("failure IS NULL").select("value").coalesce(1).write.parquet(str(tmp_path / "rows"))
     read = duckdb.sql(f"SELECT value FROM read_parquet('{tmp_path}/rows/*.parquet')").fetchall()

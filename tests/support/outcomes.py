@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipeline_defs.edges.engine import Engine
 
-def decoding_session(spark: SparkSession) -> SparkSession:
+
+def decoding_session(engine: Engine) -> SparkSession:
     """Is a session as decoding has one."""
-    session = spark.newSession()
-    for name, setting in DECODE_CONF.items():
-        session.conf.set(name, setting)
-    return session
+    return engine.session(DECODE_CONF)
 
 
 def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> tuple[DataFrame, Mapping[str, str]]:
