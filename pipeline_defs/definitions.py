@@ -11,7 +11,6 @@ from pathlib import Path
 
 import dagster as dg
 from dagster.components.core.component_tree import ComponentTreeException
-from dagster_pyspark import LazyPySparkResource
 from pydantic import ValidationError
 
 from .alerts import build_failure_sensor
@@ -38,7 +37,7 @@ def build_defs(
         build_sweep(),
         dg.Definitions(sensors=[build_failure_sensor()]),
         dg.Definitions(
-            resources={"edges": edges, "pyspark": LazyPySparkResource(spark_config=edges.spark_conf())},
+            resources={"edges": edges, "pyspark": edges.pyspark()},
             executor=dg.in_process_executor,
         ),
     )

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import BadKey, BrokerUnavailable, EmptySelection, LakeUnavailable, OffsetlakeError, ScanFailed
+from .core.errors import (
+    BadKey,
+    BrokerUnavailable,
+    EmptySelection,
+    EngineUnavailable,
+    LakeUnavailable,
+    OffsetlakeError,
+    ScanFailed,
+)
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
@@ -28,11 +36,13 @@ from .edges.parquet import PartFile
 from .reading import claim, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
+    ENGINE_TRIES,
     VERIFY_THREADS,
     Staged,
     bring,
     match_parts,
     open_staging,
+    stage_anew,
     stage_empty,
     sweep_own_staging,
     verify_range,
@@ -187,10 +197,20 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
     tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
     started = tools.now_ms()
     before = tools.kafka.read_topic_id(topic)
-    try:
+
+    def stage(folder: Path) -> None:
         of = len(scan.ranges)
         with written_back(folder, lambda files: tools.on_step("read", topic=topic, files=files, of=of)):
             tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
+
+    try:
+        # a range that is abandoned where its first read fails is not read a second time
+        folder = stage_anew(
+            stage, folder, tools.on_step, tries=1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
+        )
+    except EngineUnavailable as error:
+        yield from (failed(reading.offsets, str(error)) for reading in readings)
+        return
     except ScanFailed as error:
         yield from _land_halves(run, readings, staging, error)
         return

@@ -18,7 +18,7 @@ from pathlib import Path
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import DamagedFile, StagedFileGone
+from .core.errors import DamagedFile, EngineUnavailable, StagedFileGone
 from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
@@ -28,9 +28,11 @@ from .core.verdicts import verify_staged
 from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
+from .steps import StepWatcher
 
 WATCH_SECONDS = 0.05
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
+ENGINE_TRIES = 3  # of one job; a server that died is replaced at each
 TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
 
 
@@ -76,6 +78,23 @@ def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: N
     finally:
         ended.set()
         watcher.join()
+
+
+def stage_anew(stage: Callable[[Path], None], folder: Path, on_step: StepWatcher, tries: int = ENGINE_TRIES) -> Path:
+    """Stage in a folder and return it: in another one where Spark went away meanwhile, which may still write into the first.
+
+    Raises `EngineUnavailable` after the last try, and what else `stage` raises at once.
+    """
+    for again in range(1, tries):
+        try:
+            stage(folder)
+        except EngineUnavailable as error:
+            on_step("engine_lost", reason=str(error), again=again)
+            folder = folder.with_name(f"{folder.name}_{again}")
+        else:
+            return folder
+    stage(folder)
+    return folder
 
 
 def match_parts(

@@ -63,8 +63,6 @@ class Bench:
 @contextmanager
 def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
     """Starts broker and session in a temporary folder; stops and deletes both, Ctrl-C included."""
-    from dagster_pyspark import LazyPySparkResource
-
     folder = Path(tempfile.mkdtemp(prefix="offsetlake-bench-"))
     try:
         (folder / "jars").symlink_to(settings.jars)
@@ -82,7 +80,7 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
             )
         )
         tell("starting Spark")
-        pyspark = LazyPySparkResource(spark_config=edges.spark_conf())
+        pyspark = edges.pyspark()
         edges.tools(Topic("bench", Policy()), pyspark)  # checks Java and jars
         started = time.perf_counter()
         session = pyspark.spark_session

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from dagster_pyspark import LazyPySparkResource
 
 from ..core.errors import OriginalsKept
 from ..core.originals import Move, MoveVerdict, SealedOriginals
@@ -118,7 +117,7 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
     with progress(f"looking for originals of {topic}"):
         edges, name = open_edges(), find_topic(topic).name
         plan = plan_restoration(name, edges.lake, keys)
-    files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
+    files = edges.spark_files(edges.pyspark())
     moves = restore(edges.lake, find_originals(edges.lake, plan, files), edges.watch_step)
     verdicts = _move("restoring", topic, len(plan), edges, moves) if yes else []
     if as_json:

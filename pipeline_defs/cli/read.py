@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from dagster_pyspark import LazyPySparkResource
 
 from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from ..definitions import load_topics
@@ -117,7 +116,7 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
     findings += [found for found in [check_sealed(topic.name, edges.lake)] if found.facts["ranges"]]
     if replay not in {"none", "0"}:
-        tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
+        tools = edges.tools(topic, edges.pyspark())
         shown.begin(f"reading {topic.name} again")
         sample = None if replay == "all" else int(replay)
         findings.append(check_replay(topic.name, tools, sample=sample, seed=seed, progress=shown.count))

@@ -6,7 +6,6 @@ import uuid
 from typing import Any
 
 import click
-from dagster_pyspark import LazyPySparkResource
 
 from ..attempt import Attempt
 from ..core.sealing import SealPlan, SealVerdict
@@ -47,7 +46,7 @@ def seal(topic: str, every: bool, dry_run: bool, as_json: bool) -> None:
     with progress(f"sealing {topic}", len(plans)) as shown:
         edges.watch_step = shown.watching(edges.watch_step)
         attempt = Attempt(f"cli-{uuid.uuid4().hex[:8]}", "cli", code_version())
-        tools = edges.tools(configured, LazyPySparkResource(spark_config=edges.spark_conf()))
+        tools = edges.tools(configured, edges.pyspark())
         for verdict in seal_topic(topic, attempt, tools, target_bytes, every=every):
             verdicts.append(verdict)
             shown.advance()

@@ -180,9 +180,7 @@ def count_visible(folder: Path) -> int:
 
 def start_session(settings: Settings) -> SparkSession:
     """Starts this process's Spark session, or returns the one that there is."""
-    from dagster_pyspark import LazyPySparkResource
-
-    session: SparkSession = LazyPySparkResource(spark_config=Edges(settings).spark_conf()).spark_session
+    session: SparkSession = Edges(settings).pyspark().spark_session
     return session
 
 

@@ -111,7 +111,7 @@ def _explain(text: Column, schema: DataType) -> Column:
     from pyspark.sql.types import StringType
 
     from .json_batches import batch_explainer
-    
+
     make: Any = pandas_udf  # its overloads know no types that are strings
     explained: Column = make(batch_explainer(_shape(schema)), StringType())(
         text.cast("binary")

@@ -8,8 +8,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dagster_pyspark import LazyPySparkResource
-
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.verdicts import Outcome, Verdict
@@ -30,7 +28,7 @@ def land_as_another(world: World, number: int, keys: list[str], everybody: threa
         if step == "find":
             everybody.wait(120)
 
-    tools = edges.tools(world.topic, LazyPySparkResource(spark_config=edges.spark_conf()), meet)
+    tools = edges.tools(world.topic, edges.pyspark(), meet)
     attempt = Attempt(f"at-once-{number}", "no-run", "test", redo=number % 2 == 0)
     try:
         return list(land(world.name, keys, attempt, tools))

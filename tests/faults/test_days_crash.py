@@ -34,11 +34,10 @@ class Update:
 
     def run(self, watch: Callable[..., None]) -> None:
         """Does it once, and tells `watch` each step as it is passed."""
-        from dagster_pyspark import LazyPySparkResource
 
         attach()
         edges = Edges(self.settings, watch_step=watch)
-        tools = edges.day_tools(self.days, LazyPySparkResource(spark_config=edges.spark_conf()))
+        tools = edges.day_tools(self.days, edges.pyspark())
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test")
         assert [*update_days(self.topic, None, attempt, tools)]
 

@@ -30,9 +30,7 @@ SECRET = "hush"
 RAW = "topic string, offset long, key binary, value binary"
 
 
-def decode(
-    engine: Engine, records: Sequence[bytes | None], side: Side
-) -> list[tuple[Any, str | None, str | None]]:
+def decode(engine: Engine, records: Sequence[bytes | None], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Return value, error class and error of records in their order; nothing is lost, and no error says what a record says."""
     rows = [("orders", at, None, value) for at, value in enumerate(records)]
     frame, _ = decode_rows(decoding_session(engine).createDataFrame(rows, RAW), side)

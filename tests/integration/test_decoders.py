@@ -237,9 +237,7 @@ def test_no_bytes_make_spark_fail(engine: Engine) -> None:
         ("5", "expected a JSON object"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_said_before_anything_is_read(
-    engine: Engine, schema: str, reason: str
-) -> None:
+def test_a_schema_that_cannot_be_used_is_said_before_anything_is_read(engine: Engine, schema: str, reason: str) -> None:
     with pytest.raises(UnusableSchema, match=f"the avro schema of the value cannot be used: .*{reason}"):
         decode(engine, [b""], Side(Format.AVRO, schema=schema))
 
@@ -257,9 +255,9 @@ def test_interleaved_writers_are_read_as_one(
     records = [avro(old, {"id": 1}, first), avro(new, {"id": 2, "note": "x"}, second), b"poison"] * 3
     now = datetime(2020, 1, 2, tzinfo=UTC)
     rows = [(topic, 0, 0, at, now, 0, None, value, None) for at, value in enumerate(records)]
-    decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(1).write.parquet(
-        str(tmp_path / "landed")
-    )
+    decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY")).coalesce(
+        1
+    ).write.parquet(str(tmp_path / "landed"))
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, registry=registry.url)))
     decided = decoder.decide(landed)
@@ -636,9 +634,7 @@ def test_plain_protobuf_of_every_kind_of_type(engine: Engine) -> None:
     assert outcomes.values == [read, nothing | zeros, None, None, nothing | zeros | {"counts": {"k": 0}}]
 
 
-def test_protobuf_of_any_writers_is_read_as_one_message(
-    engine: Engine, registry: RunningRegistry, topic: str
-) -> None:
+def test_protobuf_of_any_writers_is_read_as_one_message(engine: Engine, registry: RunningRegistry, topic: str) -> None:
     """Added, removed, renamed and widened fields by their numbers; what would be passed over in silence is set aside."""
     versions = [
         "message Order { string id = 1; }",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs import staging
 from pipeline_defs.attempt import Attempt
@@ -190,7 +189,7 @@ def decode_with(world: World, engine: Engine, fault: str, *, redo: bool = False)
     """Decodes all that is landed with a decoder that has a fault."""
     assert world.topic.decode is not None
     decoder = BadSpark(engine, world.topic.decode, fault)
-    tools = world.edges.decode_tools(world.topic.decode, LazyPySparkResource(spark_config=world.edges.spark_conf()))
+    tools = world.edges.decode_tools(world.topic.decode, world.edges.pyspark())
     keys = [offsets.key for offsets in world.coverage.log.ranges]
     attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
     return list(decode(world.name, keys, attempt, dataclasses.replace(tools, decoder=lambda: decoder)))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
@@ -357,7 +356,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
     assert rows == [(6,)]
 
-    tools = world.edges.latest_tools(LazyPySparkResource(spark_config=world.edges.spark_conf()))
+    tools = world.edges.latest_tools(world.edges.pyspark())
     attempt = Attempt("check", "no-run", "test")
     findings = [check_bucket(world.name, config, bucket, attempt, tools) for bucket in range(BUCKETS)]
     assert [finding.violations for finding in findings] == [(), ()]

@@ -16,7 +16,6 @@ from pathlib import Path
 import obstore
 import pyarrow as pa
 import pytest
-from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
@@ -238,7 +237,7 @@ def test_latest_records_in_a_bucket(world: World) -> None:
     world.edges = Edges(world.settings)
     topic = DecodedTopic(world.edges.lake, world.name, pa.string())
     first, second, late = (OffsetRange(0, partition, at, at + 10) for partition, at in ((1, 0), (1, 10), (0, 0)))
-    tools = world.edges.latest_tools(LazyPySparkResource(spark_config=world.edges.spark_conf()))
+    tools = world.edges.latest_tools(world.edges.pyspark())
     exchanged = []
 
     def latest(on_step: StepWatcher = no_step) -> dict[str, int]:

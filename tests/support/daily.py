@@ -114,11 +114,10 @@ def event(day: str | None, number: int, partition: int = 0) -> dict[str, object]
 
 def day_tools(world: World, on_step: StepWatcher = no_step) -> DayTools:
     """Are the tools of one update, of a process that has just begun."""
-    from dagster_pyspark import LazyPySparkResource
 
     edges = Edges(world.settings, now_ms=world.edges.now_ms)
     assert world.topic.days is not None
-    return edges.day_tools(world.topic.days, LazyPySparkResource(spark_config=edges.spark_conf()), on_step)
+    return edges.day_tools(world.topic.days, edges.pyspark(), on_step)
 
 
 def update(

@@ -17,7 +17,6 @@ import dagster as dg
 from dagster import DagsterRunStatus
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
-from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.component import build_topic_defs
@@ -63,7 +62,7 @@ class Task:
                 self._decode(instance, edges)
                 return
             if self.action == "seal":
-                tools = edges.tools(self.topic, LazyPySparkResource(spark_config=edges.spark_conf()))
+                tools = edges.tools(self.topic, edges.pyspark())
                 attempt = Attempt("killed", "no-run", "test")
                 list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
@@ -87,7 +86,7 @@ class Task:
         elif self.action == "retire":
             list(retire_originals(lake, plan_retirement(name, lake, edges.now_ms(), 0), edges.watch_step))
         else:
-            files = edges.spark_files(LazyPySparkResource(spark_config=edges.spark_conf()))
+            files = edges.spark_files(edges.pyspark())
             originals = find_originals(lake, plan_restoration(name, lake), files)
             list(restore_originals(lake, originals, edges.watch_step))
 

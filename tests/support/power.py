@@ -22,7 +22,6 @@ from typing import Any
 import dagster as dg
 import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
-from dagster_pyspark import LazyPySparkResource
 from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.component import build_topic_defs
@@ -159,7 +158,7 @@ def build_location(folder: Path) -> dg.Definitions:
     return dg.Definitions.merge(
         *(build_topic_defs(Topic(name, Policy(**policy))) for name, policy in document["topics"].items()),
         dg.Definitions(
-            resources={"edges": edges, "pyspark": LazyPySparkResource(spark_config=edges.spark_conf())},
+            resources={"edges": edges, "pyspark": edges.pyspark()},
             executor=dg.in_process_executor,
         ),
     )

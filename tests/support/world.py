@@ -185,9 +185,8 @@ class World:
         return self.coverage.pending()
 
     def tools(self, on_step: StepWatcher = no_step) -> Tools:
-        from dagster_pyspark import LazyPySparkResource
 
-        return self.edges.tools(self.topic, LazyPySparkResource(spark_config=self.edges.spark_conf()), on_step)
+        return self.edges.tools(self.topic, self.edges.pyspark(), on_step)
 
     def land(
         self,
@@ -206,14 +205,13 @@ class World:
         self, keys: Sequence[str] | None = None, *, redo: bool = False, on_step: StepWatcher = no_step
     ) -> list[DecodeVerdict]:
         """Runs the decoding protocol in this process, of what is landed and due, without Dagster."""
-        from dagster_pyspark import LazyPySparkResource
 
         assert self.topic.decode is not None
         due = [offsets.key for offsets in self.edges.decodings.read_ranges(self.name).find_due(self.coverage)]
         if not (due if keys is None else keys):
             return []
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test", redo=redo)
-        pyspark = LazyPySparkResource(spark_config=self.edges.spark_conf())
+        pyspark = self.edges.pyspark()
         tools = self.edges.decode_tools(self.topic.decode, pyspark, on_step)
         return list(decode(self.name, due if keys is None else keys, attempt, tools))
 
