@@ -1,0 +1,74 @@
+"""`offsetlake engine`: the warm Spark of this home."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ..core.dates import duration_text
+from ..edges.spark_server import read_server, stop_server
+from ..settings import read_settings
+from .progress import progress
+from .show import json_option, open_edges, print_json
+from .terminal import OUT
+
+
+@click.group()
+def engine() -> None:
+    """Look at, stop or restart the warm Spark that all runs of this home share. It starts by itself with the first run.
+
+    \b
+    Examples:
+      offsetlake engine status
+      offsetlake engine restart
+    """
+
+
+@engine.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Say whether it runs, and since when. Exit code 1 where it does not, which is no error.
+
+    \b
+    Example:
+      offsetlake engine status --json
+    """
+    server = read_server(read_settings().engine_folder)
+    if as_json:
+        print_json({"running": server is not None, **(server.facts if server else {})})
+    elif server:
+        since = duration_text(time.time() - server.since)
+        OUT.print(f"Spark {server.spark} answers at localhost:{server.port} for {since} (pid {server.process.pid})")
+    else:
+        OUT.print("no Spark runs; the next run starts it")
+    if server is None:
+        raise SystemExit(1)
+
+
+@engine.command()
+def stop() -> None:
+    """Stop it; what it does for a run fails, and is tried again by that run with another one.
+
+    \b
+    Example:
+      offsetlake engine stop
+    """
+    with progress("stopping Spark"):
+        stopped = stop_server(read_settings().engine_folder)
+    OUT.print("Spark is stopped" if stopped else "no Spark was running")
+
+
+@engine.command()
+def restart() -> None:
+    """Stop it where it runs, and start it.
+
+    \b
+    Example:
+      offsetlake engine restart
+    """
+    edges = open_edges()
+    with progress("starting Spark"):
+        stop_server(edges.settings.engine_folder)
+        version = edges.engine(edges.pyspark()).version
+    OUT.print(f"Spark {version} is there")
