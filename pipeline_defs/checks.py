@@ -170,7 +170,7 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
         asset=topic.asset_key,
         name="replay",
         description=f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows.",
-        pool=topic.name,
+        pool=topic.landing.pool,
     )
     def replay(
         context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource

@@ -22,12 +22,11 @@ from .edges.openlineage import Landed
 from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
-from .op_names import op_name
 from .projection import as_evaluation
 from .resources import Edges
 from .runs import begin_run, new_attempt, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
-from .topics import Topic
+from .topics import Topic, op_name
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of

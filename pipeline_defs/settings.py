@@ -29,9 +29,8 @@ DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_di
 ENV_FILE = ".env"
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
-_OUR_WORDS = re.compile("offset|lake", re.IGNORECASE)
 _SERVICE_LINK = re.compile(
-    r"OFFSETLAKE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 _PROTOCOLS = ("tcp://", "udp://", "sctp://")
 _PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
@@ -197,13 +196,16 @@ def _is_of_another(home: Path, project: Path) -> bool:
 def check_names(environment: Mapping[str, str]) -> None:
     """Refuse a variable that is one of ours misspelt, or that has our prefix and is none of ours; raises `BadSetting`.
 
-    What Kubernetes injects for each Service of the namespace whose name begins with `offsetlake` is nobody's setting.
+    What Kubernetes injects for each Service of the namespace is nobody's setting, whatever the Service is called. Beside
+    `DAGSTER_HOME` Dagster has variables of its own, so that only a slip of a letter or two counts, and no longer name.
     """
     ours = [name for name in VARIABLES if name.startswith(PREFIX)]
     for name, value in sorted(environment.items()):
-        if name in VARIABLES or not _OUR_WORDS.search(name) or is_service_link(name, value):
+        if name in VARIABLES or is_service_link(name, value):
             continue
         meant = get_close_matches(name.upper(), ours, n=1, cutoff=0.85)
+        if not name.startswith("DAGSTER_HOME_"):
+            meant = meant or get_close_matches(name.upper(), ["DAGSTER_HOME"], n=1, cutoff=0.9)
         if meant or name.startswith(PREFIX):
             raise BadSetting(
                 f"environment variable {name} is not one of {', '.join(VARIABLES)}; nothing was started; "

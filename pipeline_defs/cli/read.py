@@ -25,7 +25,10 @@ from .terminal import OUT, styled
 @click.argument("statement")
 @json_option
 def sql(statement: str, as_json: bool) -> None:
-    """Run one DuckDB statement over the lake: a view per topic, plus `ranges` and `losses`.
+    """Ask the lake in DuckDB's SQL: a view per topic, plus `ranges` and `losses`.
+
+    One statement that reads: SELECT, FROM, WITH, DESCRIBE, SHOW or SUMMARIZE. It reaches no file outside of the lake. Columns
+    of one name are told apart: `a`, `a_1`. With --json bytes that are not UTF-8 are base64, NaN and the infinities text.
 
     \b
     Examples:
@@ -33,7 +36,7 @@ def sql(statement: str, as_json: bool) -> None:
       offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
     """
     with progress("asking DuckDB"):
-        columns, rows = Duck(open_edges().lake, load_topics()).query(statement)
+        columns, rows = Duck(open_edges().lake, load_topics()).ask(statement)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:

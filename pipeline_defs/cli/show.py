@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,8 @@ def _read_topics() -> dict[str, Topic]:
 
 
 def print_json(document: object) -> None:
-    """Print a document as JSON; bytes as text where they are UTF-8, else in base64."""
-    click.echo(json.dumps(document, indent=1, default=_plain))
+    """Print a document as JSON; bytes as text where they are UTF-8, else in base64, NaN and the infinities as text."""
+    click.echo(json.dumps(_json(document), indent=1, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -104,7 +106,7 @@ def _cell(value: object) -> str | Text:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict | list | tuple):
-        return json.dumps(value, default=_plain, ensure_ascii=False)
+        return json.dumps(_json(value), ensure_ascii=False)
     return bytes_text(value) if isinstance(value, bytes) else str(value)
 
 
@@ -116,8 +118,16 @@ def bytes_text(value: bytes) -> str:
         return str(value)
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON has no type for as text; bytes that are not UTF-8 in base64, as a program reads them."""
+def _json(value: Any) -> Any:
+    """Return a value in the types of JSON: what it has none for as text, bytes that are not UTF-8 in base64."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(Decimal(value))  # NaN, Infinity, -Infinity: no numbers to JSON
+    if isinstance(value, Mapping):
+        return {str(_json(key)): _json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(each) for each in value]
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -94,9 +94,9 @@ def test_a_retry_of_a_persons_backfill_does_not_keep_out_what_arrives(filled: Wo
 
 def test_the_first_runs_of_a_topic_take_turns_too(filled: World) -> None:
     """L3: Dagster knows the topic's pool, and its limit, before the first run is queued."""
-    assert filled.name not in filled.instance.event_log_storage.get_concurrency_keys()
+    assert filled.topic.landing.pool not in filled.instance.event_log_storage.get_concurrency_keys()
     filled.tick()
-    assert filled.instance.event_log_storage.get_concurrency_info(filled.name).slot_count == 1
+    assert filled.instance.event_log_storage.get_concurrency_info(filled.topic.landing.pool).slot_count == 1
     assert filled.instance.get_concurrency_config().pool_config.pool_granularity is PoolGranularity.RUN
 
 
