@@ -18,7 +18,6 @@ from .settings import code_version
 from .steps import StepWatcher
 from .topics import REDO_TAG, Duty
 
-
 # of what a tick asks for: where it dies the next tick asks again, and a retry by Dagster would be a second run of the same
 ASKED_AGAIN = {MAX_RETRIES_TAG: "0"}
 
