@@ -16,7 +16,7 @@ from .deriving import BACKLOG_FIRST, is_backlog
 from .latest import find_update, read_state
 from .projection import read_turns
 from .resources import Edges
-from .runs import unused_key
+from .runs import ASKED_AGAIN, unused_key
 from .topics import Topic
 from .tries import read_tried_by
 from .waiting import UPDATING, backing_off_text, pending_text
@@ -49,7 +49,8 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
         context.log.info("buckets=%s ranges=%s", tick.buckets, tick.ranges)
         if tick.run_key is None:
             return dg.SensorResult(skip_reason=tick.waiting or "nothing waits for an update")
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=tick.run_key, tags=topic.upserting.tags)])
+        tags = {**topic.upserting.tags, **ASKED_AGAIN}
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=tick.run_key, tags=tags)])
 
     return due_latest
 

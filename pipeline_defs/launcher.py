@@ -31,7 +31,6 @@ class LockingRunLauncher(DefaultRunLauncher):
     def launch_run(self, context: LaunchRunContext) -> None:
         """Launch a run; should this process die before the run's own has begun, the lock tells."""
         run_id = context.dagster_run.run_id
-        self._release()
         descriptor = share(launch_path(self._instance.root_directory, run_id))
         with self._guard:
             self._shares[run_id] = (descriptor, float("inf"))
@@ -66,9 +65,7 @@ class LockingRunLauncher(DefaultRunLauncher):
         record = self._instance.get_run_record_by_id(run.run_id)
         is_elsewhere = not has_begun and record is not None and record.start_time is not None
         if owner is None or is_elsewhere:
-            return CheckRunHealthResult(
-                WorkerStatus.RUNNING, "its process uses another Dagster home" if is_elsewhere else None
-            )
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "it uses another Dagster home" if is_elsewhere else None)
         gone = owner or "its launcher"
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"{gone} is gone; what it left undone is asked for again")
 
