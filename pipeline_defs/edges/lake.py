@@ -15,6 +15,7 @@ once is kept; only a data file that is not its newest manifest's is exchanged, i
 
 from __future__ import annotations
 
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from ..core.coverage import Coverage
 from ..core.delivery import Claim
-from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
@@ -40,6 +41,9 @@ from .layout import (
     swept_path,
 )
 from .store import Answer, Store
+
+STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
+SHOWN = 3  # names in a message
 
 
 class Lake:
@@ -57,7 +61,7 @@ class Lake:
 
     def read_plan_log(self, topic: str) -> PlanLog:
         """Reads and checks the whole log; raises `BrokenPlanLog` where it does not tile."""
-        paths = list(self.store.list(f"plan/{topic}"))
+        paths = self._step_paths(topic)
         cached = self._logs.get(topic)
         if cached is None or len(cached.steps) != len(paths):
             cached = PlanLog(topic, tuple(self._read_step(path) for path in paths))
@@ -66,8 +70,26 @@ class Lake:
 
     def read_tail(self, topic: str) -> Tail:
         """Reads what planning goes on from."""
-        paths = list(self.store.list(f"plan/{topic}"))
+        paths = self._step_paths(topic)
         return self._read_step(paths[-1]).tail if paths else Tail()
+
+    def _step_paths(self, topic: str) -> list[str]:
+        """List the objects of a log; refuse what is no step, but what file managers and editors hide (`.DS_Store`).
+
+        A copy that somebody made of a step, or renamed, must not be passed over: it may be the step.
+        """
+        prefix = f"plan/{topic}/"
+        paths = [path for path in self.store.list(f"plan/{topic}") if not path.rsplit("/", 1)[-1].startswith(".")]
+        strange = [path for path in paths if not STEP.fullmatch(path.removeprefix(prefix))]
+        if strange:
+            named = ", ".join(self.store.url(path) for path in strange[:SHOWN])
+            more = f" and {len(strange) - SHOWN:,} more" if len(strange) > SHOWN else ""
+            raise BrokenPlanLog(
+                f"what is no step lies in the plan log of topic {topic}: {named}{more}, expected {OFFSET_DIGITS} digits and "
+                ".json; nothing is planned or landed from it; where it is nobody's, move it away; where a step was "
+                "renamed, give it its name back"
+            )
+        return paths
 
     def commit_step(self, step: PlanStep) -> bool:
         """Adds a step to the log; false where another planner was there first: read the tail and plan again."""
