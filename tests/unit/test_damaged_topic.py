@@ -161,7 +161,7 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
     first = write_step(edges.lake, "held")
     log = World()
     log.grow(0, 40)
-    tail = edges.lake.read_tail("held")
+    tail = edges.lake.read_plan_log("held").tail
     step = plan(tail, dataclasses.replace(log.observe(tail), topic="held"), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and edges.lake.commit_step(step)
     with pytest.raises(BrokerUnavailable):
@@ -187,7 +187,7 @@ def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edge
     stray = edges.lake.store.local_root / "plan" / GOOD.name / name
     stray.parent.mkdir(exist_ok=True)
     stray.write_text("{}")
-    for read in (edges.lake.read_plan_log, edges.lake.read_tail, edges.lake.coverage):
+    for read in (edges.lake.read_plan_log, edges.lake.coverage):
         with pytest.raises(BrokenPlanLog, match="what is no step lies in the plan log of topic orders") as caught:
             read(GOOD.name)
         assert (
@@ -207,4 +207,3 @@ def test_what_file_managers_and_editors_hide_is_no_step(edges: Edges, name: str)
     (edges.lake.store.local_root / "plan" / GOOD.name / name).write_bytes(b"\0\0\0\1Bud1")
     (edges.lake.store.local_root / "plan" / GOOD.name / "empty").mkdir()
     assert len(edges.lake.read_plan_log(GOOD.name).ranges) == 2
-    assert edges.lake.read_tail(GOOD.name).heads
