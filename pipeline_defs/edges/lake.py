@@ -74,7 +74,7 @@ class Lake:
         return log
 
     def _list_steps(self, topic: str) -> dict[str, int]:
-        """List the objects of a log with their sizes; refuse what is no step, but what file managers and editors hide (`.DS_Store`).
+        """List the objects of a log with their sizes; refuse what is no step, but what file managers hide (`.DS_Store`).
 
         A copy that somebody made of a step, or renamed, must not be passed over: it may be the step.
         """
