@@ -65,6 +65,8 @@ def up(port: int | None) -> None:
             )
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
+                if server.revive_code_server():
+                    OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
             raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")

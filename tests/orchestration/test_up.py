@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.project import plan_project, write_env, write_project
+from pipeline_defs.run_locks import CODE_SERVER, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import is_answering, run_ids, terminal
@@ -51,6 +52,14 @@ def run_by_command(project: Path) -> str:
         return dg.materialize([anything], instance=instance).run_id
 
 
+def kill_code_server(project: Path) -> None:
+    """Kill the process that loads the definitions for all others, as the system does where memory is short."""
+    home = read_settings({}, project).dagster_home
+    assert not is_code_server_gone(home), "the control"
+    _, pid, *_ = (home / CODE_SERVER).read_text().split()
+    os.kill(int(pid), signal.SIGKILL)
+
+
 def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, environment: Mapping[str, str]) -> None:
     """U1, U13: also where `.env` is missing, as in a clone; a second one is refused, for it would plan and land twice."""
     run_id = run_by_command(project)
@@ -62,6 +71,9 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
             ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
         )
         assert again.returncode == 2 and f"Dagster runs already at {up.url}" in again.stderr, again.stderr
+        kill_code_server(project)
+        up.wait_for("Dagster's code server was killed; it is started again")
+        up.wait_until(lambda: not is_code_server_gone(read_settings({}, project).dagster_home))
         dagster = json.loads((project / ".offsetlake" / "up" / "dagster.json").read_text())
         assert up.end(signal.SIGTERM) == 0, up.text
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
