@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ..core.errors import EmptySelection
+from ..daemons import DaemonProcess
 from ..dagster_server import DagsterServer, DagsterUnavailable
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
@@ -27,6 +28,7 @@ from .show import open_edges
 from .terminal import OUT, styled
 
 LOOKS_EVERY_SECONDS = 1.0
+_TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
 
 @click.command()
@@ -61,8 +63,12 @@ def up(port: int | None) -> None:
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
                 soft_wrap=True,
             )
+            told: set[DaemonProcess] = set()
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
+                for other in set(server.find_others()) - told:
+                    OUT.print(_TWICE.format(other.text), soft_wrap=True)
+                    told.add(other)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
             raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")
