@@ -188,6 +188,11 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
         )
 
 
+def is_validating(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether definitions are loaded to be checked, by `dg check defs` say, and not to be used."""
+    return bool((os.environ if environment is None else environment).get("DAGSTER_IS_DEFS_VALIDATION_CLI"))
+
+
 def _is_of_another(home: Path, project: Path) -> bool:
     """Return whether a path is the default Dagster home of a folder that is not the project."""
     return home.parts[-2:] == DEFAULT_HOME and home.parents[1].resolve() != project.resolve()

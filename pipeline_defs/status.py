@@ -30,6 +30,7 @@ from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation, waiting_text
 from .projection import read_order
 from .resources import Edges
+from .topic_files import Broken
 from .topics import Topic
 from .transactions import holding_row
 from .tries import read_tried
@@ -79,6 +80,12 @@ def read_statuses(
             known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": []}
             said = {"error": str(error), "kind": error.kind, "next_action": _mend(topic, error)}
             yield {"topic": topic.name, **known, **said}, coverage
+
+
+def broken_document(broken: Broken) -> dict[str, Any]:
+    """Return the document of a topic whose defs.yaml cannot be used: that it is there, and why nothing of it goes on."""
+    said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct its defs.yaml"}
+    return {"topic": broken.name, "partitions": [], **said}
 
 
 def _mend(topic: Topic, error: OffsetlakeError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..core.durability import Durability
-from ..core.errors import BadSetting, OffsetlakeError
+from ..core.errors import OffsetlakeError
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
@@ -46,6 +46,8 @@ def doctor(as_json: bool) -> None:
             answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
         else:
             answers[name] = _ask(question)
+    for broken in load_topics().broken:
+        answers[f"topic {broken.name}"] = False, broken.error.message
     durable: dict[str, Durability] = {}
     for topic in _configured() if answers["topics"][0] else ():
         try:
@@ -84,11 +86,8 @@ def _ask_brokers(edges: Edges) -> str:
 
 
 def _configured() -> list[Topic]:
-    """Return the project's topics; none where a defs.yaml is wrong, which the row of the topics says."""
-    try:
-        return list(load_topics().values())
-    except BadSetting:
-        return []
+    """Return the project's topics; a defs.yaml that is wrong has a row of its own."""
+    return list(load_topics().topics.values())
 
 
 def _ask_lake(edges: Edges) -> str:
@@ -111,7 +110,7 @@ def _ask_dagster(edges: Edges) -> str:
 
 def _ask_topics(edges: Edges) -> str:
     found = []
-    for name, topic in sorted(load_topics().items()):
+    for name, topic in sorted(load_topics().topics.items()):
         topic_id = edges.kafka(topic).read_topic_id(name)
         found.append(
             name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"

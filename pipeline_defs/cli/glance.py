@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..moments import duration_text
-from ..status import find_instance, read_statuses
+from ..status import broken_document, find_instance, read_statuses
 from .progress import progress
 from .show import find_topics, json_option, open_edges, print_json, print_table, size_text
 from .terminal import OUT, styled
@@ -38,12 +38,13 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status --json
     """
     with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
-        topics, edges, documents = find_topics(topic), open_edges(), []
+        (topics, broken), edges, documents = find_topics(topic), open_edges(), []
         shown.update(total=len(topics))
         with find_instance(edges.settings.dagster_home) as instance:
             for document, _ in read_statuses(topics, edges, instance):
                 documents.append(document)
                 shown.advance()
+    documents += [broken_document(each) for each in broken]
     if as_json:
         print_json(documents)
     else:

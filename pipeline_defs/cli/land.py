@@ -23,7 +23,17 @@ from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
 from .progress import Shown, progress
-from .show import find_topic, find_topics, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .show import (
+    find_topic,
+    find_topics,
+    json_option,
+    on_change_option,
+    open_edges,
+    print_broken,
+    print_json,
+    print_table,
+    size_text,
+)
 from .terminal import OUT
 
 
@@ -189,8 +199,10 @@ def rebuild(topic: str | None) -> None:
       offsetlake rebuild
     """
     edges = open_edges()
+    topics, broken = find_topics(topic)
+    print_broken(broken)
     with open_instance(edges.settings.dagster_home) as instance:
-        for configured in find_topics(topic):
+        for configured in topics:
             name = configured.name
             with progress(f"rebuilding {name}") as shown:
                 rebuilt = rebuild_topic(configured, edges, instance, shown.count)
@@ -202,3 +214,5 @@ def rebuild(topic: str | None) -> None:
                 f"{group_of(name)}: {places or 'nothing is planned yet'}",
                 soft_wrap=True,
             )
+    if broken:
+        raise SystemExit(1)

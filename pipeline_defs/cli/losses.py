@@ -9,7 +9,7 @@ import click
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
 from ..moments import time_text
-from .show import find_topic, find_topics, json_option, open_edges, print_json, print_table
+from .show import find_topic, find_topics, json_option, open_edges, print_broken, print_json, print_table
 from .terminal import OUT
 
 
@@ -25,7 +25,9 @@ def losses(topic: str | None, as_json: bool) -> None:
       offsetlake losses flights --json
     """
     edges = open_edges()
-    found = [(each, loss) for each in find_topics(topic) for loss in read_ledger(each, edges)]
+    topics, broken = find_topics(topic)
+    print_broken(broken)
+    found = [(each, loss) for each in topics for loss in read_ledger(each, edges)]
     if as_json:
         print_json(
             [
@@ -57,7 +59,7 @@ def losses(topic: str | None, as_json: bool) -> None:
             for each, loss in found
         ]
         print_table(f"{len(rows)} losses", ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
-    if not all(is_accepted(each, loss) for each, loss in found):
+    if broken or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
 

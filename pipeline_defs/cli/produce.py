@@ -81,7 +81,10 @@ def produce(
     guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()
-        configured = load_topics().get(topic)
+        found = load_topics()
+        configured = found.topics.get(topic)
+        if configured is None and (broken := found.find_broken(topic)):
+            raise broken.error
         kafka = edges.kafka(configured)
         try:
             kafka.read_topic_id(topic)

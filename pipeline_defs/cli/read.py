@@ -36,7 +36,7 @@ def sql(statement: str, as_json: bool) -> None:
       offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
     """
     with progress("asking DuckDB"):
-        columns, rows = Duck(open_edges().lake, load_topics()).ask(statement)
+        columns, rows = Duck(open_edges().lake, load_topics().names).ask(statement)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:

@@ -15,13 +15,14 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import UnknownTopic
+from ..core.errors import OffsetlakeError, UnknownTopic
 from ..definitions import load_topics
 from ..resources import Edges
 from ..settings import Settings, check_home, defs_folder, find_project, read_settings
+from ..topic_files import Broken, TopicFiles
 from ..topics import Topic
 from .progress import progress
-from .terminal import OUT
+from .terminal import ERRORS, OUT, styled
 
 SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
@@ -51,21 +52,37 @@ def spark_log(settings: Settings) -> Path:
 
 def find_topic(name: str) -> Topic:
     """Find a topic that a defs.yaml names; refuse others, naming those there are."""
-    topics = _read_topics()
-    if name not in topics:
-        raise UnknownTopic(
-            f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
-            f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
-        )
-    return topics[name]
+    found = _read_topics()
+    if name in found.topics:
+        return found.topics[name]
+    if broken := found.find_broken(name):
+        raise broken.error
+    raise UnknownTopic(
+        f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}; nothing "
+        f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
+    )
 
 
-def find_topics(name: str | None) -> list[Topic]:
-    """Find the topic named, or all that a defs.yaml names."""
-    return [find_topic(name)] if name else list(_read_topics().values())
+def find_topics(name: str | None) -> tuple[list[Topic], Sequence[Broken]]:
+    """Find the topic named, or all that a defs.yaml names, and the files among those that cannot be used."""
+    if name:
+        return [find_topic(name)], ()
+    found = _read_topics()
+    return list(found.topics.values()), found.broken
 
 
-def _read_topics() -> dict[str, Topic]:
+def print_broken(broken: Iterable[Broken]) -> None:
+    """Say which files cannot be used, for a command that goes on with the others."""
+    for each in broken:
+        print_error(each.error)
+
+
+def print_error(error: OffsetlakeError) -> None:
+    """Print an error as each command does."""
+    ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)
+
+
+def _read_topics() -> TopicFiles:
     with progress("reading the topics of this project"):
         return load_topics()
 

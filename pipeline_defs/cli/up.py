@@ -24,7 +24,7 @@ from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
-from .show import open_edges
+from .show import open_edges, print_broken
 from .terminal import OUT, styled
 
 LOOKS_EVERY_SECONDS = 1.0
@@ -45,7 +45,9 @@ def up(port: int | None) -> None:
     """
     _handle_signals(signal.default_int_handler)  # a background job of a shell begins with SIGINT ignored
     project, edges = find_project(), open_edges()
-    topics = list(load_topics().values())
+    found = load_topics()
+    topics = list(found.topics.values())
+    print_broken(found.broken)
     if not topics:
         raise EmptySelection(
             f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -27,7 +28,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "beside.csv").write_text("secret\n1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFSETLAKE_LAKE", str(folder))
-    monkeypatch.setattr(read, "load_topics", lambda: ["orders"])
+    monkeypatch.setattr(read, "load_topics", lambda: SimpleNamespace(names=["orders"]))
     return folder
 
 

@@ -17,6 +17,7 @@ from pipeline_defs.auditing import Finding
 from pipeline_defs.cli import cli, glance, read, show, terminal
 from pipeline_defs.cli import progress as bar
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
+from tests.support.topics import NO_TOPICS
 
 HOSTILE = (
     "[/b]",
@@ -109,7 +110,7 @@ def test_progress_is_literal(*, is_terminal: bool, monkeypatch: pytest.MonkeyPat
 def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
     monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
-    monkeypatch.setattr(read, "load_topics", dict)
+    monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
     moment = "{'at': TIMESTAMP '2013-01-01 05:15:00'}"
     statement = f"""SELECT '{{"x": "[/b]"}}' AS value, chr(27) || '[31m' AS esc, {moment} AS nested"""
     shown = CliRunner().invoke(cli, ["sql", statement])
@@ -125,7 +126,7 @@ def test_an_error_that_names_a_topic_is_literal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["offsetlake", "status", "[/b]\x1b[31m"])
-    monkeypatch.setattr(show, "load_topics", dict)
+    monkeypatch.setattr(show, "load_topics", lambda: NO_TOPICS)
     with pytest.raises(SystemExit):
         commands.main()
     assert "topic [/b]␛[31m has no defs.yaml" in capsys.readouterr().err
