@@ -13,6 +13,7 @@ from ..core.near import meant
 from ..project import plan_project, write_env, write_project
 from ..resources import Edges
 from ..settings import read_settings
+from .progress import progress
 from .show import PATIENCE_SECONDS, TopicName, print_table
 from .terminal import OUT
 
@@ -43,7 +44,7 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         settings = replace(settings, bootstrap_servers=bootstrap_servers)
     edges = Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS)
     where = edges.bootstrap_servers()
-    with OUT.status(f"asking {where}"):
+    with progress(f"asking {where} for its topics, {PATIENCE_SECONDS:.0f} s at most where it does not answer"):
         there = [name for name in edges.kafka().list_topics() if not name.startswith(INTERNAL)]
         unknown = sorted(set(topics) - set(there))
         if unknown:

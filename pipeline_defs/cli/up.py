@@ -24,6 +24,7 @@ from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
+from .progress import progress
 from .show import open_edges, print_broken
 from .terminal import OUT, styled
 
@@ -83,11 +84,11 @@ def _services(project: Path, edges: Edges, port: int | None) -> Iterator[Dagster
     """Run everything that the project's runs need, one inside the other; each is stopped when those within it are."""
     settings = edges.settings
     find_java()
-    with OUT.status("looking for Spark's jars; the first time they are fetched"):
+    with progress("looking for Spark's jars, which are fetched the first time: minutes on a slow line"):
         resolve_jars("spark", settings.jars)
     if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
         write_env(project, settings.dagster_home)
-    OUT.print("starting Dagster")
+    OUT.print("starting Dagster, which takes some 20 seconds")
     with DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server:
         try:
             yield server
