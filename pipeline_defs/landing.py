@@ -56,7 +56,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     finished, waiting = _finish_known(run, ranges)
     yield from finished
     unreadable, readings = split_readable(run, waiting)
-    yield from unreadable
+    yield from (_without_doubles(run, verdict) for verdict in unreadable)
     if tools.delivery is Delivery.AT_MOST_ONCE:
         taken, readings = claim(run, readings)
         yield from taken
@@ -141,7 +141,7 @@ def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict
             waiting.append(offsets)
         else:
             finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
-    return finished, waiting
+    return [_without_doubles(run, verdict) for verdict in finished], waiting
 
 
 def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
@@ -213,7 +213,7 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
 def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
-    yield from verdicts
+    yield from (_without_doubles(run, verdict) for verdict in verdicts)
     if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
         yield from (failed(reading.offsets, why_unreadable(run, reading) or str(error)) for reading in left)
         return
@@ -228,19 +228,27 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Sc
 def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     try:
         verdict = _commit_and_publish(run, reading, staged)
-        if run.attempt.on_change == "replace" and verdict.manifest is not None:
-            _delete_doubles(run, verdict.manifest)
     except OffsetlakeError as error:
         return failed(reading.offsets, str(error))
+    return _without_doubles(run, verdict)
+
+
+def _without_doubles(run: Run, verdict: Verdict) -> Verdict:
+    """Delete the files that show rows of a landed range a second time, once a replace has decided which rows there are.
+
+    That is this attempt, or one whose revision stands and who died before it had deleted them.
+    """
+    manifest = verdict.manifest
+    if manifest is None or not (run.attempt.on_change == "replace" or manifest.revision):
+        return verdict
+    try:
+        for path, offsets in run.coverage.doubles.items():
+            if offsets == manifest.offsets and path != published_path(manifest):
+                run.tools.lake.store.delete_folder(path)
+                run.tools.on_step("double_deleted", key=offsets.key, path=path)
+    except OffsetlakeError as error:
+        return failed(manifest.offsets, str(error))
     return verdict
-
-
-def _delete_doubles(run: Run, manifest: Manifest) -> None:
-    """Delete the files that show rows of a landed range a second time; a replace says which rows there are."""
-    for path, offsets in run.coverage.doubles.items():
-        if offsets == manifest.offsets and path != published_path(manifest):
-            run.tools.lake.store.delete_folder(path)
-            run.tools.on_step("double_deleted", key=offsets.key, path=path)
 
 
 def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:

@@ -17,7 +17,7 @@ from .deriving import is_backlog
 from .latest import find_update, read_state
 from .projection import ACTIVE, is_run_of
 from .resources import Edges
-from .runs import unused_key
+from .runs import ASKED_AGAIN, unused_key
 from .topics import Topic
 from .tries import read_tried_by
 
@@ -50,7 +50,8 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
             return dg.SensorResult(
                 skip_reason=f"{tick.ranges} ranges wait for {tick.buckets} buckets, none to ask for now"
             )
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=tick.run_key, tags=topic.upserting.tags)])
+        tags = {**topic.upserting.tags, **ASKED_AGAIN}
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=tick.run_key, tags=tags)])
 
     return due_latest
 

@@ -74,7 +74,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
 
 def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     """Runs one tick: boundaries go to the lake first, then keys to Dagster, then runs are asked for."""
-    edges.lake.read_plan_log(topic.name)  # planning reads its end alone; of a log that is refused nothing is planned
+    coverage = edges.lake.coverage(topic.name)  # of a log that is refused nothing is planned
     step = commit_next_step(
         topic.name,
         topic.policy,
@@ -82,9 +82,11 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
         edges.kafka(topic),
         edges.now_ms(),
         planner=f"sensor {uuid.uuid4().hex[:8]}",
+        known=coverage,
         on_step=edges.watch_step,
     )
-    coverage = edges.lake.coverage(topic.name)
+    if step is not None:
+        coverage = edges.lake.coverage(topic.name)
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 

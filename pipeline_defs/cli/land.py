@@ -108,7 +108,7 @@ def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
 
 
 def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
-    tail, now_ms = edges.lake.read_tail(topic.name), edges.now_ms()
+    tail, now_ms = edges.lake.coverage(topic.name).log.tail, edges.now_ms()
     while step := decide(tail, state, topic.policy, now_ms, through_end=through_end):
         yield step
         tail = step.tail

@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import islice, pairwise
 
 from .delivery import Claim, Delivery
+from .errors import BrokenPlanLog
 from .losses import Acceptance
 from .manifest import Manifest
 from .offsets import OffsetRange
@@ -86,15 +87,28 @@ class Coverage:
         return self._states
 
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
-        """Returns which of the first `count` ranges of the log are landed; worked out once, like the states."""
+        """Return which of the first `count` ranges of the log are landed, with nothing left to do; worked out once."""
         if count not in self._landed_among_first:
-            first = islice(self.log.ranges, count)
-            self._landed_among_first[count] = frozenset(offsets for offsets in first if self.is_landed(offsets))
+            first, left = islice(self.log.ranges, count), {*self.overdue.values()}
+            self._landed_among_first[count] = frozenset(o for o in first if self.is_landed(o) and o not in left)
         return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
-        """Returns the planned ranges that are not landed and still can be, in log order."""
-        return [offsets for offsets, state in self.states().items() if state is State.PENDING]
+        """Return the ranges that a run has something to do for, in log order.
+
+        They are planned, not landed and still can be; or landed, and a replace of them has not deleted all it was to.
+        """
+        left = {*self.overdue.values()}
+        return [offsets for offsets, state in self.states().items() if state is State.PENDING or offsets in left]
+
+    @property
+    def overdue(self) -> Mapping[str, OffsetRange]:
+        """The doubles of ranges that a replace has decided: it died before it deleted them, or a stale attempt came later."""
+        return {
+            path: offsets
+            for path, offsets in self.doubles.items()
+            if offsets in self.manifests and self.manifests[offsets].revision
+        }
 
     def frontier(self, generation: int) -> dict[int, int]:
         """Returns per Kafka partition the offset up to which nothing is pending."""
@@ -111,6 +125,44 @@ class Coverage:
         return frontier
 
 
+def check_planned(coverage: Coverage) -> None:
+    """Raise `BrokenPlanLog` where the lake has something of a range that no step of the log plans.
+
+    Such a step is lost: planned from an older head, its offsets would get other boundaries, and rows be shown twice.
+    """
+    violations = list(_unplanned_violations(coverage))
+    if not violations:
+        return
+    topic, steps = coverage.log.topic, len(coverage.log.steps)
+    log = f"the {steps} steps of the plan log of topic {topic}" if steps else f"topic {topic}, which has no plan log"
+    raise BrokenPlanLog(
+        f"the lake has ranges that are in none of {log}: newer steps are lost; nothing is planned or landed, since their "
+        f"records would be landed a second time; restore plan/{topic} from a backup of the lake, newest steps included",
+        violations,
+    )
+
+
+def _unplanned_violations(coverage: Coverage) -> Iterator[str]:
+    """Yield one line per lost step, or kind of evidence that names no step: how many ranges it is of, and the first one."""
+    log, found = coverage.log, dict[str, set[OffsetRange]]()
+    for offsets in coverage.manifests.keys() - log.ranges.keys():
+        seq = coverage.manifests[offsets].provenance.plan_seq
+        found.setdefault(
+            f"plan step {seq} is not there, or not the one that planned what it landed: manifests", set()
+        ).add(offsets)
+    others = {
+        "published files": {*coverage.published, *coverage.doubles.values()},
+        "claims": {*coverage.claims},
+        "accepted losses": coverage.accepted.keys() - {link.offsets for link in log.links},
+    }
+    for what, ranges in others.items():
+        unplanned = ranges - log.ranges.keys() - coverage.manifests.keys()
+        if unplanned:
+            found[f"no plan step is there for: {what}"] = unplanned
+    for what, ranges in sorted(found.items()):
+        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(log.topic)}"
+
+
 def tiling_violations(coverage: Coverage) -> list[str]:
     """Names every gap and overlap over all history, with its offsets.
 
@@ -119,14 +171,8 @@ def tiling_violations(coverage: Coverage) -> list[str]:
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
-    violations = [
-        f"{what} {offsets.text(topic)} is not a range of the plan log"
-        for what, found in (("manifest of", coverage.manifests), ("published file of", coverage.published))
-        for offsets in sorted(found)
-        if offsets not in planned
-    ]
     states = coverage.states()
-    violations += [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
+    violations = [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
     violations += _double_violations(coverage)
     last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
     for offsets in planned:
@@ -153,17 +199,19 @@ def tiling_violations(coverage: Coverage) -> list[str]:
 def _double_violations(coverage: Coverage) -> Iterator[str]:
     """Yield each file with rows of a range that another file has, but for those that `at_least_once` allows a crash to leave.
 
-    It does not allow them once a replace, or a landing under another policy, has decided which rows there are.
+    It does not allow them once a replace, or a landing under another policy, has decided which rows there are. After a
+    replace the next run deletes them, else a person's replace does: another file may have rows that Kafka no longer has.
     """
+    topic, overdue = coverage.log.topic, coverage.overdue
     for path, offsets in coverage.doubles.items():
         manifest = coverage.manifests.get(offsets)
         has_attempts_name = not path.endswith(f"{offsets.stem}.parquet")
         by_crash = manifest is None or (manifest.delivery is Delivery.AT_LEAST_ONCE and not manifest.revision)
         if not (by_crash and has_attempts_name):
-            topic = coverage.log.topic
+            command = f"offsetlake land {topic} --partition {offsets.key} --on-change replace"
             yield (
                 f"overlap {offsets.text(topic)}: {path} has rows of it a second time, and no manifest names it: "
-                f"`offsetlake land {topic} --partition {offsets.key} --on-change replace` deletes it"
+                f"{f'the next run, or `offsetlake land {topic} --pending`,' if path in overdue else f'`{command}`'} deletes it"
             )
 
 

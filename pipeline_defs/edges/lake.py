@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..core.coverage import Coverage
+from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Claim
 from ..core.errors import BrokenManifest, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
-from ..core.planlog import PlanLog, PlanStep, Tail
+from ..core.planlog import PlanLog, PlanStep
 from .layout import (
     find_retired,
     manifest_path,
@@ -48,7 +48,7 @@ class Lake:
     def __init__(self, root: str) -> None:
         self.store = Store(root)
         self._steps: dict[str, PlanStep] = {}
-        self._logs: dict[str, PlanLog] = {}
+        self._logs: dict[str, tuple[Mapping[str, int], PlanLog]] = {}
         self._manifests: dict[str, Manifest] = {}
         self._claims: dict[str, Claim] = {}
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
@@ -56,21 +56,21 @@ class Lake:
     # ---- the plan log
 
     def read_plan_log(self, topic: str) -> PlanLog:
-        """Reads and checks the whole log; raises `BrokenPlanLog` where it does not tile."""
-        paths = list(self.store.list(f"plan/{topic}"))
-        cached = self._logs.get(topic)
-        if cached is None or len(cached.steps) != len(paths):
-            cached = PlanLog(topic, tuple(self._read_step(path) for path in paths))
-            self._logs[topic] = cached
-        return cached
+        """Read and check the whole log; raises `BrokenPlanLog` where it does not tile.
 
-    def read_tail(self, topic: str) -> Tail:
-        """Reads what planning goes on from."""
-        paths = list(self.store.list(f"plan/{topic}"))
-        return self._read_step(paths[-1]).tail if paths else Tail()
+        That its newest steps are not lost is known to `coverage`, which has what they planned beside it.
+        """
+        listed = self.store.list(f"plan/{topic}")
+        seen, log = self._logs.get(topic, ({}, PlanLog(topic)))
+        if listed != seen:
+            for path in [each for each, size in seen.items() if listed.get(each) != size]:
+                self._steps.pop(path, None)  # somebody deleted it: what comes to stand there is another one
+            log = PlanLog(topic, tuple(self._read_step(path) for path in listed))
+            self._logs[topic] = listed, log
+        return log
 
     def commit_step(self, step: PlanStep) -> bool:
-        """Adds a step to the log; false where another planner was there first: read the tail and plan again."""
+        """Adds a step to the log; false where another planner was there first: read the log and plan again."""
         path = f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
         return self.store.put_new(path, step.to_json(), f"staging/plan-{uuid.uuid4().hex}") is Answer.COMMITTED
 
@@ -261,19 +261,20 @@ class Lake:
             yield Path(copy.name)
 
     def coverage(self, topic: str) -> Coverage:
-        """Reads the log, the manifests and the published files of a topic.
+        """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
 
-        In this order backwards: what is published had its manifest before, what has a manifest was planned before. What went
-        from `data/` is retired before, and what went from `retired/` said to be swept before, so it is found there.
+        In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
+        was planned before. What went from `data/` is retired before, and what went from `retired/` said to be swept before,
+        so it is found there.
         """
         files, kept, words = (self.store.list(f"{tree}/{topic}") for tree in ("data", "retired", "swept"))
-        manifests = self.read_manifests(topic)
-        others = self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic)
-        found = (*others, files, kept, words)
+        manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
+        found = self.read_plan_log(topic), manifests, accepted, claims, files, kept, words
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
         coverage = self._coverage(topic, *found)
+        check_planned(coverage)
         self._coverages[topic] = (found, coverage)
         return coverage
 

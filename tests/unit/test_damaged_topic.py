@@ -161,7 +161,7 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
     first = write_step(edges.lake, "held")
     log = World()
     log.grow(0, 40)
-    tail = edges.lake.read_tail("held")
+    tail = edges.lake.read_plan_log("held").tail
     step = plan(tail, dataclasses.replace(log.observe(tail), topic="held"), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and edges.lake.commit_step(step)
     with pytest.raises(BrokerUnavailable):
