@@ -15,6 +15,7 @@ once is kept; only a data file that is not its newest manifest's is exchanged, i
 
 from __future__ import annotations
 
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Claim
-from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
@@ -40,6 +41,9 @@ from .layout import (
     swept_path,
 )
 from .store import Answer, Store
+
+STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
+SHOWN = 3  # names in a message
 
 
 class Lake:
@@ -60,7 +64,7 @@ class Lake:
 
         That its newest steps are not lost is known to `coverage`, which has what they planned beside it.
         """
-        listed = self.store.list(f"plan/{topic}")
+        listed = self._list_steps(topic)
         seen, log = self._logs.get(topic, ({}, PlanLog(topic)))
         if listed != seen:
             for path in [each for each, size in seen.items() if listed.get(each) != size]:
@@ -68,6 +72,25 @@ class Lake:
             log = PlanLog(topic, tuple(self._read_step(path) for path in listed))
             self._logs[topic] = listed, log
         return log
+
+    def _list_steps(self, topic: str) -> dict[str, int]:
+        """List the objects of a log with their sizes; refuse what is no step, but what file managers hide (`.DS_Store`).
+
+        A copy that somebody made of a step, or renamed, must not be passed over: it may be the step.
+        """
+        prefix = f"plan/{topic}/"
+        listed = self.store.list(f"plan/{topic}")
+        found = {path: size for path, size in listed.items() if not path.rsplit("/", 1)[-1].startswith(".")}
+        strange = [path for path in found if not STEP.fullmatch(path.removeprefix(prefix))]
+        if strange:
+            named = ", ".join(self.store.url(path) for path in strange[:SHOWN])
+            more = f" and {len(strange) - SHOWN:,} more" if len(strange) > SHOWN else ""
+            raise BrokenPlanLog(
+                f"what is no step lies in the plan log of topic {topic}: {named}{more}, expected {OFFSET_DIGITS} digits and "
+                ".json; nothing is planned or landed from it; where it is nobody's, move it away; where a step was "
+                "renamed, give it its name back"
+            )
+        return found
 
     def commit_step(self, step: PlanStep) -> bool:
         """Adds a step to the log; false where another planner was there first: read the log and plan again."""

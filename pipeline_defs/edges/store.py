@@ -7,6 +7,7 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from .locks import hold
 if TYPE_CHECKING:
     from obstore import UpdateVersion
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
@@ -320,8 +322,9 @@ class Store:
         except FileNotFoundError:
             raise
         except (BaseError, OSError, ValueError) as error:
+            step = _next_step(error, "read" if verb in {"read", "list"} else "write")
             raise LakeUnavailable(
-                f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {_next_step(error)}", path=path
+                f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {step}", path=path
             ) from error
 
     def _refuse_outside(self, path: str, verb: str) -> None:
@@ -337,12 +340,18 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _next_step(error: BaseException) -> str:
-    number = error.errno if isinstance(error, OSError) else None
+def _next_step(error: BaseException, need: str) -> str:
+    number = error.errno if isinstance(error, OSError) else _errno_in(error)
     if number in {errno.ENOSPC, errno.EDQUOT}:
         return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
     if number in {errno.EACCES, errno.EPERM, errno.EROFS} or isinstance(
         error, PermissionDeniedError | UnauthenticatedError
     ):
-        return "let this user write there, and the next run goes on"
-    return "check that OFFSETLAKE_LAKE names a place that exists and that this user may write"
+        return f"let this user {need} there, and the next run goes on"
+    return f"check that OFFSETLAKE_LAKE names a place that exists and that this user may {need}"
+
+
+def _errno_in(error: BaseException) -> int | None:
+    """Return the number of the system's error that obstore tells in words only, for a local lake."""
+    found = _OS_ERROR.search(str(error))
+    return int(found[1]) if found else None
