@@ -1,4 +1,4 @@
-"""Locks of runs: one small file per run in the Dagster home, locked by the process that executes the run.
+"""Locks of runs: small files in the Dagster home, one locked by the process that executes a run, one by who launched it.
 
 The kernel frees a lock when its process ends, however it ends, in whatever container. A process locks its run's file
 when it loads our definitions, which is before Dagster says that the run has started. Imports no Spark.
@@ -15,13 +15,18 @@ from dagster._serdes import deserialize_value
 
 from .edges.locks import remove_unheld, share
 
-FOLDER = "run_locks"
+FOLDER, LAUNCHED = "run_locks", ".launched"
 _held: dict[str, int] = {}  # of this process: the descriptor by run id
 
 
 def lock_path(home: str | Path, run_id: str) -> Path:
     """Return where the lock file of a run is."""
     return Path(home) / FOLDER / run_id
+
+
+def launch_path(home: str | Path, run_id: str) -> Path:
+    """Return where the file is that the launcher of a run locks until the run's own process has had time to begin."""
+    return Path(home) / FOLDER / f"{run_id}{LAUNCHED}"
 
 
 def hold_run(home: str | Path, run_id: str) -> None:
@@ -55,10 +60,11 @@ def hold_launched_run() -> None:
 def list_locked(home: str | Path) -> list[str]:
     """Return the ids of the runs that have a lock file."""
     folder = Path(home) / FOLDER
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted({path.name.removesuffix(LAUNCHED) for path in folder.iterdir()}) if folder.is_dir() else []
 
 
 def forget_run(home: str | Path, run_id: str) -> None:
-    """Remove the lock file of a run that has ended, unless a process still holds it."""
+    """Remove the lock files of a run that has ended, unless a process still holds them."""
     release_run(run_id)
     remove_unheld(lock_path(home, run_id))
+    remove_unheld(launch_path(home, run_id))

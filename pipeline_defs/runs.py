@@ -27,7 +27,7 @@ def run_request(
 ) -> dg.RunRequest:
     """Return the request of a run over neighbouring keys: one as such, more as Dagster's range tags, which is what it honours.
 
-    It goes before a person's runs in the queue: those may be many, and `may_ask` gives them every other turn.
+    It goes before a person's runs in the queue: those may be many, and `Turns` gives them every other turn.
     """
     tags = {**tags, **range_tags(keys), **ASKED_AGAIN, PRIORITY_TAG: "1"}
     return dg.RunRequest(run_key=unused_key(instance, run_key), partition_key=single_key(keys), tags=tags)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import dagster as dg
 
 from .checks import report_standing
-from .core.active import may_ask
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
 from .core.lag import find_lag
@@ -97,7 +96,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
     pending = set(coverage.pending())
     requests: list[Request] = []
-    if may_ask(found.runs):
+    if found.turns.may_ask:
         requests = plan_requests(found.order, pending, held, found.tried, now_ms, ranges_per_run=RANGES_PER_RUN)
     if requests:
         open_pool(instance, topic.landing.pool)

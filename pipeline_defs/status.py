@@ -34,6 +34,7 @@ from .topic_files import Broken
 from .topics import Topic
 from .transactions import holding_row
 from .tries import read_tried
+from .undecoded import undecoded_text
 
 
 def find_instance(home: Path) -> dg.DagsterInstance:
@@ -126,6 +127,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
         stuck=check_progress(topic, found, instance, now_ms)[0].violations,
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
+        undecoded=undecoded_text(topic, found.coverage, edges, instance),
         is_landing=bool(pending & found.held.keys()) and found.block is None,
         is_ticking=is_ticking(topic, instance, now_ms),
     )

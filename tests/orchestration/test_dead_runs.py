@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -37,7 +37,7 @@ from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.edges.locks import share
 from pipeline_defs.launcher import HANDOVER_SECONDS
 from pipeline_defs.launching import open_instance
-from pipeline_defs.run_locks import hold_run, list_locked, lock_path, release_run
+from pipeline_defs.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
 from pipeline_defs.runs import run_request
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
@@ -91,10 +91,12 @@ def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
 
 
 @contextmanager
-def worker(instance: dg.DagsterInstance, run: DagsterRun) -> Iterator[int]:
+def worker(
+    instance: dg.DagsterInstance, run: DagsterRun, target: Callable[[str, str, Event], None] | None = None
+) -> Iterator[int]:
     """Run a process that holds the run's lock while the context is open; after it, it has died by SIGKILL."""
     holds = SPAWN.Event()
-    process = SPAWN.Process(target=_hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
+    process = SPAWN.Process(target=target or _hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
     process.start()
     assert holds.wait(120) and process.pid is not None
     try:
@@ -108,6 +110,16 @@ def _hold(home: str, run_id: str, holds: Event) -> None:
     hold_run(home, run_id)
     holds.set()
     signal.pause()
+
+
+def _launch(home: str, run_id: str, launched: Event) -> None:
+    """Launch a run as the daemon does, but for the process of the run, and live on."""
+    dg.DefaultRunLauncher.launch_run = lambda self, context: None  # type: ignore[method-assign]
+    with open_instance(Path(home)) as instance:
+        run = instance.get_run_by_id(run_id)
+        instance.run_launcher.launch_run(cast("Any", SimpleNamespace(dagster_run=run, workspace=None)))
+        launched.set()
+        signal.pause()
 
 
 @pytest.mark.parametrize("before", STATUSES)
@@ -182,7 +194,7 @@ def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_lef
 ) -> None:
     """[R-26] A code server in a container of its own, with a home of its own: only the launcher's name is in this one."""
     run = make_run(instance, DagsterRunStatus.STARTED)
-    os.close(share(lock_path(instance.root_directory, run.run_id)))
+    os.close(share(launch_path(instance.root_directory, run.run_id)))
     assert end_dead_runs(instance, LATER_MS) == []
     monitor(instance, run)
     assert status(instance, run) is DagsterRunStatus.STARTED
@@ -192,7 +204,7 @@ def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_lef
 def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(instance: dg.DagsterInstance) -> None:
     """[R-26] While the launcher lives it is left alone."""
     run = make_run(instance, DagsterRunStatus.STARTING)
-    held = share(lock_path(instance.root_directory, run.run_id))
+    held = share(launch_path(instance.root_directory, run.run_id))
     assert end_dead_runs(instance, LATER_MS) == []
     os.close(held)
     assert end_dead_runs(instance, LATER_MS) == [run.run_id]
@@ -245,6 +257,18 @@ def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
         instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land"), run.run_id)
         assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("before", STATUSES)
+def test_a_run_that_is_killed_with_its_code_server_is_ended_although_the_daemon_that_launched_it_lives(
+    instance: dg.DagsterInstance, before: DagsterRunStatus
+) -> None:
+    """[R-26] The daemon's lock says that it has launched the run, not that the run lives; the control is before the kill."""
+    run = make_run(instance, before)
+    with worker(instance, run, _launch):
+        with worker(instance, run):
+            assert run.run_id not in end_dead_runs(instance, LATER_MS)
+        assert run.run_id in end_dead_runs(instance, LATER_MS)
 
 
 @pytest.mark.parametrize("folder", [PROJECT, PROJECT / "pipeline_defs"])
