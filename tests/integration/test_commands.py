@@ -248,7 +248,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
         (("sql", "SELECT nonsense"), 2, "DuckDB refuses the statement"),
         (("trace", "flights", "0", "999999"), 2, "is in no link of the plan log"),
         (("produce", "x", "--file", "pyproject.toml", "--acks", "1", "--idempotence"), 2, "idempotence needs acks=all"),
-        (("produce", "absent", "--file", "pyproject.toml"), 2, "topic absent does not exist on the broker"),
+        (("produce", "absent", "--file", "pyproject.toml"), 2, "absent does not exist at 127.0.0.1:"),
     ],
 )
 def test_bad_requests_are_one_clear_error(
