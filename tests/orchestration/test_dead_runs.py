@@ -25,6 +25,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.test_utils import create_run_for_test
@@ -231,7 +232,7 @@ def test_a_run_that_is_still_being_created_is_left_alone(instance: dg.DagsterIns
     record = instance.get_run_record_by_id(run.run_id)
     assert record is not None
     later = record.update_timestamp.timestamp() + UNLAUNCHED_SECONDS + 10
-    planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land")
+    planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land", event_specific_data=EngineEventData({}))
     instance.report_dagster_event(planned, run.run_id, timestamp=later)
     assert end_dead_runs(instance, int(later * 1000) + 1_000) == []
     assert end_dead_runs(instance, int((later + UNLAUNCHED_SECONDS) * 1000) + 1_000) == [run.run_id], "the control"
