@@ -121,8 +121,11 @@ class DagsterServer:
         self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
         if self._looks_without < LOOKS_WITHOUT:
             return False
+        try:
+            self._ask(_RELOAD)
+        except OSError:
+            return False  # the webserver does not listen just now: it is asked again at the next look
         self._looks_without = 0
-        self._ask(_RELOAD)
         return True
 
     def find_others(self) -> list[DaemonProcess]:
