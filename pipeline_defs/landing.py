@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from .core.offsets import OffsetRange, parse_key
 from .core.scans import READS_AT_ONCE, Scan, group_scans
 from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
-from .edges.layout import published_path
+from .doubles import adopt, delete_proven, publish_from
 from .edges.parquet import PartFile
 from .reading import claim, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
@@ -53,6 +54,10 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     tools.on_step("find", topic=topic, ranges=len(ranges))
 
     run = Run(topic, coverage, attempt, tools)
+    for offsets in ranges:
+        if coverage.is_landed(offsets):
+            with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
+                _delete_doubles(run, coverage.manifests[offsets])
     finished, waiting = _finish_known(run, ranges)
     yield from finished
     unreadable, readings = split_readable(run, waiting)
@@ -148,7 +153,7 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
     """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
     lake, offsets = run.tools.lake, manifest.offsets
     try:
-        if roll_forward(manifest, lake):
+        if roll_forward(manifest, lake) or publish_from(manifest, run.coverage.doubles_of(offsets), lake):
             run.tools.on_step("rolled_forward", key=offsets.key)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, lake.newest(manifest))
         again = reinstate(manifest, lake)
@@ -234,21 +239,22 @@ def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
 
 
 def _without_doubles(run: Run, verdict: Verdict) -> Verdict:
-    """Delete the files that show rows of a landed range a second time, once a replace has decided which rows there are.
-
-    That is this attempt, or one whose revision stands and who died before it had deleted them.
-    """
-    manifest = verdict.manifest
-    if manifest is None or not (run.attempt.on_change == "replace" or manifest.revision):
-        return verdict
+    """Return the verdict of a range, failed where a replace had to leave a file that may show rows of it a second time."""
     try:
-        for path, offsets in run.coverage.doubles.items():
-            if offsets == manifest.offsets and path != published_path(manifest):
-                run.tools.lake.store.delete_folder(path)
-                run.tools.on_step("double_deleted", key=offsets.key, path=path)
+        kept = _delete_doubles(run, verdict.manifest) if verdict.manifest is not None else []
     except OffsetlakeError as error:
-        return failed(manifest.offsets, str(error))
-    return verdict
+        return failed(verdict.offsets, str(error))
+    return failed(verdict.offsets, *kept) if kept else verdict
+
+
+def _delete_doubles(run: Run, manifest: Manifest) -> list[str]:
+    """Delete, for a replace, what shows rows of a landed range a second time; return why anything of it stays.
+
+    A replace does so before it takes rows away as well, while the landed file still has them.
+    """
+    if run.attempt.on_change != "replace":
+        return []
+    return delete_proven(manifest, run.coverage.doubles_of(manifest.offsets), run.tools.lake, run.tools.on_step)
 
 
 def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
@@ -264,7 +270,15 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     if known is not None:
         return _hold(run, ours, part, known, is_redo=True)
     found = None
-    if offsets in coverage.published:  # and no manifest: somebody deleted it
+    if offsets not in coverage.published:
+        adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
+        if adopted is not None:
+            standing = lake.commit_manifest(adopted)
+            if standing != adopted:
+                return _hold(run, ours, part, standing, is_redo=False)
+            tools.on_step("commit", key=offsets.key, digest=adopted.digest)
+            return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
+    else:  # and no manifest: somebody deleted it
         ours = replace(ours, named_after="")
         found = differs_from_found(ours, part, lake)
         if found and (run.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else

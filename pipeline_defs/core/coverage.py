@@ -87,28 +87,19 @@ class Coverage:
         return self._states
 
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
-        """Return which of the first `count` ranges of the log are landed, with nothing left to do; worked out once."""
+        """Return which of the first `count` ranges of the log are landed; worked out once."""
         if count not in self._landed_among_first:
-            first, left = islice(self.log.ranges, count), {*self.overdue.values()}
-            self._landed_among_first[count] = frozenset(o for o in first if self.is_landed(o) and o not in left)
+            first = islice(self.log.ranges, count)
+            self._landed_among_first[count] = frozenset(offsets for offsets in first if self.is_landed(offsets))
         return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
-        """Return the ranges that a run has something to do for, in log order.
+        """Return the ranges that are planned, not landed and still can be, in log order."""
+        return [offsets for offsets, state in self.states().items() if state is State.PENDING]
 
-        They are planned, not landed and still can be; or landed, and a replace of them has not deleted all it was to.
-        """
-        left = {*self.overdue.values()}
-        return [offsets for offsets, state in self.states().items() if state is State.PENDING or offsets in left]
-
-    @property
-    def overdue(self) -> Mapping[str, OffsetRange]:
-        """The doubles of ranges that a replace has decided: it died before it deleted them, or a stale attempt came later."""
-        return {
-            path: offsets
-            for path, offsets in self.doubles.items()
-            if offsets in self.manifests and self.manifests[offsets].revision
-        }
+    def doubles_of(self, offsets: OffsetRange) -> list[str]:
+        """Return the paths of a range's files that no manifest names."""
+        return [path for path, owner in self.doubles.items() if owner == offsets]
 
     def frontier(self, generation: int) -> dict[int, int]:
         """Returns per Kafka partition the offset up to which nothing is pending."""
@@ -199,20 +190,24 @@ def tiling_violations(coverage: Coverage) -> list[str]:
 def _double_violations(coverage: Coverage) -> Iterator[str]:
     """Yield each file with rows of a range that another file has, but for those that `at_least_once` allows a crash to leave.
 
-    It does not allow them once a replace, or a landing under another policy, has decided which rows there are. After a
-    replace the next run deletes them, else a person's replace does: another file may have rows that Kafka no longer has.
+    It does not allow them once a replace, or a landing under another policy, has decided which rows there are. Only a
+    person's replace deletes them, and only such as have no row that the landed file has not: that takes reading them.
     """
-    topic, overdue = coverage.log.topic, coverage.overdue
+    topic = coverage.log.topic
     for path, offsets in coverage.doubles.items():
         manifest = coverage.manifests.get(offsets)
         has_attempts_name = not path.endswith(f"{offsets.stem}.parquet")
         by_crash = manifest is None or (manifest.delivery is Delivery.AT_LEAST_ONCE and not manifest.revision)
         if not (by_crash and has_attempts_name):
             command = f"offsetlake land {topic} --partition {offsets.key} --on-change replace"
-            yield (
-                f"overlap {offsets.text(topic)}: {path} has rows of it a second time, and no manifest names it: "
-                f"{f'the next run, or `offsetlake land {topic} --pending`,' if path in overdue else f'`{command}`'} deletes it"
+            is_lost = offsets in coverage.log.ranges and coverage.states()[offsets] is State.LOST
+            advice = (
+                "the range is lost, and this file may be all that is left of it: to show nothing of it, move it out of `data/` "
+                "and keep it"
+                if is_lost
+                else f"`{command}` deletes it where the landed file has each of its rows, and else says which it has not"
             )
+            yield f"overlap {offsets.text(topic)}: {path} may show its rows a second time, and no manifest names it: {advice}"
 
 
 def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:

@@ -134,7 +134,7 @@ def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) 
     losses = []
     for offsets in coverage.pending():
         marks = watermarks.get(offsets.partition)
-        if marks is not None and offsets.generation == generation and not coverage.is_landed(offsets):
+        if marks is not None and offsets.generation == generation:
             accepted = coverage.accepted.get(offsets)
             for lost in read_from(offsets, marks.earliest).lost:
                 gone = OffsetRange(generation, offsets.partition, lost.start, lost.end)

@@ -508,7 +508,6 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.run_landing(
             self.coverage().pending(), mode="replace", on_loss="record"
         )  # where a manifest is gone, a person's word
-        assert not self.coverage().overdue, "what a replace left is finished by the next run"
         assert self.may_change or not self.said_of_doubles(), "what a crash left is no alarm, or gone"
         doubled = {offsets for _, offsets in self.said_of_doubles()}
         self.run_landing(
