@@ -11,7 +11,7 @@ from dataclasses import replace
 from .core.errors import DamagedFile
 from .core.holes import Cause, Interval
 from .core.manifest import Manifest
-from .core.offsets import OffsetRange, merge_intervals, subtract_intervals
+from .core.offsets import merge_intervals, subtract_intervals
 from .core.verdicts import verify_staged
 from .edges import parquet
 from .edges.lake import Lake
@@ -72,10 +72,12 @@ def delete_proven(manifest: Manifest, paths: Iterable[str], lake: Lake, on_step:
     """Delete those of a range's files whose rows are all in its landed file; return of each other one why it stays."""
     kept = []
     for path in paths:
-        beyond = _rows_beyond(path, manifest, lake) if path != published_path(manifest) else None
+        if path == published_path(manifest):  # an attempt has committed it since the files were listed
+            continue
+        beyond = _rows_beyond(path, manifest, lake)
         if beyond is not None:
-            kept.append(_why_kept(path, manifest.topic, manifest.offsets, beyond, lake))
-        elif path != published_path(manifest):
+            kept.append(_why_kept(path, manifest, beyond, lake))
+        else:
             lake.store.delete_folder(path)
             on_step("double_deleted", key=manifest.offsets.key, path=path)
     return kept
@@ -97,8 +99,9 @@ def _rows_beyond(path: str, manifest: Manifest, lake: Lake) -> str | None:
         return str(error)
 
 
-def _why_kept(path: str, topic: str, offsets: OffsetRange, beyond: str, lake: Lake) -> str:
+def _why_kept(path: str, manifest: Manifest, beyond: str, lake: Lake) -> str:
     return (
-        f"range {offsets.text(topic)}: {lake.store.url(path)}, which no manifest names, has rows that the landed file has not: "
-        f"{beyond}; it stays, since nothing else may have them; to show each row once, move it out of `data/` and keep it"
+        f"range {manifest.offsets.text(manifest.topic)}: {lake.store.url(path)}, which no manifest names, has rows that the "
+        f"landed file has not: {beyond}; it stays, since nothing else may have them; to show each row once, move it out of "
+        "`data/` and keep it"
     )

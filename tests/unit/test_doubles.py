@@ -1,4 +1,4 @@
-"""Files of a range that no manifest names: landed where they have what Kafka has, deleted once the landed file has their rows."""
+"""Files of a range that no manifest names: landed where they have what Kafka has, deleted once that is proven safe."""
 
 from __future__ import annotations
 
