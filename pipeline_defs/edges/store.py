@@ -28,7 +28,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 from obstore.fsspec import FsspecStore
-from obstore.store import LocalStore, ObjectStore, from_url
+from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from .disk import UNSURE, Disk
@@ -73,13 +73,15 @@ class Store:
 
     @property
     def objects(self) -> ObjectStore:
-        """Is the obstore behind this lake, opened at first use; a local root is created then."""
+        """Obstore behind this lake, opened at first use; an empty one while a local root does not exist: reading makes none."""
         if self._objects is None:
             with self.explained("open"):
-                if self.local_root is not None:
-                    self._objects = LocalStore(self.local_root, mkdir=True)
-                else:
+                if self.local_root is None:
                     self._objects = from_url(self.root)
+                elif self.local_root.exists():
+                    self._objects = LocalStore(self.local_root, mkdir=True)  # or one clear error where it is no folder
+                else:
+                    return MemoryStore()
         return self._objects
 
     def url(self, path: str) -> str:
@@ -305,6 +307,8 @@ class Store:
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
         with self.explained("write", scratch):
+            if self.local_root is not None:
+                self.local_root.mkdir(parents=True, exist_ok=True)
             obstore.put(self.objects, scratch, b"offsetlake")
             obstore.delete(self.objects, scratch)
 
