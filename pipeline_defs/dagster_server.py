@@ -21,6 +21,7 @@ from typing import Any
 from dagster_graphql import DagsterGraphQLClient
 
 from .core.errors import BadSetting, Refused, Unavailable
+from .daemons import DaemonProcess, find_daemons
 from .edges.processes import Process, read_process, spawn_process
 from .launching import open_instance
 from .settings import ENV_FILE, PROJECT, read_env_file
@@ -82,6 +83,7 @@ class DagsterServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_home()
         self._stop_leftover()
+        self._check_alone()
         with open_instance(self._home):
             pass
         self.port = _free_port(self._wanted)
@@ -106,6 +108,11 @@ class DagsterServer:
     def is_running(self) -> bool:
         """Return whether Dagster is still up."""
         return self._process is not None and self._process.is_running()
+
+    def find_others(self) -> list[DaemonProcess]:
+        """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
+        own = self._process.pid if self._process else None
+        return [each for each in find_daemons(self._home) if own is None or not each.is_in_group(own)]
 
     def find_load_error(self) -> str | None:
         """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
@@ -155,7 +162,17 @@ class DagsterServer:
         state = {"pid": process.pid, "started": process.started, "url": self.url}
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
 
+    def _check_alone(self) -> None:
+        """Refuse a home that has a daemon already: with two each tick is twice, and so is what it asks for."""
+        others = ", ".join(each.text for each in self.find_others())
+        if others:
+            raise Refused(
+                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
+                "started; use that one, or end it first"
+            )
+
     def _stop_leftover(self) -> None:
+        """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
         if not self._state.exists():
             return
         left: dict[str, Any] = json.loads(self._state.read_text())
@@ -165,7 +182,7 @@ class DagsterServer:
                 f"Dagster runs already at {left['url']}, started by process {owner.pid}; nothing was started; use it, or end "
                 "that process first"
             )
-        if process.is_running():
+        if process.is_running() or any(each.is_in_group(process.pid) for each in find_daemons(self._home)):
             _stop_group(process)
 
     def _stop(self) -> None:

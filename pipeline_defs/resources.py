@@ -85,6 +85,10 @@ class Edges:
         broker = read_broker(self.settings.broker)
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
 
+    def is_told(self, topic: Topic | None = None) -> bool:
+        """Return whether anybody has said which brokers are meant; else they are the embedded one, or the default."""
+        return bool((topic is not None and topic.bootstrap_servers) or self.settings.bootstrap_servers)
+
     def _named_by(self, topic: Topic | None) -> str:
         """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
         if topic is not None and topic.bootstrap_servers:

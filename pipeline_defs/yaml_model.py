@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails
 
+from .core.errors import LONGEST_REASON
 from .core.near import meant
 from .edges.yaml_text import shown
 
@@ -184,7 +185,7 @@ def _words(each: ErrorDetails) -> str:
     if code in {"dict_type", "model_type", "model_attributes_type"}:
         said = "expected keys with their values"
     if code == "value_error":
-        return said
+        return said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]}..."  # it may repeat a value
     if value is None:
         return f"{said}, found nothing"
     if isinstance(value, bool | int | float):

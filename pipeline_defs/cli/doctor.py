@@ -17,7 +17,8 @@ from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file
 from ..topics import Topic
-from .show import json_option, open_edges, print_json, print_table
+from .progress import progress
+from .show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
 
 
 @click.command()
@@ -41,19 +42,24 @@ def doctor(as_json: bool) -> None:
         "topics": lambda: _ask_topics(edges),
     }
     answers: dict[str, tuple[bool, str]] = {}
-    for name, question in questions.items():
-        if name == "topics" and not answers["broker"][0]:
-            answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
-        else:
-            answers[name] = _ask(question)
-    for broken in load_topics().broken:
-        answers[f"topic {broken.name}"] = False, broken.error.message
     durable: dict[str, Durability] = {}
-    for topic in _configured() if answers["topics"][0] else ():
-        try:
-            durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
-        except OffsetlakeError as error:
-            answers[f"topic {topic.name}"] = False, str(error)
+    with progress("looking at this machine") as shown:
+        for name, question in questions.items():
+            shown.update(
+                text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer"
+            )
+            if name == "topics" and not answers["broker"][0]:
+                answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
+            else:
+                answers[name] = _ask(question)
+        for broken in load_topics().broken:
+            answers[f"topic {broken.name}"] = False, broken.error.message
+        for topic in _configured() if answers["topics"][0] else ():
+            shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
+            try:
+                durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
+            except OffsetlakeError as error:
+                answers[f"topic {topic.name}"] = False, str(error)
     if as_json:
         rest = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
         risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]

@@ -10,7 +10,7 @@ import click
 from ..moments import duration_text
 from ..status import broken_document, find_instance, read_statuses
 from .progress import progress
-from .show import find_topics, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
 from .terminal import OUT, styled
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
@@ -18,7 +18,7 @@ PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "faile
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 @json_option
 def status(topic: str | None, as_json: bool) -> None:
     """Show lag, pace, age, time to loss, failures and what to do next: per topic, or per Kafka partition of TOPIC.

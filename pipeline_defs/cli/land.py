@@ -29,16 +29,18 @@ from .show import (
     json_option,
     on_change_option,
     open_edges,
+    optional_topic_argument,
     print_broken,
     print_json,
     print_table,
     size_text,
+    topic_argument,
 )
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--commit", is_flag=True, help="Write the boundaries to the plan log; without it nothing is written.")
 @click.option("--through-end", is_flag=True, help="Cut the tail now, however young its records are.")
 @json_option
@@ -128,7 +130,7 @@ def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--pending", is_flag=True, help="Land every planned range that is not landed.")
 @click.option("--partition", "keys", multiple=True, metavar="KEY", help="Land this range; a landed one is read again.")
 @on_change_option
@@ -187,7 +189,7 @@ def _watch(topic: str, shown: Shown) -> StepWatcher:
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 def rebuild(topic: str | None) -> None:
     """Give Dagster back what the lake knows, after its database was lost: keys, materialisations, group offsets.
 

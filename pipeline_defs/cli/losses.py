@@ -9,12 +9,22 @@ import click
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
 from ..moments import time_text
-from .show import find_topic, find_topics, json_option, open_edges, print_broken, print_json, print_table
+from .show import (
+    find_topic,
+    find_topics,
+    json_option,
+    open_edges,
+    optional_topic_argument,
+    print_broken,
+    print_json,
+    print_table,
+    topic_argument,
+)
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 @json_option
 def losses(topic: str | None, as_json: bool) -> None:
     """List every offset that was lost: where, why, when it was recorded, who accepted it. Exit code 1 if one waits.
@@ -64,7 +74,7 @@ def losses(topic: str | None, as_json: bool) -> None:
 
 
 @click.command(name="accept-loss")
-@click.argument("topic")
+@topic_argument
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
 def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:

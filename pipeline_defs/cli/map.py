@@ -11,12 +11,12 @@ from ..map.draw import read_picture, write_page
 from ..map.words import bar, counts, legend, name
 from ..status import find_instance
 from .progress import progress
-from .show import find_topic, open_edges, print_table, size_text
+from .show import find_topic, open_edges, print_table, size_text, topic_argument
 from .terminal import ERRORS, OUT
 
 
 @click.command("map")
-@click.argument("topic")
+@topic_argument
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser."
 )

@@ -19,7 +19,7 @@ from ..metrics import read_metrics
 from ..resources import Edges
 from ..status import find_instance
 from ..topics import Topic
-from .show import find_topics, open_edges, print_broken
+from .show import find_topics, open_edges, optional_topic_argument, print_broken
 from .terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
@@ -39,7 +39,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 @click.option(
     "--listen",
     type=Address(),

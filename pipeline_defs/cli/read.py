@@ -17,7 +17,7 @@ from ..resources import Edges
 from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, json_option, open_edges, print_json, print_table
+from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT, styled
 
 
@@ -44,7 +44,7 @@ def sql(statement: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.argument("kafka_partition", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option("--generation", type=click.IntRange(min=0), help="Incarnation of the topic; by default the open one.")
@@ -72,7 +72,7 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--replay", default="1", metavar="N|all|none", show_default=True, help="Landed ranges to read again.")
 @click.option("--seed", default="0", show_default=True, help="Which ranges the replay draws.")
 @json_option

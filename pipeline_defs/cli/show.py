@@ -15,7 +15,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import OffsetlakeError, UnknownTopic
+from ..core.errors import OffsetlakeError, Refused, UnknownTopic
+from ..core.near import meant
+from ..core.offsets import check_topic
 from ..definitions import load_topics
 from ..resources import Edges
 from ..settings import Settings, check_home, defs_folder, find_project, read_settings
@@ -27,6 +29,22 @@ from .terminal import ERRORS, OUT, styled
 SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 
+
+class TopicName(click.ParamType[str]):
+    """A name that Kafka allows a topic; any other is refused alike by each command, before anything is read."""
+
+    name = "topic"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 (click's)
+        """Return the name; raises `Refused` for one that no topic can have."""
+        try:
+            return check_topic(value)
+        except ValueError as error:
+            raise Refused(f"{error}; nothing was done") from None
+
+
+topic_argument = click.argument("topic", type=TopicName())
+optional_topic_argument = click.argument("topic", type=TopicName(), required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 on_change_option = click.option(
     "--on-change",
@@ -58,14 +76,14 @@ def find_topic(name: str) -> Topic:
     if broken := found.find_broken(name):
         raise broken.error
     raise UnknownTopic(
-        f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}; nothing "
-        f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
+        f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
+        f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
     )
 
 
 def find_topics(name: str | None) -> tuple[list[Topic], Sequence[Broken]]:
     """Find the topic named, or all that a defs.yaml names, and the files among those that cannot be used."""
-    if name:
+    if name is not None:
         return [find_topic(name)], ()
     found = _read_topics()
     return list(found.topics.values()), found.broken

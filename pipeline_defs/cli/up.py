@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ..core.errors import EmptySelection
+from ..daemons import DaemonProcess
 from ..dagster_server import DagsterServer, DagsterUnavailable
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
@@ -23,10 +24,12 @@ from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
+from .progress import progress
 from .show import open_edges, print_broken
 from .terminal import OUT, styled
 
 LOOKS_EVERY_SECONDS = 1.0
+_TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
 
 @click.command()
@@ -63,8 +66,12 @@ def up(port: int | None) -> None:
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
                 soft_wrap=True,
             )
+            told: set[DaemonProcess] = set()
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
+                for other in set(server.find_others()) - told:
+                    OUT.print(_TWICE.format(other.text), soft_wrap=True)
+                    told.add(other)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
             raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")
@@ -77,11 +84,11 @@ def _services(project: Path, edges: Edges, port: int | None) -> Iterator[Dagster
     """Run everything that the project's runs need, one inside the other; each is stopped when those within it are."""
     settings = edges.settings
     find_java()
-    with OUT.status("looking for Spark's jars; the first time they are fetched"):
+    with progress("looking for Spark's jars, which are fetched the first time: minutes on a slow line"):
         resolve_jars("spark", settings.jars)
     if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
         write_env(project, settings.dagster_home)
-    OUT.print("starting Dagster")
+    OUT.print("starting Dagster, which takes some 20 seconds")
     with DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server:
         try:
             yield server

@@ -52,9 +52,9 @@ class LakeMemory:
         where = "there" if before == self._lake else f"in {before}"
         raise LakeUnavailable(
             f"the lake {self._lake} has nothing of topic {topic}, and something of it was planned or landed {where} before: "
-            "the folder was deleted, its mount is missing, or OFFSETLAKE_LAKE is wrong; nothing was written, or all of the topic "
-            "would be landed again; bring the lake back, or correct OFFSETLAKE_LAKE; to begin an empty lake instead, delete "
-            f"{self._disk.root / FOLDER / topic}",
+            "the folder was deleted, its mount is missing, or OFFSETLAKE_LAKE is wrong; nothing was written, or all of the "
+            "topic would be landed again; bring the lake back, or correct OFFSETLAKE_LAKE; to begin an empty lake instead, "
+            f"delete {self._disk.root / FOLDER / topic}",
             path=topic,
         )
 

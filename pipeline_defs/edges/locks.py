@@ -72,6 +72,18 @@ def read_owner(path: Path) -> str | None:
         os.close(descriptor)
 
 
+def read_holder(path: Path) -> str | None:
+    """Read who holds a share of a file now; none where nobody does, or there is no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return None if _is_taken(descriptor) else os.read(descriptor, 1_000).decode()
+    finally:
+        os.close(descriptor)
+
+
 def remove_unheld(path: Path) -> None:
     """Remove a file where nobody holds a share of it; whoever opens it meanwhile makes it again.
 

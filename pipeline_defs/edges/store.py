@@ -283,6 +283,7 @@ class Store:
     def upload(self, local: Path, path: str) -> None:
         """Brings a file of this machine to a name of the attempt's own in the lake."""
         with self.explained("write", path):
+            self._make_root()
             obstore.put(self.objects, path, local)
 
     def make_durable(self, path: str) -> None:
@@ -307,10 +308,13 @@ class Store:
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
         with self.explained("write", scratch):
-            if self.local_root is not None:
-                self.local_root.mkdir(parents=True, exist_ok=True)
+            self._make_root()
             obstore.put(self.objects, scratch, b"offsetlake")
             obstore.delete(self.objects, scratch)
+
+    def _make_root(self) -> None:
+        if self.local_root is not None:
+            self.local_root.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def explained(self, verb: str, *paths: str) -> Iterator[None]:

@@ -105,6 +105,9 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "an unknown field": (HEAD + "  recrds_per_range: 1\n", "line 4: `recrds_per_range`: there is no such field, did you mean"),
     "a wrong post_processing": (HEAD + "post_processing: {assetz: 1}\n", "`post_processing.assetz`: there is no such field"),
     "a module that is not there": (HEAD + "template_vars_module: nope.nope\n", "No module named 'nope'"),
+    "a long topic": (HEAD.replace("bad", "b" * 9000), "line 3: `topic`: topic name 'bbb"),
+    "a long start": (HEAD + f"  start: {'b' * 9000}\n", "line 4: `start`: start 'bbb"),
+    "a long owner": (HEAD + f"  owners: [{'b' * 9000}]\n", "line 4: `owners`: owner 'bbb"),
     "a topic twice": (HEAD + "---\n" + HEAD, r"a topic has one defs\.yaml, found more: topic bad in"),
 }  # fmt: skip
 
