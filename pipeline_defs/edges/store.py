@@ -7,7 +7,6 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -31,13 +30,12 @@ from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
-from .disk import UNSURE, Disk
+from .disk import UNSURE, Disk, errno_in, mend
 from .locks import hold
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
 
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
@@ -349,17 +347,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _next_step(error: BaseException, need: str) -> str:
-    number = error.errno if isinstance(error, OSError) else _errno_in(error)
-    if number in {errno.ENOSPC, errno.EDQUOT}:
-        return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
-    if number in {errno.EACCES, errno.EPERM, errno.EROFS} or isinstance(
-        error, PermissionDeniedError | UnauthenticatedError
-    ):
+    number = error.errno if isinstance(error, OSError) and error.errno else errno_in(str(error))
+    if step := mend(number):
+        return step
+    if number in {errno.EACCES, errno.EPERM} or isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return f"let this user {need} there, and the next run goes on"
     return f"check that OFFSETLAKE_LAKE names a place that exists and that this user may {need}"
-
-
-def _errno_in(error: BaseException) -> int | None:
-    """Return the number of the system's error that obstore tells in words only, for a local lake."""
-    found = _OS_ERROR.search(str(error))
-    return int(found[1]) if found else None
