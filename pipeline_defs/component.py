@@ -30,7 +30,7 @@ from .housekeeping import build_retirement
 from .latest_config import LatestConfig
 from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
-from .run_locks import hold_launched_run
+from .run_locks import hold_code_server, hold_launched_run
 from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
@@ -167,6 +167,7 @@ class KafkaTopic(dg.Component, YamlModel):
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_launched_run()
+    hold_code_server()
     raw = dg.AssetSelection.assets(topic.asset_key)
     no_loss = dg.AssetSelection.checks(*(standing_key(topic, name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss

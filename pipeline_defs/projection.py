@@ -21,6 +21,7 @@ from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
 from .daemons import is_silent, read_silence
+from .run_locks import is_code_server_gone
 from .topics import Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
@@ -194,6 +195,7 @@ def read_turns(instance: dg.DagsterInstance, duty: Duty, now_ms: int) -> Turns:
     ]
     queue = instance.get_concurrency_config().run_queue_config
     silent = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
+    silent = silent or is_code_server_gone(instance.root_directory)  # without which no run starts
     return Turns(runs, queue.max_concurrent_runs if queue else -1, silent)
 
 

@@ -1,4 +1,4 @@
-"""Locks of runs: small files in the Dagster home, one locked by the process that executes a run, one by who launched it.
+"""Locks of runs: small files in the Dagster home, locked by who executes a run, by who launched it, and by the code server.
 
 The kernel frees a lock when its process ends, however it ends, in whatever container. A process locks its run's file
 when it loads our definitions, which is before Dagster says that the run has started. Imports no Spark.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import sys
 from pathlib import Path
 
 from dagster._serdes import deserialize_value
 
-from .edges.locks import remove_unheld, share
+from .edges.locks import read_owner, remove_unheld, share
 
 FOLDER, LAUNCHED = "run_locks", ".launched"
+CODE_SERVER = "code_server"
+CODE_SERVER_COMMAND = ["api", "grpc"]  # of `dagster`: the process that loads our definitions for all others
 _held: dict[str, int] = {}  # of this process: the descriptor by run id
 
 
@@ -55,6 +58,24 @@ def hold_launched_run() -> None:
     instance_ref, run_id = getattr(asked, "instance_ref", None), getattr(asked, "run_id", None)
     if instance_ref is not None and run_id is not None:
         hold_run(instance_ref.local_artifact_storage.base_dir, run_id)
+
+
+def hold_code_server() -> None:
+    """Hold the home's lock of the code server, where this process is Dagster's: it ends with its process, whoever kills it."""
+    home = os.environ.get("DAGSTER_HOME")
+    if home and sys.argv[1:3] == CODE_SERVER_COMMAND and CODE_SERVER not in _held:
+        _held[CODE_SERVER] = share(Path(home) / CODE_SERVER, f"process {os.getpid()} on {socket.gethostname()}")
+
+
+def is_code_server_gone(home: str | Path) -> bool:
+    """Return whether a code server has run in this home, and none does: nothing ticks, and no run starts.
+
+    Dagster starts none anew by itself where its process was killed; it says LOCATION_ERROR in its log, each minute.
+    """
+    try:
+        return read_owner(Path(home) / CODE_SERVER) is not None
+    except FileNotFoundError:
+        return False
 
 
 def list_locked(home: str | Path) -> list[str]:

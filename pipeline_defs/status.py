@@ -30,6 +30,7 @@ from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation, waiting_text
 from .projection import read_order
 from .resources import Edges
+from .run_locks import is_code_server_gone
 from .topic_files import Broken
 from .topics import Topic
 from .transactions import holding_row
@@ -136,8 +137,8 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
 
 
 def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Return whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
-    if is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
+    """Return whether Dagster's daemon was there lately, its code server is, and nobody has stopped the topic's sensor."""
+    if is_code_server_gone(instance.root_directory) or is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
         return False
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
     mine = [state for state in states if state.name == topic.sensor]

@@ -69,6 +69,8 @@ def up(port: int | None) -> None:
             told: set[DaemonProcess] = set()
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
+                if server.revive_code_server():
+                    OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)

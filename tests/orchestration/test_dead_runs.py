@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -24,6 +25,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.test_utils import create_run_for_test
@@ -222,6 +224,28 @@ def test_a_run_that_nobody_has_launched_is_ended_after_a_while(
     assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) - 1_000) == []
     assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) + 1_000) == [run.run_id]
     assert status(instance, run) is DagsterRunStatus.FAILURE
+
+
+def test_a_run_that_is_still_being_created_is_left_alone(instance: dg.DagsterInstance) -> None:
+    """[R-26] Who creates a run of 200 ranges says so of each; on a slow disk that takes longer than a run may wait."""
+    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.NOT_STARTED))
+    record = instance.get_run_record_by_id(run.run_id)
+    assert record is not None
+    later = record.update_timestamp.timestamp() + UNLAUNCHED_SECONDS + 10
+    planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land", event_specific_data=EngineEventData({}))
+    instance.report_dagster_event(planned, run.run_id, timestamp=later)
+    assert end_dead_runs(instance, int(later * 1000) + 1_000) == []
+    assert end_dead_runs(instance, int((later + UNLAUNCHED_SECONDS) * 1000) + 1_000) == [run.run_id], "the control"
+
+
+def test_two_ticks_at_once_end_a_run_once(instance: dg.DagsterInstance) -> None:
+    """[R-26] Each end is told to those who wait for failures."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    with worker(instance, run):
+        pass
+    with ThreadPoolExecutor(4) as pool:
+        ended = [*pool.map(lambda _: end_dead_runs(instance, LATER_MS), range(4))]
+    assert sorted(ended) == [[], [], [], [run.run_id]]
 
 
 def test_a_queued_run_goes_on(instance: dg.DagsterInstance) -> None:

@@ -122,6 +122,15 @@ def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert json.loads(exact.stdout) == [{"value": '{"x": "[/b]"}', "esc": "\x1b[31m", "nested": nested}]
 
 
+def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
+    """U16: as Python writes them; nobody reads base64. What is text is shown as text: the control."""
+    with pytest.MonkeyPatch.context() as patch:
+        screen = Screen(patch)
+        show.print_table("dead letters", ["value"], [[b"\xff\x00{"], [b"{}"]])
+    assert r"b'\xff\x00{'" in screen.text() and "/wB7" not in screen.text()
+    assert "{}" in screen.text() and "b'{}'" not in screen.text()
+
+
 def test_an_error_that_names_what_was_typed_is_literal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
