@@ -311,8 +311,8 @@ class Store:
             obstore.delete(self.objects, scratch)
 
     def _make_root(self) -> None:
-        if self.local_root is not None:
-            self.local_root.mkdir(parents=True, exist_ok=True)
+        if self.local_root is not None and self._objects is None:
+            self._objects = LocalStore(self.local_root, mkdir=True)
 
     @contextmanager
     def explained(self, verb: str, *paths: str) -> Iterator[None]:
