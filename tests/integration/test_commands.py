@@ -131,6 +131,10 @@ def test_map_draws_the_topic_in_the_terminal_and_in_a_file(flights: Offsetlake, 
     assert drawn.returncode == 0, drawn.stderr
     assert all(f"│ p {partition} │ {'█' * 50} │" in drawn.stdout for partition in (0, 1))
     file = tmp_path / "maps" / "flights.html"
+    missing = flights("map", "flights", "--out", str(file))
+    assert missing.returncode == 2 and f"there is no folder {file.parent}" in missing.stderr
+    assert "Traceback" not in missing.stderr and not file.parent.exists()
+    file.parent.mkdir()
     written = flights("map", "flights", "--out", str(file))
     assert written.returncode == 0, written.stderr
     assert f"2 ranges of flights drawn in {file}" in written.stdout

@@ -11,9 +11,10 @@ from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import ScanFailed
 from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.scans import Scan
-from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.core.verdicts import Outcome, violations_by_range
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark import scan_failed
 from pipeline_defs.landing import land
@@ -103,3 +104,11 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     assert [verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED] == [bad]
     assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == {*ranges} - {bad}
     assert spark.jobs == len(ranges) if delivery is Delivery.AT_MOST_ONCE else 1 < spark.jobs < len(ranges)
+
+
+def test_each_line_of_a_failed_run_names_its_range() -> None:
+    """[R-15] What went wrong with a whole job names none; what names its range already is left as it is."""
+    here, there = OffsetRange(0, 0, 0, 10), OffsetRange(0, 3, 10, 20)
+    said = [line for each in (here, there) for line in violations_by_range("orders", each, ["Spark could not decode"])]
+    assert said == ["range orders/0 [0, 10): Spark could not decode", "range orders/3 [10, 20): Spark could not decode"]
+    assert violations_by_range("orders", here, [said[0], said[1]]) == [said[0], f"range orders/0 [0, 10): {said[1]}"]
