@@ -57,9 +57,6 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     yield from finished
     unreadable, readings = split_readable(run, waiting)
     yield from (_without_doubles(run, verdict) for verdict in unreadable)
-    if tools.delivery is Delivery.AT_MOST_ONCE:
-        taken, readings = claim(run, readings)
-        yield from taken
 
     folder, is_local = open_staging(attempt, tools.lake)
     try:
@@ -170,8 +167,15 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
     # where what fails is abandoned, a scan that fails must take as little along as can be
     reads_at_once = 1 if run.tools.delivery is Delivery.AT_MOST_ONCE else READS_AT_ONCE
     for scan in group_scans(by_rest, reads_at_once=reads_at_once):
-        yield from _land_scan(run, scan, by_rest, staging)
-    gone = [reading for reading in readings if reading.rest is None]
+        refused, ours = claim(
+            run, [by_rest[rest] for rest in scan.ranges]
+        )  # now, not before the scans that come before it
+        yield from refused
+        rests = (reading.rest for reading in ours if reading.rest is not None)
+        for rest_of_scan in group_scans(rests, reads_at_once=reads_at_once) if refused else (scan,):
+            yield from _land_scan(run, rest_of_scan, by_rest, staging)
+    refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
+    yield from refused
     if gone:
         topic_id = run.tools.kafka.read_topic_id(run.topic)
         nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .attempt import Run
-from .core.delivery import Claim
-from .core.errors import Unavailable
+from .core.delivery import Claim, Delivery
+from .core.errors import OffsetlakeError, Unavailable
 from .core.losses import Reading, read_from
 from .core.offsets import OffsetRange
 from .core.planlog import Watermarks
@@ -83,12 +83,21 @@ def why_unreadable(run: Run, reading: Reading) -> str | None:
 
 
 def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
-    """Claim what is not committed before it is read; what another attempt has claimed is never read again."""
+    """Claim what is not committed before it is read, where ranges are read at most once; return what is refused, and the rest.
+
+    What another attempt has claimed is never read again. A claim that fails fails its own range.
+    """
+    if run.tools.delivery is not Delivery.AT_MOST_ONCE or not readings:
+        return [], list(readings)
     taken, ours = [], []
     for reading in readings:
         offsets, attempt = reading.offsets, run.attempt
         mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
-        first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
+        try:
+            first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
+        except OffsetlakeError as error:
+            taken.append(failed(offsets, str(error)))
+            continue
         if first == mine:
             ours.append(reading)
             continue

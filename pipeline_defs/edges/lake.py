@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -95,7 +94,7 @@ class Lake:
     def commit_step(self, step: PlanStep) -> bool:
         """Adds a step to the log; false where another planner was there first: read the log and plan again."""
         path = f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
-        return self.store.put_new(path, step.to_json(), f"staging/plan-{uuid.uuid4().hex}") is Answer.COMMITTED
+        return self.store.put_new(path, step.to_json(), "staging/plan") is Answer.COMMITTED
 
     def _read_step(self, path: str) -> PlanStep:
         if path not in self._steps:
@@ -169,8 +168,7 @@ class Lake:
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
         """Records that a loss is accepted; false where somebody did before."""
         path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
-        scratch = f"staging/accept-{uuid.uuid4().hex}"
-        return self.store.put_new(path, acceptance.to_json(), scratch) is Answer.COMMITTED
+        return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
 
     # ---- claims
 
@@ -216,7 +214,7 @@ class Lake:
 
     def give_up(self, manifest: Manifest, word: bytes) -> None:
         """Says for good that the retired file of a manifest is given up; once it has been said, nothing is written."""
-        self.store.put_new(swept_path(manifest), word, f"staging/sweep-{uuid.uuid4().hex}")
+        self.store.put_new(swept_path(manifest), word, "staging/sweep")
 
     def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
         """Make the manifest's file stand under its final name; return the manifest whose file stands there then.

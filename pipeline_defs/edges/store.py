@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -149,8 +150,9 @@ class Store:
                 yield path.relative_to(self.disk.root).as_posix(), size, found.st_mtime_ns // 1_000_000
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at.
+        """Creates the object if it is absent; `scratch` begins the names of what is written first, where no reader looks.
 
+        Each write has a name of its own below it: the name that is given leads to the same file, which nobody opens again.
         Where it is said to exist and nothing is there to be read, a put of another's is under way, or was undone: S3 answers
         so. That says nothing about ours, so it is asked again for a while.
         """
@@ -163,7 +165,7 @@ class Store:
 
     def _put_once(self, path: str, data: bytes, scratch: str) -> Answer:
         try:
-            self._create(path, data, scratch)
+            self._create(path, data, f"{scratch}.{uuid.uuid4().hex}")
             return Answer.COMMITTED
         except (AlreadyExistsError, FileExistsError) as error:
             found = self.get(path)
@@ -189,11 +191,17 @@ class Store:
         if self.disk is None:
             obstore.put(self.objects, path, data, mode="create")
             return
-        self.disk.write(scratch, data)  # what stands under the final name is whole and durable from its first moment
         try:
+            self.disk.write(
+                scratch, data
+            )  # what stands under the final name is whole and durable from its first moment
             self.disk.link(scratch, path)
         except FileNotFoundError as error:
-            raise OSError(errno.ENOENT, f"{scratch} was deleted while it was written") from error
+            raise LakeUnavailable(
+                f"cannot write {self.url(path)}: {scratch} was deleted while it was written: a sweep, or somebody, deleted it; "
+                "nothing was written there, nothing is lost; the next attempt writes it again",
+                path=path,
+            ) from error
         finally:
             self.disk.delete(scratch)
 
