@@ -25,7 +25,7 @@ from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
 from .edges.layout import published_path
 from .edges.parquet import PartFile
-from .reading import claim, split_readable, why_unreadable
+from .reading import claim, split_planned, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
     VERIFY_THREADS,
@@ -176,6 +176,8 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
             yield from _land_scan(run, rest_of_scan, by_rest, staging)
     refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
     yield from refused
+    refused, gone = split_planned(run, gone)
+    yield from refused
     if gone:
         topic_id = run.tools.kafka.read_topic_id(run.topic)
         nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
@@ -210,8 +212,10 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         tools.kafka.is_compacted(topic),
         seconds / sum(len(rest) for rest in scan.ranges),
     )
+    unplanned, planned = split_planned(run, readings)
+    yield from unplanned
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        yield from pool.map(lambda reading: _decide(run, reading, staged), readings)
+        yield from pool.map(lambda reading: _decide(run, reading, staged), planned)
 
 
 def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:

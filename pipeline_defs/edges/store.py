@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,7 +36,7 @@ from .disk import UNSURE, Disk
 from .locks import hold
 
 if TYPE_CHECKING:
-    from obstore import UpdateVersion
+    from obstore import ObjectMeta, UpdateVersion
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
@@ -114,10 +114,24 @@ class Store:
                 return None
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
+        """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide."""
+        return {meta["path"]: meta["size"] for meta in self._list(prefix) if not _is_hidden(meta["path"])}
+
+    def versions(self, prefix: str) -> dict[str, str]:
+        """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before.
+
+        That begins with its size in bytes and a space.
+        """
+        return {
+            meta["path"]: f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
+            for meta in self._list(prefix)
+            if not _is_hidden(meta["path"])
+        }
+
+    def _list(self, prefix: str) -> Sequence[ObjectMeta]:
         with self.explained("list", prefix):
-            found = {meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page}
-        return dict(sorted(found.items()))
+            found = [meta for page in obstore.list(self.objects, prefix) for meta in page]
+        return sorted(found, key=lambda meta: meta["path"])
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Lists the names of the folders directly below a folder, sorted."""
@@ -306,7 +320,7 @@ class Store:
             if self.disk is not None:
                 self.disk.delete(prefix)
                 return
-            paths = list(self.list(prefix))
+            paths = [meta["path"] for meta in self._list(prefix)]
             if paths or self.exists(prefix):
                 obstore.delete(self.objects, paths or prefix)
 
@@ -342,6 +356,14 @@ class Store:
                 "manifest or a name that says so was not written by Offsetlake",
                 path=path,
             )
+
+
+def _is_hidden(path: str) -> bool:
+    """Return whether a name is of the kind that file managers, editors and NFS make, in any folder: `.DS_Store`.
+
+    Not so a Parquet file: a glob may show it.
+    """
+    return path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(".parquet")
 
 
 def _first_line(error: BaseException) -> str:

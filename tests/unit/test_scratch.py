@@ -59,7 +59,7 @@ def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch:
 def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-24] [R-47] The second one dies as soon as it has opened what it writes."""
+    """[R-47] The second one dies as soon as it has opened what it writes."""
     world = SmallWorld(tmp_path, "disk", records=4, grid=4)
     world.land()
     world.kafka.compact(100)
@@ -99,7 +99,7 @@ def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(
 def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivery: Delivery
 ) -> None:
-    """[R-15] [R-47] Whatever the policy; the run goes on, and the others land, but where their staged files went too."""
+    """[R-47] Whatever the policy; the run goes on, and the others land, but where their staged files went too."""
     world = SmallWorld(tmp_path, "disk", records=9, grid=3)
     swept: list[str] = []
 
