@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import BadKey, BrokerUnavailable, EmptySelection, LakeUnavailable, OffsetlakeError, ScanFailed
+from .core.errors import (
+    BadKey,
+    BrokerUnavailable,
+    DiskRefuses,
+    EmptySelection,
+    LakeUnavailable,
+    OffsetlakeError,
+    ScanFailed,
+)
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, parse_key
@@ -197,6 +205,9 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         of = len(scan.ranges)
         with written_back(folder, lambda files: tools.on_step("read", topic=topic, files=files, of=of)):
             tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
+    except DiskRefuses as error:
+        yield from (failed(reading.offsets, str(error)) for reading in readings)
+        return
     except ScanFailed as error:
         yield from _land_halves(run, readings, staging, error)
         return

@@ -17,7 +17,7 @@ from pydantic import Field
 from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
-from .core.verdicts import Outcome, Verdict
+from .core.verdicts import Outcome, Verdict, violations_by_range
 from .edges.openlineage import Landed
 from .edges.seals import Seals
 from .landing import land
@@ -119,7 +119,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
         raise RangesFailed(
             f"{len(own)} of {len(keys)} ranges of topic {topic.name} are not landed; {len(keys) - len(own)} are; the "
             "failed ones stay planned and are tried again",
-            [violation for verdict in own for violation in verdict.violations],
+            [each for verdict in own for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)],
         )
 
 

@@ -27,6 +27,7 @@ from .edges.jars import read_pins, resolve_jars
 from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
+from .edges.lake_memory import LakeMemory
 from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
 from .edges.spark import Spark, spark_config, start_jvm
@@ -65,7 +66,7 @@ class Edges:
     def lake(self) -> Lake:
         """Is the lake; what it read of immutable objects is kept for the life of the process."""
         if self._lake is None:
-            self._lake = Lake(self.settings.lake)
+            self._lake = Lake(self.settings.lake, LakeMemory(self.settings.dagster_home, self.settings.lake))
         return self._lake
 
     def bootstrap_servers(self, topic: Topic | None = None) -> str:
@@ -242,7 +243,8 @@ class Edges:
         return Sender() if self.settings.lineage else None
 
     def check_lake(self) -> None:
-        """Refuses to start work on a lake that cannot be written."""
+        """Refuse to start work on a lake that has gone missing, or that cannot be written."""
         if not self.settings.lake:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
+        self.lake.check_present()
         self.lake.store.check_writable(f"staging/probe-{os.getpid()}")

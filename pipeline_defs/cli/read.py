@@ -7,7 +7,7 @@ from typing import Any
 import click
 from dagster_pyspark import LazyPySparkResource
 
-from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling
+from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling, looked
 from ..definitions import load_topics
 from ..edges.duck import Duck
 from ..ledger import check_losses, read_ledger
@@ -115,11 +115,16 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     shown.begin(f"digests of {topic.name}")
     findings.append(check_published(topic.name, edges.lake, shown.count))
     shown.begin(f"broker and losses of {topic.name}")
-    if any(not finding.passed for finding in findings[:1]):
-        return findings  # what does not tile cannot be replayed or held against the broker
-    findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
-    findings += [found for found in [check_sealed(topic.name, edges.lake)] if found.facts["ranges"]]
-    if replay not in {"none", "0"}:
+    findings.append(looked("broker", lambda: check_broker(topic, edges)))
+    findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges))))
+    sealed = looked("sealed", lambda: check_sealed(topic.name, edges.lake))
+    findings += [sealed] if sealed.facts.get("ranges") or not sealed.passed else []
+    if replay in {"none", "0"}:
+        return findings
+    if not findings[0].passed:
+        reason = f"nothing was read again: {topic.name} does not tile, so no range of it is certain; see `tiling` first"
+        findings.append(Finding("replay", "nothing", (reason,)))
+    else:
         tools = edges.tools(topic, LazyPySparkResource(spark_config=edges.spark_conf()))
         shown.begin(f"reading {topic.name} again")
         sample = None if replay == "all" else int(replay)

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +19,7 @@ from ..dagster_server import DagsterServer, DagsterUnavailable
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
+from ..failed_runs import FailedSince
 from ..landed import LandedSince, landed_text
 from ..launching import open_instance
 from ..project import write_env
@@ -60,7 +61,7 @@ def up(port: int | None) -> None:
                     f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
                     "`dg check defs` shows the place"
                 )
-            since = LandedSince(topics, instance)
+            since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
             names = ", ".join(sorted(topic.name for topic in topics))
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
@@ -74,6 +75,8 @@ def up(port: int | None) -> None:
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
+                for line in failed.read(datetime.now(UTC)):
+                    OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
             raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")

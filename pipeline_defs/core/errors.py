@@ -157,6 +157,12 @@ class ScanFailed(Unavailable):
     kind = "scan_failed"
 
 
+class DiskRefuses(ScanFailed):
+    """Disk that is full or read-only where Spark writes: no range's fault, so none is tried on its own."""
+
+    kind = "disk_refuses"
+
+
 class DaemonUnavailable(Unavailable):
     """Says that no Dagster daemon is there to execute what was asked for."""
 

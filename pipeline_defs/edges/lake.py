@@ -30,6 +30,7 @@ from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep
 from .kept import Kept
+from .lake_memory import LakeMemory
 from .layout import (
     find_retired,
     manifest_path,
@@ -49,13 +50,26 @@ SHOWN = 3  # names in a message
 class Lake:
     """Reads and writes one lake; holds no state but what it has read of immutable objects."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
         self.store = Store(root)
+        self._memory = memory
         self._steps = Kept(self._read_step)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
         self._manifests = Kept(self._read_manifest)
         self._claims = Kept(self._read_claim)
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
+
+    # ---- whether it is there
+
+    def check_present(self) -> None:
+        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`."""
+        topics = self._memory.topics() if self._memory else ()
+        if self._memory and topics and not self.store.folders("plan"):
+            self._memory.refuse_missing(topics[0])
+
+    def _remember(self, topic: str) -> None:
+        if self._memory:
+            self._memory.remember(topic)
 
     # ---- the plan log
 
@@ -92,7 +106,9 @@ class Lake:
 
     def commit_step(self, step: PlanStep) -> bool:
         """Adds a step to the log; false where another planner was there first: read the log and plan again."""
-        return self.store.put_new(_step_path(step), step.to_json(), "staging/plan") is Answer.COMMITTED
+        answer = self.store.put_new(_step_path(step), step.to_json(), "staging/plan")
+        self._remember(step.topic)
+        return answer is Answer.COMMITTED
 
     def has_step(self, step: PlanStep) -> bool:
         """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
@@ -140,7 +156,9 @@ class Lake:
         path = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
         scratch = f"staging/{manifest.provenance.attempt}/{manifest.offsets.key}.json"
         data = manifest.to_json()
-        if self.store.put_new(path, data, scratch) is Answer.COMMITTED:
+        answer = self.store.put_new(path, data, scratch)
+        self._remember(manifest.topic)
+        if answer is Answer.COMMITTED:
             self._manifests.put(path, manifest, len(data))
             return manifest
         return self._manifests.read_anew(path)
@@ -280,13 +298,18 @@ class Lake:
     def coverage(self, topic: str) -> Coverage:
         """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
 
+        Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
+
         In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
         was planned before. What went from `data/` is retired before, and what went from `retired/` said to be swept before,
         so it is found there.
         """
         files, kept, words = (self.store.list(f"{tree}/{topic}") for tree in ("data", "retired", "swept"))
         manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
-        found = self.read_plan_log(topic), manifests, accepted, claims, files, kept, words
+        log = self.read_plan_log(topic)
+        if self._memory and not (log.steps or manifests or files):
+            self._memory.refuse_missing(topic)
+        found = log, manifests, accepted, claims, files, kept, words
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read

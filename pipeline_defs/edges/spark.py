@@ -14,9 +14,10 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ScanFailed
+from ..core.errors import DiskRefuses, ScanFailed
 from ..core.scans import Read, Scan
 from .access import OPEN, Access
+from .disk import errno_in, mend
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -210,11 +211,9 @@ class Spark:
             rows = reduce(DataFrame.union, map(rows_of, scan.reads))
             rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).parquet(folder)
         except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not land {len(scan.ranges)} ranges of {topic}: {first_cause(error)}; nothing became "
-                "visible; the ranges stay planned and are tried again",
-                topic=topic,
-            ) from error
+            what = f"land {len(scan.ranges)} ranges of {topic}"
+            consequence = "nothing became visible; the ranges stay planned and are tried again"
+            raise scan_failed(what, error, consequence, topic=topic) from error
 
 
 def raw_columns(source: DataFrame, generation: int) -> DataFrame:
@@ -242,6 +241,15 @@ def raw_columns(source: DataFrame, generation: int) -> DataFrame:
 def paths_of(files: Iterable[Path]) -> list[str]:
     """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
     return [_SIGNS_OF_PATTERNS.sub(r"\\\g<0>", str(file)) for file in files]
+
+
+def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
+    """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
+    cause = first_cause(error)
+    step = mend(errno_in(cause))
+    if step is None:
+        return ScanFailed(f"Spark could not {what}: {cause}; {consequence}", **fields)
+    return DiskRefuses(f"Spark could not {what}: {cause}; {consequence}; {step}", **fields)
 
 
 def first_cause(error: Exception) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
-from ..core.errors import ScanFailed
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
+from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of, scan_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -80,10 +79,11 @@ class SparkDays:
             rows = rows.repartition(tasks, DAY).sortWithinPartitions(DAY, *ORDER)
             rows.write.mode("errorifexists").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
         except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not write {len(days)} days from {len(ranges)} decoded ranges: {first_cause(error)}; nothing "
-                "became visible; the rows stay in the decoded ranges, and the days are tried again; where the ranges' "
-                "columns do not fit together, decode the older ones again"
+            raise scan_failed(
+                f"write {len(days)} days from {len(ranges)} decoded ranges",
+                error,
+                "nothing became visible; the rows stay in the decoded ranges, and the days are tried again; where the ranges' "
+                "columns do not fit together, decode the older ones again",
             ) from error
 
     def _merge(self, files: Sequence[Path]) -> StructType:

@@ -14,7 +14,7 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
 from ..core.errors import ScanFailed
 from .decoded import Decoded, Outcome, failed, no_id
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
+from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of, scan_failed
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
 from .spark_json import decode_json
@@ -179,10 +179,8 @@ class SparkDecoder:
         try:
             rows.write.mode("errorifexists").options(**DECODED_PARQUET).parquet(str(folder))
         except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not decode {files} landed files: {first_cause(error)}; nothing became visible; the ranges "
-                "stay landed, and are decoded at the next try"
-            ) from error
+            consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
+            raise scan_failed(f"decode {files} landed files", error, consequence) from error
 
 
 def _schema_ids(sides: Mapping[str, Outcome]) -> list[Column]:

@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ScanFailed
 from ..core.offsets import OffsetRange
-from .spark import PARQUET_OPTIONS, first_cause, paths_of, scan_session
+from .spark import PARQUET_OPTIONS, paths_of, scan_failed, scan_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +78,8 @@ class SparkFiles:
         try:
             rows().write.mode("errorifexists").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)
         except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not {what}: {first_cause(error)}; nothing became visible, and what is landed stays as it is; "
-                "what needed it is tried again by the same command"
+            raise scan_failed(
+                what,
+                error,
+                "nothing became visible, and what is landed stays as it is; what needed it is tried again by the same command",
             ) from error

@@ -19,7 +19,7 @@ from ..core.errors import ScanFailed
 from ..core.latest import MOST_BUCKETS, stretches_of
 from ..core.offsets import OffsetRange
 from .latest_files import StagedBucket
-from .spark import PARQUET_OPTIONS, SCAN_CONF, first_cause, paths_of
+from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of, scan_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -74,11 +74,10 @@ class SparkLatest:
             winners = self._winners(inputs, schema, buckets, due)
             winners.write.mode("errorifexists").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
         except (PySparkException, Py4JError) as error:
-            raise ScanFailed(
-                f"Spark could not find the latest records of {topic}: {first_cause(error)}; nothing became visible; what "
-                f"stands in latest/{topic} stays, and the next update tries again",
-                topic=topic,
-            ) from error
+            consequence = (
+                f"nothing became visible; what stands in latest/{topic} stays, and the next update tries again"
+            )
+            raise scan_failed(f"find the latest records of {topic}", error, consequence, topic=topic) from error
         return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}
 
     def _winners(self, inputs: Inputs, schema: Any, buckets: int, due: Collection[int]) -> DataFrame:

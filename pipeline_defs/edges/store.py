@@ -7,7 +7,6 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 from __future__ import annotations
 
 import errno
-import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -29,16 +28,15 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 from obstore.fsspec import FsspecStore
-from obstore.store import LocalStore, ObjectStore, from_url
+from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
-from .disk import UNSURE, Disk
+from .disk import UNSURE, Disk, errno_in, mend
 from .locks import hold
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
 
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
@@ -74,13 +72,15 @@ class Store:
 
     @property
     def objects(self) -> ObjectStore:
-        """Is the obstore behind this lake, opened at first use; a local root is created then."""
+        """Obstore behind this lake, opened at first use; an empty one while a local root does not exist: reading makes none."""
         if self._objects is None:
             with self.explained("open"):
-                if self.local_root is not None:
-                    self._objects = LocalStore(self.local_root, mkdir=True)
-                else:
+                if self.local_root is None:
                     self._objects = from_url(self.root)
+                elif self.local_root.exists():
+                    self._objects = LocalStore(self.local_root, mkdir=True)  # or one clear error where it is no folder
+                else:
+                    return MemoryStore()
         return self._objects
 
     def url(self, path: str) -> str:
@@ -303,6 +303,7 @@ class Store:
     def upload(self, local: Path, path: str) -> None:
         """Brings a file of this machine to a name of the attempt's own in the lake."""
         with self.explained("write", path):
+            self._make_root()
             obstore.put(self.objects, path, local)
 
     def make_durable(self, path: str) -> None:
@@ -327,8 +328,13 @@ class Store:
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
         with self.explained("write", scratch):
+            self._make_root()
             obstore.put(self.objects, scratch, b"offsetlake")
             obstore.delete(self.objects, scratch)
+
+    def _make_root(self) -> None:
+        if self.local_root is not None and self._objects is None:
+            self._objects = LocalStore(self.local_root, mkdir=True)
 
     @contextmanager
     def explained(self, verb: str, *paths: str) -> Iterator[None]:
@@ -371,17 +377,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _next_step(error: BaseException, need: str) -> str:
-    number = error.errno if isinstance(error, OSError) else _errno_in(error)
-    if number in {errno.ENOSPC, errno.EDQUOT}:
-        return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
-    if number in {errno.EACCES, errno.EPERM, errno.EROFS} or isinstance(
-        error, PermissionDeniedError | UnauthenticatedError
-    ):
+    number = error.errno if isinstance(error, OSError) and error.errno else errno_in(str(error))
+    if step := mend(number):
+        return step
+    if number in {errno.EACCES, errno.EPERM} or isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return f"let this user {need} there, and the next run goes on"
     return f"check that OFFSETLAKE_LAKE names a place that exists and that this user may {need}"
-
-
-def _errno_in(error: BaseException) -> int | None:
-    """Return the number of the system's error that obstore tells in words only, for a local lake."""
-    found = _OS_ERROR.search(str(error))
-    return int(found[1]) if found else None

@@ -295,12 +295,12 @@ class World:
 def _copy_empty_instance(settings: Settings) -> None:
     """Gives a Dagster home that is not there yet a copy of empty databases: making them takes three times as long."""
     empty = settings.home / "empty_dagster"
-    if settings.dagster_home.exists():
+    if (settings.dagster_home / "dagster.yaml").exists():
         return
     if not empty.exists():
         with open_instance(empty) as instance:
             instance.get_runs()
-    shutil.copytree(empty, settings.dagster_home)
+    shutil.copytree(empty, settings.dagster_home, dirs_exist_ok=True)
 
 
 def _dotted(configs: dict[str, str]) -> dict[str, str]:

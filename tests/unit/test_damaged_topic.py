@@ -48,6 +48,7 @@ def write_step(lake: Lake, topic: str) -> Path:
 def edges(tmp_path: Path) -> Edges:
     """A lake with a good topic and a damaged one, whose broker does not answer."""
     environment = {"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    environment["DAGSTER_HOME"] = str(tmp_path / "dagster")
     edges = Edges(read_settings(environment), kafka_timeout_seconds=0.2)
     write_step(edges.lake, GOOD.name)
     write_step(edges.lake, DAMAGED.name).write_text("{}")

@@ -204,7 +204,8 @@ def test_status_and_tick_say_it_of_that_topic_alone(tmp_path: Path) -> None:
     """[R-2] The control is the same topic with its step, whose broker is asked."""
     world = SmallWorld(tmp_path, "disk")
     world.land()
-    settings = read_settings({"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+    named = {"OFFSETLAKE_LAKE": str(tmp_path), "DAGSTER_HOME": str(tmp_path / "dagster")}
+    settings = read_settings({**named, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     topic, other = Topic(TOPIC, Policy()), Topic("other", Policy())
 
     def kinds() -> list[str]:

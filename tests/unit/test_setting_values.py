@@ -227,6 +227,14 @@ def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monk
     with pytest.raises(LakeUnavailable, match="let this user read there") as caught:
         store.get("plan/x")
     assert "OFFSETLAKE_LAKE" not in str(caught.value)
+    for words, step in [
+        ("Unable to copy data to file: No space left on device (os error 28)", "make room on that disk"),
+        ("Unable to open file: Read-only file system (os error 30)", "mount it writable"),
+    ]:
+        said = f"Generic LocalFileSystem error: {words}"
+        with pytest.raises(LakeUnavailable, match=step) as caught:
+            store.get("plan/x")
+        assert "OFFSETLAKE_LAKE" not in str(caught.value)
     said = "Generic LocalFileSystem error: Is a directory (os error 21)"
     with pytest.raises(LakeUnavailable, match="check that OFFSETLAKE_LAKE"):
         store.get("plan/x")
