@@ -34,7 +34,7 @@ from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
 from .doubles import adopt, delete_proven, publish_from
 from .edges.parquet import PartFile
-from .reading import claim, split_readable, why_unreadable
+from .reading import claim, split_planned, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
     VERIFY_THREADS,
@@ -70,9 +70,6 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     yield from finished
     unreadable, readings = split_readable(run, waiting)
     yield from (_without_doubles(run, verdict) for verdict in unreadable)
-    if tools.delivery is Delivery.AT_MOST_ONCE:
-        taken, readings = claim(run, readings)
-        yield from taken
 
     folder, is_local = open_staging(attempt, tools.lake)
     try:
@@ -183,8 +180,17 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
     # where what fails is abandoned, a scan that fails must take as little along as can be
     reads_at_once = 1 if run.tools.delivery is Delivery.AT_MOST_ONCE else READS_AT_ONCE
     for scan in group_scans(by_rest, reads_at_once=reads_at_once):
-        yield from _land_scan(run, scan, by_rest, staging)
-    gone = [reading for reading in readings if reading.rest is None]
+        refused, ours = claim(
+            run, [by_rest[rest] for rest in scan.ranges]
+        )  # now, not before the scans that come before it
+        yield from refused
+        rests = (reading.rest for reading in ours if reading.rest is not None)
+        for rest_of_scan in group_scans(rests, reads_at_once=reads_at_once) if refused else (scan,):
+            yield from _land_scan(run, rest_of_scan, by_rest, staging)
+    refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
+    yield from refused
+    refused, gone = split_planned(run, gone)
+    yield from refused
     if gone:
         topic_id = run.tools.kafka.read_topic_id(run.topic)
         nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
@@ -222,8 +228,10 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         tools.kafka.is_compacted(topic),
         seconds / sum(len(rest) for rest in scan.ranges),
     )
+    unplanned, planned = split_planned(run, readings)
+    yield from unplanned
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        yield from pool.map(lambda reading: _decide(run, reading, staged), readings)
+        yield from pool.map(lambda reading: _decide(run, reading, staged), planned)
 
 
 def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:

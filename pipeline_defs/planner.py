@@ -72,13 +72,18 @@ def commit_next_step(
     known: Coverage | None = None,
     on_step: StepWatcher = no_step,
 ) -> PlanStep | None:
-    """Commit the next plan step; however many planners race, each boundary is decided once. Raises `BrokenPlanLog`."""
+    """Commit the next plan step; however many planners race, each boundary is decided once. Raises `BrokenPlanLog`.
+
+    It is held against the step before it right before it is written: while Kafka was asked, that may have been deleted, or
+    planned otherwise by another planner.
+    """
     while True:
+        known = known or lake.coverage(topic)
         step = decide_step(topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known)
         if step is None:
             return None
         on_step("plan_decided", topic=topic, seq=step.seq)
-        if lake.commit_step(step):
+        if all(map(lake.has_step, known.log.steps[-1:])) and lake.commit_step(step):
             on_step("plan_committed", topic=topic, seq=step.seq)
             return step
-        known = None  # another planner was there first
+        known = None  # another planner was there first, or what it was decided from is not there any more

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
+import dagster as dg
 
 from ..core.errors import EmptySelection, RangesFailed, Refused
 from ..core.planlog import PlanStep
@@ -26,6 +27,7 @@ from .progress import Shown, progress
 from .show import (
     find_topic,
     find_topics,
+    for_each,
     json_option,
     on_change_option,
     open_edges,
@@ -204,17 +206,18 @@ def rebuild(topic: str | None) -> None:
     topics, broken = find_topics(topic)
     print_broken(broken)
     with open_instance(edges.settings.dagster_home) as instance:
-        for configured in topics:
-            name = configured.name
-            with progress(f"rebuilding {name}") as shown:
-                rebuilt = rebuild_topic(configured, edges, instance, shown.count)
-            places = ", ".join(
-                f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items())
-            )
-            OUT.print(
-                f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "
-                f"{group_of(name)}: {places or 'nothing is planned yet'}",
-                soft_wrap=True,
-            )
-    if broken:
+        has_failed = for_each(topics, lambda each: _rebuild(each, edges, instance))
+    if broken or has_failed:
         raise SystemExit(1)
+
+
+def _rebuild(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> None:
+    name = topic.name
+    with progress(f"rebuilding {name}") as shown:
+        rebuilt = rebuild_topic(topic, edges, instance, shown.count)
+    places = ", ".join(f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items()))
+    OUT.print(
+        f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "
+        f"{group_of(name)}: {places or 'nothing is planned yet'}",
+        soft_wrap=True,
+    )

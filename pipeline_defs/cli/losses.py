@@ -6,12 +6,15 @@ import getpass
 
 import click
 
+from ..core.losses import Loss
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
 from ..moments import time_text
+from ..topics import Topic
 from .show import (
     find_topic,
     find_topics,
+    for_each,
     json_option,
     open_edges,
     optional_topic_argument,
@@ -37,7 +40,8 @@ def losses(topic: str | None, as_json: bool) -> None:
     edges = open_edges()
     topics, broken = find_topics(topic)
     print_broken(broken)
-    found = [(each, loss) for each in topics for loss in read_ledger(each, edges)]
+    found: list[tuple[Topic, Loss]] = []
+    has_failed = for_each(topics, lambda each: found.extend((each, loss) for loss in read_ledger(each, edges)))
     if as_json:
         print_json(
             [
@@ -69,7 +73,7 @@ def losses(topic: str | None, as_json: bool) -> None:
             for each, loss in found
         ]
         print_table(f"{len(rows)} losses", ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
-    if broken or not all(is_accepted(each, loss) for each, loss in found):
+    if broken or has_failed or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
 

@@ -6,7 +6,7 @@ import base64
 import datetime
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,27 @@ def print_broken(broken: Iterable[Broken]) -> None:
         print_error(each.error)
 
 
-def print_error(error: OffsetlakeError) -> None:
+def for_each(topics: Sequence[Topic], do: Callable[[Topic], None]) -> bool:
+    """Do something for each topic; say which one it failed for, and go on. Return whether it failed for any.
+
+    Where there is one topic only, its error is the command's.
+    """
+    if len(topics) == 1:
+        do(topics[0])
+        return False
+    failed = False
+    for topic in topics:
+        try:
+            do(topic)
+        except OffsetlakeError as error:
+            print_error(error, f"topic {topic.name}: ")
+            failed = True
+    return failed
+
+
+def print_error(error: OffsetlakeError, where: str = "") -> None:
     """Print an error as each command does."""
-    ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)
+    ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {where}{error}"), soft_wrap=True)
 
 
 def _read_topics() -> TopicFiles:

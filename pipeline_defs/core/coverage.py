@@ -128,13 +128,30 @@ def check_planned(coverage: Coverage) -> None:
     log = f"the {steps} steps of the plan log of topic {topic}" if steps else f"topic {topic}, which has no plan log"
     raise BrokenPlanLog(
         f"the lake has ranges that are in none of {log}: newer steps are lost; nothing is planned or landed, since their "
-        f"records would be landed a second time; restore plan/{topic} from a backup of the lake, newest steps included",
-        violations,
+        f"records would be landed a second time; restore plan/{topic} from a backup of the lake, newest steps included; "
+        "without a backup move away what is named below, as `offsetlake explain broken_plan_log` says",
+        [*violations, *_places(coverage)],
     )
 
 
 def _unplanned_violations(coverage: Coverage) -> Iterator[str]:
     """Yield one line per lost step, or kind of evidence that names no step: how many ranges it is of, and the first one."""
+    log = coverage.log
+    for what, ranges in sorted(_unplanned(coverage).items()):
+        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(log.topic)}"
+
+
+def _places(coverage: Coverage) -> Iterator[str]:
+    """Yield where the files of ranges lie that no step plans: by folder, the first name, and how many ranges there are."""
+    places: dict[str, set[OffsetRange]] = defaultdict(set)
+    for offsets in {each for ranges in _unplanned(coverage).values() for each in ranges}:
+        places[offsets.folder].add(offsets)
+    for folder, ranges in sorted(places.items()):
+        yield f"{len(ranges)} ranges in */{coverage.log.topic}/{folder}/*, from the name {min(ranges).stem} on"
+
+
+def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
+    """Return the ranges that no step plans and the lake has something of, by what that is."""
     log, found = coverage.log, dict[str, set[OffsetRange]]()
     for offsets in coverage.manifests.keys() - log.ranges.keys():
         seq = coverage.manifests[offsets].provenance.plan_seq
@@ -150,8 +167,7 @@ def _unplanned_violations(coverage: Coverage) -> Iterator[str]:
         unplanned = ranges - log.ranges.keys() - coverage.manifests.keys()
         if unplanned:
             found[f"no plan step is there for: {what}"] = unplanned
-    for what, ranges in sorted(found.items()):
-        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(log.topic)}"
+    return found
 
 
 def tiling_violations(coverage: Coverage) -> list[str]:

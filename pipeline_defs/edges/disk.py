@@ -40,9 +40,12 @@ class Disk:
         self._durable: set[Path] = set()  # folders whose own names are known to be on the disk
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file that is on the disk when the call returns; its name may not be."""
+        """Write a new file that is on the disk when the call returns; its name may not be.
+
+        Raise `FileExistsError` where there is one: another name may lead to it, and to open it would empty that too.
+        """
         self._make_folder(path)
-        with (self.root / path).open("wb") as file:
+        with (self.root / path).open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

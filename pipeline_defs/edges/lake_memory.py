@@ -6,6 +6,7 @@ apart. Invariant: a topic is remembered after it is in the lake, so that no cras
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 from ..core.errors import LakeUnavailable
@@ -28,8 +29,11 @@ class LakeMemory:
         path = f"{FOLDER}/{topic}"
         try:
             if self._read(topic) != self._lake:
-                self._disk.write(path, self._lake.encode())
-                self._disk.make_durable(path)
+                scratch = (
+                    f".{FOLDER}-{uuid.uuid4().hex}"  # another process may remember it too, or read what is remembered
+                )
+                self._disk.write(scratch, self._lake.encode())
+                self._disk.rename(scratch, path)
         except OSError as error:
             raise LakeUnavailable(
                 f"cannot write {self._disk.root / path}, by which a lake that goes missing is told from a new one: "

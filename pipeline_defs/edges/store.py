@@ -7,7 +7,8 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,7 +35,7 @@ from .disk import UNSURE, Disk, errno_in, mend
 from .locks import hold
 
 if TYPE_CHECKING:
-    from obstore import UpdateVersion
+    from obstore import ObjectMeta, UpdateVersion
 
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
@@ -113,10 +114,24 @@ class Store:
                 return None
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
+        """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide."""
+        return {meta["path"]: meta["size"] for meta in self._list(prefix) if not _is_hidden(meta["path"])}
+
+    def versions(self, prefix: str) -> dict[str, str]:
+        """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before.
+
+        That begins with its size in bytes and a space.
+        """
+        return {
+            meta["path"]: f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
+            for meta in self._list(prefix)
+            if not _is_hidden(meta["path"])
+        }
+
+    def _list(self, prefix: str) -> Sequence[ObjectMeta]:
         with self.explained("list", prefix):
-            found = {meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page}
-        return dict(sorted(found.items()))
+            found = [meta for page in obstore.list(self.objects, prefix) for meta in page]
+        return sorted(found, key=lambda meta: meta["path"])
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Lists the names of the folders directly below a folder, sorted."""
@@ -149,8 +164,9 @@ class Store:
                 yield path.relative_to(self.disk.root).as_posix(), size, found.st_mtime_ns // 1_000_000
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at.
+        """Creates the object if it is absent; `scratch` begins the names of what is written first, where no reader looks.
 
+        Each write has a name of its own below it: the name that is given leads to the same file, which nobody opens again.
         Where it is said to exist and nothing is there to be read, a put of another's is under way, or was undone: S3 answers
         so. That says nothing about ours, so it is asked again for a while.
         """
@@ -163,7 +179,7 @@ class Store:
 
     def _put_once(self, path: str, data: bytes, scratch: str) -> Answer:
         try:
-            self._create(path, data, scratch)
+            self._create(path, data, f"{scratch}.{uuid.uuid4().hex}")
             return Answer.COMMITTED
         except (AlreadyExistsError, FileExistsError) as error:
             found = self.get(path)
@@ -189,11 +205,17 @@ class Store:
         if self.disk is None:
             obstore.put(self.objects, path, data, mode="create")
             return
-        self.disk.write(scratch, data)  # what stands under the final name is whole and durable from its first moment
         try:
+            self.disk.write(
+                scratch, data
+            )  # what stands under the final name is whole and durable from its first moment
             self.disk.link(scratch, path)
         except FileNotFoundError as error:
-            raise OSError(errno.ENOENT, f"{scratch} was deleted while it was written") from error
+            raise LakeUnavailable(
+                f"cannot write {self.url(path)}: {scratch} was deleted while it was written: a sweep, or somebody, deleted it; "
+                "nothing was written there, nothing is lost; the next attempt writes it again",
+                path=path,
+            ) from error
         finally:
             self.disk.delete(scratch)
 
@@ -299,7 +321,7 @@ class Store:
             if self.disk is not None:
                 self.disk.delete(prefix)
                 return
-            paths = list(self.list(prefix))
+            paths = [meta["path"] for meta in self._list(prefix)]
             if paths or self.exists(prefix):
                 obstore.delete(self.objects, paths or prefix)
 
@@ -340,6 +362,14 @@ class Store:
                 "manifest or a name that says so was not written by Offsetlake",
                 path=path,
             )
+
+
+def _is_hidden(path: str) -> bool:
+    """Return whether a name is of the kind that file managers, editors and NFS make, in any folder: `.DS_Store`.
+
+    Not so a Parquet file: a glob may show it.
+    """
+    return path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(".parquet")
 
 
 def _first_line(error: BaseException) -> str:

@@ -163,6 +163,10 @@ class WatchedStore(Store):
         self._on_step("store.list")
         return super().list(prefix)
 
+    def versions(self, prefix: str) -> dict[str, str]:
+        self._on_step("store.list")
+        return super().versions(prefix)
+
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
         self._on_step("store.put_new")
         return super().put_new(path, data, scratch)

@@ -119,8 +119,11 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
     with pytest.raises(BrokenPlanLog, match=f"{TOPIC}/0"):
         world.land()
     assert everything(world) == before
-    (violation,) = check_tiling(TOPIC, world.lake).violations
+    violation, place = check_tiling(TOPIC, world.lake).violations
     assert f"{TOPIC}/0 [6, 8)" in violation
+    assert place == f"1 ranges in */{TOPIC}/g0/p0000/*, from the name {6:020d}-{8:020d} on", (
+        "what to move, where no backup is"
+    )
 
     for path, data in lost.items():
         world.lake.store.put_new(path, data, "staging/restore")

@@ -190,3 +190,26 @@ def test_another_topic_begins_in_a_lake_that_is_there(place: Place) -> None:
     """[R-76] A home that knows one topic says nothing of others; `mount_another` is the control."""
     place.plan("payments")
     assert place.edges.lake.coverage("payments").log.steps
+
+
+def test_a_plan_log_that_goes_before_anything_is_landed_is_not_begun_anew(tmp_path: Path) -> None:
+    """[R-76] With `start: latest` a new log would skip what the lost one had planned."""
+    place = Place(tmp_path)
+    place.plan()
+    shutil.rmtree(place.lake / "plan")
+    policy, kafka = Policy(records_per_range=4, max_age_seconds=0, start="latest"), cast("Any", place.kafka)
+    with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC}"):
+        commit_next_step(TOPIC, policy, place.edges.lake, kafka, EPOCH_MS, planner="test")
+    assert not (place.lake / "plan").exists()
+
+
+def test_a_lake_that_was_moved_is_remembered_where_it_is_now(place: Place) -> None:
+    """[R-76] The next commit of each topic says so, and leaves nothing else in Dagster's home."""
+    before = set(place.home.iterdir())
+    moved = place.lake.with_name("moved")
+    place.lake.rename(moved)
+    place.lake = moved
+    place.kafka.now.partitions[0].append([SpanKind.DATA] * 4, "v", EPOCH_MS)
+    place.plan()
+    assert (place.home / "known_topics" / TOPIC).read_text() == str(moved)
+    assert set(place.home.iterdir()) == before
