@@ -66,9 +66,9 @@ def _sentences(now: Standing) -> Iterator[str]:
     if now.failed:
         waiting = f"; {now.waiting}" if now.waiting else ""
         yield f"{_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run{waiting}"
+    yield from _waits(now)
     if now.held and now.is_landing:
         yield f"{NOTHING}: a run is landing {now.held:,} of {_ranges(now.pending)}"
-    yield from _waits(now)
     if now.held_back:
         yield f"{NOTHING} yet: {_first(now.held_back)}"
     if now.lag:
@@ -77,7 +77,7 @@ def _sentences(now: Standing) -> Iterator[str]:
 
 
 def _waits(now: Standing) -> Iterator[str]:
-    if now.pending:
+    if now.pending and not (now.held and now.is_landing):
         yield f"wait: {now.waiting or f'the next tick asks for {_ranges(now.pending)}'}"
     if now.undecoded and now.is_ticking:
         yield f"wait: {now.undecoded}"
