@@ -28,7 +28,7 @@ ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({"not_accepted": 0}, "range 0-0-9 has failed 3 times"),
     ({"stuck": ()}, "land 3 ranges: `offsetlake land orders --pending`, or start Dagster"),
     ({"is_ticking": True}, "2 ranges failed and are tried again"),
-    ({"failed": 0, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
+    ({"failed": 0, "held": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
     ({"is_landing": False, "waiting": "run abc is queued since noon"}, "wait: run abc is queued since noon"),
     ({"held": 0, "waiting": ""}, "wait: the next tick asks for 3 ranges"),
     ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
@@ -36,6 +36,7 @@ ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
     ({"is_ticking": False}, "plan 70 offsets: `offsetlake plan orders --commit`, or start Dagster"),
     ({"lag": 0}, f"{NOTHING}: everything is landed"),
+    ({"pending": 3, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
 ]
 
 
