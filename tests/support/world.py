@@ -24,6 +24,7 @@ from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.decoding import decode
+from pipeline_defs.edges.lake_memory import FOLDER
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
@@ -152,7 +153,8 @@ class World:
                 assert condition()
 
     def lake_afresh(self) -> None:
-        """Goes on with an empty lake beside the old one."""
+        """Goes on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
+        (self.settings.dagster_home / FOLDER / self.name).unlink()
         lake = self.lake_folder.with_name(f"lake-{uuid.uuid4().hex[:6]}")
         self.settings = dataclasses.replace(self.settings, lake=str(lake))
         self.edges.kafka(self.topic).close()
