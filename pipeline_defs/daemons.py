@@ -17,7 +17,7 @@ from typing import Literal
 import dagster as dg
 from dagster._core.run_coordinator import QueuedRunCoordinator
 
-from .edges.locks import read_holder, remove_unheld, share
+from .edges.locks import read_holder, remove_unheld, share_for_life
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -26,7 +26,6 @@ Daemon = Literal["SENSOR", "BACKFILL", "QUEUED_RUN_COORDINATOR"]  # as Dagster n
 
 FOLDER = "daemon_locks"
 _OWNER = re.compile(r"process (\d+) on (.*)", re.DOTALL)
-_held: dict[str, int] = {}  # of this process: the descriptor by home
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,7 @@ def hold_as_daemon(home: str | Path) -> None:
     program = Path(sys.argv[0])
     if "run" not in sys.argv or not (program.stem == "dagster-daemon" or program.parent.name == "_daemon"):
         return
-    if str(home) not in _held:
-        own = DaemonProcess(os.getpid(), socket.gethostname())
-        _held[str(home)] = share(Path(home) / FOLDER / f"{own.host}-{own.pid}", own.text)
+    share_for_life(Path(home) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
 
 
 class AnnouncedRunCoordinator(QueuedRunCoordinator):

@@ -74,7 +74,7 @@ class Edges:
 
         Raise `BadSetting` where it is no list of `host:port`; an address with a login would be printed by every client.
         """
-        told = (topic.bootstrap_servers if topic is not None else None) or self.settings.bootstrap_servers
+        told = self._told(topic)
         if told:
             try:
                 return check_addresses(told)
@@ -87,7 +87,10 @@ class Edges:
 
     def is_told(self, topic: Topic | None = None) -> bool:
         """Return whether anybody has said which brokers are meant; else they are the embedded one, or the default."""
-        return bool((topic is not None and topic.bootstrap_servers) or self.settings.bootstrap_servers)
+        return bool(self._told(topic))
+
+    def _told(self, topic: Topic | None) -> str | None:
+        return (topic.bootstrap_servers if topic is not None else None) or self.settings.bootstrap_servers
 
     def _named_by(self, topic: Topic | None) -> str:
         """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
@@ -102,7 +105,7 @@ class Edges:
         path = self.settings.kafka_properties
         if path is None:
             return OPEN
-        if not (self.settings.bootstrap_servers or (topic and topic.bootstrap_servers)):
+        if not self.is_told(topic):
             from .edges.broker import read_broker
 
             if read_broker(self.settings.broker):

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import sys
 from pathlib import Path
 
 from dagster._serdes import deserialize_value
 
-from .edges.locks import read_owner, remove_unheld, share
+from .edges.locks import own_name, read_owner, remove_unheld, share, share_for_life
 
 FOLDER, LAUNCHED = "run_locks", ".launched"
 CODE_SERVER = "code_server"
@@ -35,7 +34,7 @@ def launch_path(home: str | Path, run_id: str) -> Path:
 def hold_run(home: str | Path, run_id: str) -> None:
     """Hold the lock of a run that this process executes, until `release_run` or the end of the process."""
     if run_id not in _held:
-        _held[run_id] = share(lock_path(home, run_id), f"process {os.getpid()} on {socket.gethostname()}")
+        _held[run_id] = share(lock_path(home, run_id), own_name())
 
 
 def release_run(run_id: str) -> None:
@@ -63,8 +62,8 @@ def hold_launched_run() -> None:
 def hold_code_server() -> None:
     """Hold the home's lock of the code server, where this process is Dagster's: it ends with its process, whoever kills it."""
     home = os.environ.get("DAGSTER_HOME")
-    if home and sys.argv[1:3] == CODE_SERVER_COMMAND and CODE_SERVER not in _held:
-        _held[CODE_SERVER] = share(Path(home) / CODE_SERVER, f"process {os.getpid()} on {socket.gethostname()}")
+    if home and sys.argv[1:3] == CODE_SERVER_COMMAND:
+        share_for_life(Path(home) / CODE_SERVER)
 
 
 def is_code_server_gone(home: str | Path) -> bool:

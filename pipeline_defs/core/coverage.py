@@ -121,8 +121,8 @@ def check_planned(coverage: Coverage) -> None:
 
     Such a step is lost: planned from an older head, its offsets would get other boundaries, and rows be shown twice.
     """
-    violations = list(_unplanned_violations(coverage))
-    if not violations:
+    unplanned = _unplanned(coverage)
+    if not unplanned:
         return
     topic, steps = coverage.log.topic, len(coverage.log.steps)
     log = f"the {steps} steps of the plan log of topic {topic}" if steps else f"topic {topic}, which has no plan log"
@@ -130,24 +130,23 @@ def check_planned(coverage: Coverage) -> None:
         f"the lake has ranges that are in none of {log}: newer steps are lost; nothing is planned or landed, since their "
         f"records would be landed a second time; restore plan/{topic} from a backup of the lake, newest steps included; "
         "without a backup move away what is named below, as `offsetlake explain broken_plan_log` says",
-        [*violations, *_places(coverage)],
+        [*_unplanned_violations(topic, unplanned), *_places(topic, unplanned)],
     )
 
 
-def _unplanned_violations(coverage: Coverage) -> Iterator[str]:
+def _unplanned_violations(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
     """Yield one line per lost step, or kind of evidence that names no step: how many ranges it is of, and the first one."""
-    log = coverage.log
-    for what, ranges in sorted(_unplanned(coverage).items()):
-        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(log.topic)}"
+    for what, ranges in sorted(unplanned.items()):
+        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(topic)}"
 
 
-def _places(coverage: Coverage) -> Iterator[str]:
+def _places(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
     """Yield where the files of ranges lie that no step plans: by folder, the first name, and how many ranges there are."""
     places: dict[str, set[OffsetRange]] = defaultdict(set)
-    for offsets in {each for ranges in _unplanned(coverage).values() for each in ranges}:
+    for offsets in {each for ranges in unplanned.values() for each in ranges}:
         places[offsets.folder].add(offsets)
     for folder, ranges in sorted(places.items()):
-        yield f"{len(ranges)} ranges in */{coverage.log.topic}/{folder}/*, from the name {min(ranges).stem} on"
+        yield f"{len(ranges)} ranges in */{topic}/{folder}/*, from the name {min(ranges).stem} on"
 
 
 def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
