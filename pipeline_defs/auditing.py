@@ -46,6 +46,14 @@ class Finding:
         return not self.violations
 
 
+def looked(check: str, look: Callable[[], Finding]) -> Finding:
+    """Return what a check finds; where what it looks at breaks a law that reading it needs, a finding that says so."""
+    try:
+        return look()
+    except Violation as error:
+        return Finding(check, "what could be read of the lake", error.violations or (str(error),))
+
+
 def check_tiling(topic: str, lake: Lake) -> Finding:
     """Checks that links and landed ranges tile over all history: no gap, no overlap; names the offsets."""
     coverage = _read_coverage(topic, lake, "tiling")

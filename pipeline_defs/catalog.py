@@ -18,7 +18,7 @@ from .core.latest import Latest
 from .edges.spark import RAW_COLUMNS
 from .edges.store import Store
 from .settings import DOCS
-from .topics import TOPIC_TAG, Topic
+from .topics import TOPIC_TAG, Topic, op_name
 
 TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
@@ -178,7 +178,7 @@ def derived_asset(
     """Is `dg.asset` with what assets made of landed ranges have in common; their files lie in a tree of the lake."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
         key=dg.AssetKey([tree, topic.name]),
-        pool=f"{topic.name}__{tree}",
+        pool=op_name(dg.AssetKey([tree, topic.name])),
         group_name=tree,
         kinds={"spark", "parquet"},
         owners=topic.owners,

@@ -17,6 +17,7 @@ from .progress import Situation, check_progress, read_situation
 from .projection import CONCERNS, report_check
 from .resources import Edges
 from .topics import Topic
+from .undecoded import undecoded_text
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
@@ -98,8 +99,10 @@ def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.
 
 
 def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance)
-    return progress_result(check_progress(topic, found, instance, edges.now_ms()))
+    coverage = edges.lake.coverage(topic.name)
+    found = read_situation(topic, coverage, edges, instance)
+    undecoded = undecoded_text(topic, coverage, edges, instance)
+    return progress_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
 
 
 def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
@@ -170,7 +173,7 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
         asset=topic.asset_key,
         name="replay",
         description=f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows.",
-        pool=topic.name,
+        pool=topic.landing.pool,
     )
     def replay(
         context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource

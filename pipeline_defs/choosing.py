@@ -25,13 +25,13 @@ from .core.selection import (
     choose_offsets,
     parse_offsets,
 )
-from .deriving import read_due
 from .landing import find_ranges
 from .moments import parse_time, time_text
 from .projection import read_order
 from .resources import Edges
 from .topics import Topic
 from .tries import read_tried
+from .undecoded import read_due
 
 MINUTE_MS = 60_000
 _DECODED_WAYS = {"schema", "dead", "outdated"}

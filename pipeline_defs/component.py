@@ -5,13 +5,14 @@ A wrong key or value is refused when definitions load, with file, line and what 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import dagster as dg
-from pydantic import AfterValidator, BaseModel, Field, PrivateAttr
+from pydantic import AfterValidator, Field
 
 from .alerts import build_watch
 from .backfill_job import build_backfill
@@ -24,16 +25,17 @@ from .core.retiring import MAX_KEYS
 from .days_config import DaysConfig
 from .decode_config import DecodeConfig
 from .derived_defs import build_days, build_decoding, build_latest
+from .edges.yaml_text import shown
 from .housekeeping import build_retirement
 from .latest_config import LatestConfig
 from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
-from .run_locks import hold_launched_run
+from .run_locks import hold_code_server, hold_launched_run
 from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
-from .yaml_model import YamlModel
+from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
 def _check_start(start: str) -> str:
@@ -48,80 +50,65 @@ def _check_start(start: str) -> str:
     return start
 
 
-def _number(low: float, high: float, *words: str) -> AfterValidator:
-    """Accepts a number in [low, high] or one of the words; Dagster lets any text through, as it could be a template."""
-
-    def check(value: object) -> object:
-        if value in words or (isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high):
-            return value
-        raise ValueError(
-            f"expected a number from {low} to {high}{''.join(f' or {word}' for word in words)}, found {value!r}"
-        )
-
-    return AfterValidator(check)
+def _check_owners(owners: list[str] | str) -> list[str]:
+    if isinstance(owners, str):  # which Dagster lets through, as it could be a template
+        raise ValueError(f"expected a list, `owners: [{shown(owners)}]`, found a text")
+    return list(check_owners(tuple(owners)))
 
 
-def _word(*words: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in words:
-            raise ValueError(f"expected one of {', '.join(words)}, found {value!r}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _resolve_topic(context: dg.ResolutionContext, name: str) -> str:
-    """Return the name as it is written: Dagster makes the number 1000 of the text `1_000`, and of `null` nothing."""
-    return str(context.resolve_value(name)) if "{{" in name else name
+def _check_tags(tags: dict[str, str] | str) -> Mapping[str, str]:
+    if isinstance(tags, str):
+        raise ValueError("expected keys with their values, `tags: {team: data}`, found a text")
+    return check_tags(tags)
 
 
 class KafkaTopic(dg.Component, YamlModel):
     """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
 
-    topic: Annotated[
-        str, dg.Resolver(_resolve_topic, model_field_type=str, inject_before_resolve=False), AfterValidator(check_topic)
-    ] = Field(description="Kafka topic name; quoted, where YAML reads something else: '123'")
-    bootstrap_servers: str | None = Field(
+    topic: Annotated[str, WRITTEN, AfterValidator(check_topic)] = Field(
+        description="Kafka topic name; quoted, where YAML reads something else: '123'"
+    )
+    bootstrap_servers: Annotated[str | None, WRITTEN] = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
-    records_per_range: Annotated[int | str, _number(1, 2**31 - 1, "auto")] = Field(
+    records_per_range: Annotated[int | str, number(1, 2**31 - 1, "auto")] = Field(
         default="auto", description="offsets per range; auto sizes it toward target_file_bytes in powers of two"
     )
-    target_file_bytes: Annotated[int, _number(1, 2**40)] = Field(
+    target_file_bytes: Annotated[int, number(1, 2**40)] = Field(
         default=128 * 1024 * 1024,
         description="bytes on the broker that an `auto` range aims at, and bytes of a sealed file",
     )
-    max_age_seconds: Annotated[float, _number(0, 10**9)] = Field(
+    max_age_seconds: Annotated[float, number(0, 10**9)] = Field(
         default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
     )
-    start: Annotated[str, AfterValidator(_check_start)] = Field(
+    start: Annotated[str, WRITTEN, AfterValidator(_check_start)] = Field(
         default="earliest",
         description="where a topic without a plan log begins: earliest, latest, an ISO 8601 timestamp, or none (refuse)",
     )
-    isolation_level: Annotated[str, _word("read_committed", "read_uncommitted")] = Field(
+    isolation_level: Annotated[str, WRITTEN, word("read_committed", "read_uncommitted")] = Field(
         default="read_committed", description="whether records of open and aborted transactions are left out"
     )
-    on_loss: Annotated[str, _word("fail", "record")] = Field(
+    on_loss: Annotated[str, WRITTEN, word("fail", "record")] = Field(
         default="fail",
         description="a planned range whose beginning the broker deleted: fail until a person accepts the loss, or record it",
     )
-    delivery: Annotated[str, _word(*Delivery)] = Field(
+    delivery: Annotated[str, WRITTEN, word(*Delivery)] = Field(
         default=Delivery.EFFECTIVELY_ONCE.value,
         description="what crashes may do to rows: effectively_once, at_least_once (doubles) or at_most_once (abandons)",
     )
-    budget: Annotated[int, _number(1, 10_000)] = Field(default=200, description="ranges that one planning step may add")
+    budget: Annotated[int, number(1, 10_000)] = Field(default=200, description="ranges that one planning step may add")
 
-    max_keys: Annotated[int, _number(1, 100_000)] = Field(
+    max_keys: Annotated[int, number(1, 100_000)] = Field(
         default=MAX_KEYS,
         description="partitions that Dagster shows, the newest; older ones, once landed, are retired to the lake alone",
     )
-    owners: Annotated[list[str], AfterValidator(lambda owners: check_owners(tuple(owners)))] = Field(
+    owners: Annotated[list[str], WRITTEN, AfterValidator(_check_owners)] = Field(
         default=[], description="whose the topic is: email addresses, or team:<name>; shown on its assets"
     )
-    tags: Annotated[dict[str, str], AfterValidator(check_tags)] = Field(
+    tags: Annotated[dict[str, str], WRITTEN, AfterValidator(_check_tags)] = Field(
         default={}, description="tags of its assets, to search and select by"
     )
-    description: str | None = Field(
+    description: Annotated[str | None, LITERAL] = Field(
         default=None,
         min_length=1,
         description="what is in the topic, in Markdown; shown before what Offsetlake says of it",
@@ -138,20 +125,6 @@ class KafkaTopic(dg.Component, YamlModel):
     latest: LatestConfig | None = Field(
         default=None, description="how the latest decoded record of each key is kept; not at all by default"
     )
-
-    _file: Path | None = PrivateAttr(default=None)
-
-    @classmethod
-    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> KafkaTopic:
-        """Load the component, which remembers its file: two of one topic are told by their files."""
-        component = super().load(attributes, context)
-        component._file = context.path  # noqa: SLF001 -- its own class
-        return component
-
-    @property
-    def place(self) -> str:
-        """The folder of the defs.yaml, in words."""
-        return "a folder" if self._file is None else str(self._file)
 
     def as_topic(self, project: Path | None = None) -> Topic:
         """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
@@ -194,6 +167,7 @@ class KafkaTopic(dg.Component, YamlModel):
 def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
     hold_launched_run()
+    hold_code_server()
     raw = dg.AssetSelection.assets(topic.asset_key)
     no_loss = dg.AssetSelection.checks(*(standing_key(topic, name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss

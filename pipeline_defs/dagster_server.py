@@ -21,8 +21,10 @@ from typing import Any
 from dagster_graphql import DagsterGraphQLClient
 
 from .core.errors import BadSetting, Refused, Unavailable
+from .daemons import DaemonProcess, find_daemons
 from .edges.processes import Process, read_process, spawn_process
 from .launching import open_instance
+from .run_locks import is_code_server_gone
 from .settings import ENV_FILE, PROJECT, read_env_file
 
 START_SECONDS = 300
@@ -36,6 +38,8 @@ _LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
   { message causes { message } } } } } } }
 """
+_RELOAD = "mutation { reloadWorkspace { __typename } }"
+LOOKS_WITHOUT = 5  # of `up`, one a second
 
 
 class DagsterUnavailable(Unavailable):
@@ -67,6 +71,7 @@ class DagsterServer:
         self._home = dagster_home
         self._state = folder / _STATE
         self._process: Process | None = None
+        self._looks_without = 0
 
     @property
     def url(self) -> str:
@@ -82,6 +87,7 @@ class DagsterServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_home()
         self._stop_leftover()
+        self._check_alone()
         with open_instance(self._home):
             pass
         self.port = _free_port(self._wanted)
@@ -107,15 +113,38 @@ class DagsterServer:
         """Return whether Dagster is still up."""
         return self._process is not None and self._process.is_running()
 
+    def revive_code_server(self) -> bool:
+        """Have Dagster start its code server anew where that was killed, and return whether it was; nobody else does.
+
+        A code server that is just being exchanged is gone for a moment only.
+        """
+        self._looks_without = self._looks_without + 1 if is_code_server_gone(self._home) else 0
+        if self._looks_without < LOOKS_WITHOUT:
+            return False
+        try:
+            self._ask(_RELOAD)
+        except OSError:
+            return False  # the webserver does not listen just now: it is asked again at the next look
+        self._looks_without = 0
+        return True
+
+    def find_others(self) -> list[DaemonProcess]:
+        """Find the daemons of this home that are not ours: each tick would be theirs and ours."""
+        own = self._process.pid if self._process else None
+        return [each for each in find_daemons(self._home) if own is None or not each.is_in_group(own)]
+
     def find_load_error(self) -> str | None:
         """Return why the project's definitions did not load, if they did not: nothing would plan and land then."""
-        body = json.dumps({"query": _LOCATIONS}).encode()
-        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
-            entries = json.load(answer)["data"]["workspaceOrError"]["locationEntries"]
+        entries = self._ask(_LOCATIONS)["workspaceOrError"]["locationEntries"]
         found = [entry["locationOrLoadError"] for entry in entries]
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
         return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
+
+    def _ask(self, query: str) -> Any:
+        body = json.dumps({"query": query}).encode()
+        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
+            return json.load(answer)["data"]
 
     def run_job(self, job: str) -> tuple[str, bool]:
         """Runs a job and waits for its end; returns the run's id and whether it succeeded."""
@@ -155,7 +184,17 @@ class DagsterServer:
         state = {"pid": process.pid, "started": process.started, "url": self.url}
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
 
+    def _check_alone(self) -> None:
+        """Refuse a home that has a daemon already: with two each tick is twice, and so is what it asks for."""
+        others = ", ".join(each.text for each in self.find_others())
+        if others:
+            raise Refused(
+                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
+                "started; use that one, or end it first"
+            )
+
     def _stop_leftover(self) -> None:
+        """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
         if not self._state.exists():
             return
         left: dict[str, Any] = json.loads(self._state.read_text())
@@ -165,7 +204,7 @@ class DagsterServer:
                 f"Dagster runs already at {left['url']}, started by process {owner.pid}; nothing was started; use it, or end "
                 "that process first"
             )
-        if process.is_running():
+        if process.is_running() or any(each.is_in_group(process.pid) for each in find_daemons(self._home)):
             _stop_group(process)
 
     def _stop(self) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster import DagsterRun, RunsFilter
 
-from .core.active import may_ask
 from .core.calendar import days_between, parse_day
 from .core.day_dispatch import DayRequest, plan_day_requests
 from .core.day_verdicts import DayDecided, DayVerdict
@@ -19,19 +18,20 @@ from .core.days import Days
 from .day_situation import read_days, read_facts
 from .days_asset import day_event
 from .dead_runs import end_dead_runs
-from .deriving import is_backlog
+from .deriving import BACKLOG_FIRST, is_backlog
 from .projection import (
     ACTIVE,
     RANGE_END,
     RANGE_START,
     is_run_of,
     open_pool,
-    read_runs,
+    read_turns,
 )
 from .resources import Edges
 from .runs import run_request
 from .topics import Duty, Topic
 from .tries import read_tried_by
+from .waiting import UPDATING, backing_off_text, pending_text
 
 TICK_SECONDS = 10
 EVENTS_PER_TICK = 50
@@ -40,12 +40,13 @@ COUNTS_PER_TICK = 100  # ranges that a tick counts by day where nobody has; a ru
 
 @dataclass(frozen=True, slots=True)
 class DaysTick:
-    """Is what one tick asks for, how many days are due, and when the newest of what they are due from was decoded."""
+    """What one tick asks for, how many days are due, when the newest of what made them due was decoded, what they wait for."""
 
     requests: tuple[DayRequest, ...]
     due: int
     told: int
     newest_ms: int
+    waiting: str = ""
 
 
 def build_days_sensor(topic: Topic, days: Days) -> dg.SensorDefinition:
@@ -62,7 +63,7 @@ def build_days_sensor(topic: Topic, days: Days) -> dg.SensorDefinition:
         tick = run_days_tick(topic, days, context.instance, edges)
         context.log.info("due=%s told=%s", tick.due, tick.told)
         if not tick.requests:
-            return dg.SensorResult(skip_reason=f"{tick.due} days are due, none to ask for now")
+            return dg.SensorResult(skip_reason=tick.waiting or "no day is due")
         return dg.SensorResult(
             run_requests=[day_run_request(topic, each, tick.newest_ms, context.instance) for each in tick.requests]
         )
@@ -88,13 +89,16 @@ def run_days_tick(topic: Topic, days: Days, instance: dg.DagsterInstance, edges:
     due = situation.due(days, now_ms)
     tried = read_tried_by(instance, topic.daily, days_of)
     last_ended_ms = max((each.last_ended_ms for each in tried.values()), default=0)
-    ask = [] if is_backlog(situation.decoded, edges, last_ended_ms) else due
-    may = may_ask(read_runs(instance, topic.daily))
-    requests = plan_day_requests(ask, held, tried, now_ms) if may else []
+    is_early = is_backlog(situation.decoded, edges, last_ended_ms)
+    turns = read_turns(instance, topic.daily, now_ms)
+    requests = plan_day_requests([] if is_early else due, held, tried, now_ms) if turns.may_ask else []
     if requests:
         open_pool(instance, topic.daily.pool)
     newest_ms = max((each.provenance.landed_at_ms for each in situation.decodings.values()), default=0)
-    return DaysTick(tuple(requests), len(due), len(unseen), newest_ms)
+    postponed = BACKLOG_FIRST if is_early else backing_off_text(due, tried, now_ms)
+    head = f"{len(due):,} day{'s are' if len(due) > 1 else ' is'} due"
+    waiting = pending_text(head, turns, UPDATING, held=len(held & {*due}), postponed=postponed) if due else ""
+    return DaysTick(tuple(requests), len(due), len(unseen), newest_ms, waiting)
 
 
 def day_run_request(topic: Topic, request: DayRequest, newest_ms: int, instance: dg.DagsterInstance) -> dg.RunRequest:

@@ -12,7 +12,7 @@ from .core.days import Days, EventTime
 from .core.decoders import Decode
 from .core.errors import BadSetting
 from .schema_checks import row_of_decode
-from .yaml_model import YamlModel
+from .yaml_model import WRITTEN, YamlModel
 
 
 def _day(value: str) -> str:
@@ -25,14 +25,14 @@ def _day(value: str) -> str:
 class DaysConfig(YamlModel):
     """Says how a topic's decoded rows are put into days."""
 
-    start: Annotated[str, AfterValidator(_day)] = Field(
+    start: Annotated[str, WRITTEN, AfterValidator(_day)] = Field(
         description="the first day, such as 2013-01-01; rows of days before stay in the decoded ranges only"
     )
-    event_time: str = Field(
+    event_time: Annotated[str, WRITTEN] = Field(
         default=EventTime().path,
         description="a column's path in the decoded row, `value.ordered_at`: a TIMESTAMP, a DATE, or an integer with a unit",
     )
-    unit: str | None = Field(default=None, description="of an integer: s, ms or us since 1970")
+    unit: Annotated[str | None, WRITTEN] = Field(default=None, description="of an integer: s, ms or us since 1970")
 
     def as_days(self, topic: str, decode: Decode | None) -> Days:
         """Returns what the pipeline sees; raises `BadSetting`."""

@@ -6,13 +6,16 @@ Invariant: a run that may live elsewhere is left alone.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 from dagster import DagsterRunStatus, RunRecord, RunsFilter
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
+from .edges.locks import hold
 from .launcher import LockingRunLauncher
-from .run_locks import forget_run, list_locked
+from .run_locks import FOLDER, forget_run, list_locked
 
 UNLAUNCHED_SECONDS = (
     15.0  # a run that lives is submitted within moments of its creation, and launched of its dequeueing
@@ -31,19 +34,20 @@ def end_dead_runs(instance: dg.DagsterInstance, now_ms: int) -> list[str]:
     if not isinstance(launcher, LockingRunLauncher):
         return []  # its runs leave no locks here
     dead = []
-    for record in instance.get_run_records(RunsFilter(statuses=_UNDER_WAY)):
-        run = record.dagster_run
-        reason = _never_launched(record, instance, now_ms)
-        if reason is None:
-            health = launcher.check_run_worker_health(run)
-            reason = health.msg if health.status is WorkerStatus.NOT_FOUND else None
-        now = instance.get_run_by_id(run.run_id)
-        if reason is None or now is None or now.status is not run.status:
-            continue
-        end = instance.report_run_canceled if run.status is DagsterRunStatus.CANCELING else instance.report_run_failed
-        end(run, reason)
-        dead.append(run.run_id)
-    _remove_locks(instance)
+    with hold(Path(instance.root_directory) / FOLDER):  # several ticks at once would each end it, and tell of it
+        for record in instance.get_run_records(RunsFilter(statuses=_UNDER_WAY)):
+            run = record.dagster_run
+            reason = _never_launched(record, instance, now_ms)
+            if reason is None:
+                health = launcher.check_run_worker_health(run)
+                reason = health.msg if health.status is WorkerStatus.NOT_FOUND else None
+            now = instance.get_run_by_id(run.run_id)
+            if reason is None or now is None or now.status is not run.status:
+                continue
+            is_cancelled = run.status is DagsterRunStatus.CANCELING
+            (instance.report_run_canceled if is_cancelled else instance.report_run_failed)(run, reason)
+            dead.append(run.run_id)
+        _remove_locks(instance)
     return dead
 
 
@@ -54,7 +58,10 @@ def _never_launched(record: RunRecord, instance: dg.DagsterInstance, now_ms: int
         return None
     if run.run_id in list_locked(instance.root_directory):
         return None
-    seconds = now_ms / 1000 - record.update_timestamp.timestamp()
+    # who creates a run of 200 ranges writes 200 events before it submits it, and may need a minute for them
+    events = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
+    sign_of_life = max([record.update_timestamp.timestamp(), *(event.timestamp for event in events)])
+    seconds = now_ms / 1000 - sign_of_life
     if seconds < UNLAUNCHED_SECONDS:
         return None
     return f"nothing has launched it for {seconds:.0f} s: who meant to is gone; what it was for is asked for again"

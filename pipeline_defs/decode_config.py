@@ -6,26 +6,15 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from .core.decoders import Decode, Format, Side
 from .core.decoding import Budget
 from .core.errors import BadSetting
-from .core.near import meant
+from .edges.text_files import MIB, UnreadableText, read_text_file
+from .edges.yaml_text import shown
 from .schema_checks import row_of_decode
-from .yaml_model import YamlModel
-
-
-def _format(value: str) -> str:
-    if value not in set(Format):
-        raise ValueError(f"expected one of {', '.join(Format)}, found {value!r}{meant(value, Format)}")
-    return value
-
-
-def _share(value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"expected a share from 0 to 1, found {value!r}")
-    return value
+from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
 def _as_text(value: object) -> object:
@@ -33,27 +22,32 @@ def _as_text(value: object) -> object:
     return json.dumps(value) if isinstance(value, dict | list) else value
 
 
+MOST_BYTES_OF_A_SCHEMA = 16 * MIB
+
+
 class SideConfig(YamlModel):
     """Says how keys, or values, are decoded."""
 
-    format: Annotated[str, AfterValidator(_format)] = Field(
+    format: Annotated[str, WRITTEN, word(*Format)] = Field(
         default="none", description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf"
     )
-    inline_schema: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+    inline_schema: Annotated[str | None, LITERAL, BeforeValidator(_as_text)] = Field(
         default=None, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"
     )
-    schema_file: str | None = Field(
+    schema_file: Annotated[str | None, WRITTEN] = Field(
         default=None, min_length=1, description="or a file that holds it, a path from the project's folder"
     )
-    registry: str | None = Field(
+    registry: Annotated[str | None, WRITTEN] = Field(
         default=None,
         min_length=1,
         description="or the URL of a Schema Registry: records are of Confluent's wire format",
     )
-    subject: str | None = Field(
+    subject: Annotated[str | None, WRITTEN] = Field(
         default=None, min_length=1, description="the registry's subject, by default <topic>-<side>"
     )
-    message: str | None = Field(default=None, min_length=1, description="the Protobuf message, where there are several")
+    message: Annotated[str | None, WRITTEN] = Field(
+        default=None, min_length=1, description="the Protobuf message, where there are several"
+    )
 
     def as_side(self, name: str, project: Path) -> Side:
         """Returns the side as the pipeline sees it; raises `BadSetting`."""
@@ -66,12 +60,12 @@ class SideConfig(YamlModel):
                 )
             path = project / self.schema_file
             try:
-                schema = path.read_text()
-            except (OSError, UnicodeDecodeError) as error:
+                schema = read_text_file(path, MOST_BYTES_OF_A_SCHEMA)
+            except UnreadableText as error:
                 raise BadSetting(
-                    f"{where} names schema_file {self.schema_file}, which cannot be read: {error}; nothing was decoded; "
+                    f"{where} names schema_file {shown(self.schema_file)}, which cannot be read: {error}; nothing was decoded; "
                     "name a file below the project's folder"
-                ) from error
+                ) from None
         try:
             return Side(Format(self.format), schema, self.registry, self.subject, self.message)
         except ValueError as error:
@@ -81,8 +75,8 @@ class SideConfig(YamlModel):
 class BudgetConfig(YamlModel):
     """Says how many records of a range may be set aside before the range fails."""
 
-    records: int = Field(default=Budget().records, description="so many, and")
-    share: Annotated[float, AfterValidator(_share)] = Field(
+    records: Annotated[int, number(0, 2**31 - 1)] = Field(default=Budget().records, description="so many, and")
+    share: Annotated[float, number(0, 1)] = Field(
         default=Budget().share,
         description="so much of the range's records, from 0 to 1; one is always within it, unless it is 0",
     )

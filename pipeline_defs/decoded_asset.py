@@ -14,6 +14,7 @@ from .catalog import decoded_description, derived_asset
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
 from .core.errors import RangesFailed
+from .core.verdicts import violations_by_range
 from .decoded_checks import decoded_results
 from .decoding import decode
 from .edges.decodings import dead_letters_path, decoded_path
@@ -67,7 +68,11 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
             raise RangesFailed(
                 f"{len(failures)} of {len(keys)} ranges of topic {topic.name} are not decoded; {len(keys) - len(failures)} "
                 "are; the failed ones stay landed and are tried again",
-                [violation for verdict in failures for violation in verdict.violations],
+                [
+                    each
+                    for verdict in failures
+                    for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                ],
             )
 
     return decoded

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .attempt import Attempt
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
-from .core.errors import OffsetlakeError, ScanFailed, SealedFileGone
+from .core.errors import DiskRefuses, OffsetlakeError, ScanFailed, SealedFileGone
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
@@ -90,8 +90,8 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
             landed = opened.enter_context(landed_files(with_rows, work.tools.lake))
             batch = _stage(work, with_rows, landed, folder)
         except (ScanFailed, SealedFileGone, FileNotFoundError) as error:
-            if len(manifests) == 1:
-                yield decode_failed(manifests[0].offsets, _explain(work, manifests[0], error))
+            if len(manifests) == 1 or isinstance(error, DiskRefuses):
+                yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)
                 return
             middle = len(manifests) // 2
             yield from _decode_batch(work, manifests[:middle], f"{name}0")

@@ -1,25 +1,23 @@
 """What Dagster loads: the topics of a project, and the edges they run on.
 
-`build_defs` makes a fresh Definitions each time; tests pass their own edges.
+`build_defs` makes a fresh Definitions each time; tests pass their own edges. A defs.yaml that is wrong takes nothing else
+along, but where definitions are only checked (`dg check defs`): there it is the error.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
-from dagster.components.core.component_tree import ComponentTreeException
-from pydantic import ValidationError
 
 from .alerts import build_failure_sensor
-from .component import KafkaTopic
 from .core.errors import BadSetting
 from .housekeeping import build_sweep
 from .resources import Edges
-from .settings import PROJECT, check_home, find_project, read_settings
-from .topics import Topic
+from .settings import PROJECT, check_home, find_project, is_validating, read_settings
+from .topic_files import Broken, TopicFiles, read_topic_files
 
 
 def build_defs(
@@ -31,9 +29,12 @@ def build_defs(
         check_home(project)
         edges = Edges(read_settings(project=project))
     if topics is None:
-        read_components(project)
+        found = load_topics(project)
+        if is_validating():
+            found.refuse_broken()
+        topics = dg.Definitions.merge(found.tree.build_defs(), build_broken(found.broken))
     return dg.Definitions.merge(
-        topics or dg.load_from_defs_folder(path_within_project=_importable(project)),
+        topics,
         build_sweep(),
         dg.Definitions(sensors=[build_failure_sensor()]),
         dg.Definitions(
@@ -43,31 +44,25 @@ def build_defs(
     )
 
 
-def load_topics(project: Path | None = None) -> dict[str, Topic]:
-    """Reads the topics of a project by name, without starting or asking anything; raises `BadSetting`."""
-    try:
-        root = project or find_project()
-        topics = [component.as_topic(root) for component in read_components(root)]
-    except (ComponentTreeException, ValidationError) as error:
-        cause = error.__cause__ or error
-        raise BadSetting(f"a defs.yaml is wrong: {cause}; nothing was started; correct that line") from error
-    return {topic.name: topic for topic in topics}
+def load_topics(project: Path | None = None) -> TopicFiles:
+    """Read the topics of a project, without starting or asking anything; a wrong defs.yaml hides no other topic."""
+    return read_topic_files(_importable(project or find_project()))
 
 
-def read_components(project: Path) -> list[KafkaTopic]:
-    """Read what the project's defs.yaml say, one per topic; raises `BadSetting` where two are of one topic."""
-    components = dg.ComponentTree.for_project(_importable(project)).get_all_components(of_type=KafkaTopic)
-    files: dict[str, list[str]] = defaultdict(list)
-    for component in components:
-        files[component.topic].append(component.place)
-    twice = [
-        f"topic {topic} in {' and '.join(sorted(found))}" for topic, found in sorted(files.items()) if len(found) > 1
-    ]
-    if twice:
-        raise BadSetting(
-            f"a topic has one defs.yaml, found more: {'; '.join(twice)}; nothing was started; take all but one of each away"
-        )
-    return components
+def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
+    """Build what shows in Dagster that some defs.yaml cannot be used: a sensor that fails at each tick, and says which."""
+    said = "; ".join(each.error.message for each in broken)
+
+    @dg.sensor(
+        name="broken_topics",
+        description=f"Fails until it is corrected: {said}",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def fail() -> None:
+        raise BadSetting(said)
+
+    return dg.Definitions(sensors=[fail] if broken else [])
 
 
 def _importable(project: Path) -> Path:

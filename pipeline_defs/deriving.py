@@ -8,32 +8,33 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from .core.active import may_ask
 from .core.decoding import Decided, Decoding
 from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
 from .dead_runs import end_dead_runs
 from .decoded_asset import decoded_event
 from .edges.decodings import DecodedRanges
-from .projection import Order, open_pool, read_held, read_order, read_runs
+from .projection import Order, open_pool
 from .raw_asset import RANGES_PER_RUN
 from .resources import Edges
 from .runs import run_request
 from .topics import FAILED_BEFORE_TAG, Topic
-from .tries import read_tried
+from .undecoded import read_undecoded
 
 TICK_SECONDS = 5
 EVENTS_PER_TICK = 200
 BACKLOG_SECONDS = 120
+BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveTick:
-    """Is what one tick asks for, and how many ranges wait to be decoded."""
+    """What one tick asks for, how many ranges wait to be decoded, and in words for what."""
 
     requests: tuple[Request, ...]
     due: int
     told: int
+    waiting: str = ""
 
 
 def build_derive_sensor(topic: Topic) -> dg.SensorDefinition:
@@ -50,7 +51,7 @@ def build_derive_sensor(topic: Topic) -> dg.SensorDefinition:
         tick = run_derive_tick(topic, context.instance, edges)
         context.log.info("due=%s told=%s", tick.due, tick.told)
         if not tick.requests:
-            return dg.SensorResult(skip_reason=f"{tick.due} ranges wait to be decoded, none to ask for now")
+            return dg.SensorResult(skip_reason=tick.waiting or "nothing waits to be decoded")
         asked = [decode_request(topic, request, edges, context.instance) for request in tick.requests]
         return dg.SensorResult(run_requests=asked)
 
@@ -60,30 +61,19 @@ def build_derive_sensor(topic: Topic) -> dg.SensorDefinition:
 def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> DeriveTick:
     """Runs one tick: what a crash left untold is told, then runs are asked for."""
     coverage = edges.lake.coverage(topic.name)
-    decoded = edges.decodings.read_ranges(topic.name)
-    due = decoded.find_due(coverage)
     end_dead_runs(instance, edges.now_ms())
-    order = read_order(instance, topic)
-    held = read_held(instance, topic.decoding, order).keys()
-    unseen = find_unseen_decoded(topic, order, {*decoded.published} - held, instance)
+    found = read_undecoded(topic, coverage, edges, instance)
+    held, now_ms = found.held.keys(), edges.now_ms()
+    unseen = find_unseen_decoded(topic, found.order, {*found.decoded.published} - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
-        report_decoded(topic, decoded.known[offsets], edges, instance)
-    landed_ms = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in due}
-    tried = read_tried(instance, topic.decoding, order, landed_ms)
+        report_decoded(topic, found.decoded.known[offsets], edges, instance)
     requests: list[Request] = []
-    if may_ask(read_runs(instance, topic.decoding)):
-        requests = plan_requests(order, set(due), held, tried, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    if found.turns.may_ask:
+        due = set(found.due)
+        requests = plan_requests(found.order, due, held, found.tried, now_ms, ranges_per_run=RANGES_PER_RUN)
     if requests:
         open_pool(instance, topic.decoding.pool)
-    return DeriveTick(tuple(requests), len(due), len(unseen))
-
-
-def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
-    """Reads which landed ranges are to be decoded, in log order; none where the topic is not decoded."""
-    if topic.decode is None:
-        return []
-    coverage = edges.lake.coverage(topic.name)
-    return edges.decodings.read_ranges(topic.name).find_due(coverage)
+    return DeriveTick(tuple(requests), len(found.due), len(unseen), found.text(now_ms))
 
 
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:

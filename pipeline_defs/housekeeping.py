@@ -5,11 +5,11 @@ A schedule that finds nothing to do says so and launches nothing.
 
 import dagster as dg
 
-from .deriving import read_due
 from .resources import Edges
 from .retirement import find_retirable, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from .topics import Topic
+from .undecoded import read_due
 
 SWEEP_JOB = "sweep_staging"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from .core.delivery import Delivery
 from .core.errors import (
     BadKey,
     BrokerUnavailable,
+    DiskRefuses,
     EmptySelection,
     EngineUnavailable,
     LakeUnavailable,
@@ -31,9 +33,9 @@ from .core.offsets import OffsetRange, parse_key
 from .core.scans import READS_AT_ONCE, Scan, group_scans
 from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
-from .edges.layout import published_path
+from .doubles import adopt, delete_proven, publish_from
 from .edges.parquet import PartFile
-from .reading import claim, split_readable, why_unreadable
+from .reading import claim, split_planned, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
     ENGINE_TRIES,
@@ -63,13 +65,14 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     tools.on_step("find", topic=topic, ranges=len(ranges))
 
     run = Run(topic, coverage, attempt, tools)
+    for offsets in ranges:
+        if coverage.is_landed(offsets):
+            with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
+                _delete_doubles(run, coverage.manifests[offsets])
     finished, waiting = _finish_known(run, ranges)
     yield from finished
     unreadable, readings = split_readable(run, waiting)
-    yield from unreadable
-    if tools.delivery is Delivery.AT_MOST_ONCE:
-        taken, readings = claim(run, readings)
-        yield from taken
+    yield from (_without_doubles(run, verdict) for verdict in unreadable)
 
     folder, is_local = open_staging(attempt, tools.lake)
     try:
@@ -151,14 +154,14 @@ def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict
             waiting.append(offsets)
         else:
             finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
-    return finished, waiting
+    return [_without_doubles(run, verdict) for verdict in finished], waiting
 
 
 def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
     """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
     lake, offsets = run.tools.lake, manifest.offsets
     try:
-        if roll_forward(manifest, lake):
+        if roll_forward(manifest, lake) or publish_from(manifest, run.coverage.doubles_of(offsets), lake):
             run.tools.on_step("rolled_forward", key=offsets.key)
             return Verdict(offsets, Outcome.ROLLED_FORWARD, lake.newest(manifest))
         again = reinstate(manifest, lake)
@@ -180,8 +183,17 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
     # where what fails is abandoned, a scan that fails must take as little along as can be
     reads_at_once = 1 if run.tools.delivery is Delivery.AT_MOST_ONCE else READS_AT_ONCE
     for scan in group_scans(by_rest, reads_at_once=reads_at_once):
-        yield from _land_scan(run, scan, by_rest, staging)
-    gone = [reading for reading in readings if reading.rest is None]
+        refused, ours = claim(
+            run, [by_rest[rest] for rest in scan.ranges]
+        )  # now, not before the scans that come before it
+        yield from refused
+        rests = (reading.rest for reading in ours if reading.rest is not None)
+        for rest_of_scan in group_scans(rests, reads_at_once=reads_at_once) if refused else (scan,):
+            yield from _land_scan(run, rest_of_scan, by_rest, staging)
+    refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
+    yield from refused
+    refused, gone = split_planned(run, gone)
+    yield from refused
     if gone:
         topic_id = run.tools.kafka.read_topic_id(run.topic)
         nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
@@ -208,7 +220,7 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         folder = stage_anew(
             stage, folder, tools.on_step, tries=1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
         )
-    except EngineUnavailable as error:
+    except (DiskRefuses, EngineUnavailable) as error:
         yield from (failed(reading.offsets, str(error)) for reading in readings)
         return
     except ScanFailed as error:
@@ -226,14 +238,16 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         tools.kafka.is_compacted(topic),
         seconds / sum(len(rest) for rest in scan.ranges),
     )
+    unplanned, planned = split_planned(run, readings)
+    yield from unplanned
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        yield from pool.map(lambda reading: _decide(run, reading, staged), readings)
+        yield from pool.map(lambda reading: _decide(run, reading, staged), planned)
 
 
 def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
-    yield from verdicts
+    yield from (_without_doubles(run, verdict) for verdict in verdicts)
     if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
         yield from (failed(reading.offsets, why_unreadable(run, reading) or str(error)) for reading in left)
         return
@@ -248,19 +262,28 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Sc
 def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     try:
         verdict = _commit_and_publish(run, reading, staged)
-        if run.attempt.on_change == "replace" and verdict.manifest is not None:
-            _delete_doubles(run, verdict.manifest)
     except OffsetlakeError as error:
         return failed(reading.offsets, str(error))
-    return verdict
+    return _without_doubles(run, verdict)
 
 
-def _delete_doubles(run: Run, manifest: Manifest) -> None:
-    """Delete the files that show rows of a landed range a second time; a replace says which rows there are."""
-    for path, offsets in run.coverage.doubles.items():
-        if offsets == manifest.offsets and path != published_path(manifest):
-            run.tools.lake.store.delete_folder(path)
-            run.tools.on_step("double_deleted", key=offsets.key, path=path)
+def _without_doubles(run: Run, verdict: Verdict) -> Verdict:
+    """Return the verdict of a range, failed where a replace had to leave a file that may show rows of it a second time."""
+    try:
+        kept = _delete_doubles(run, verdict.manifest) if verdict.manifest is not None else []
+    except OffsetlakeError as error:
+        return failed(verdict.offsets, str(error))
+    return failed(verdict.offsets, *kept) if kept else verdict
+
+
+def _delete_doubles(run: Run, manifest: Manifest) -> list[str]:
+    """Delete, for a replace, what shows rows of a landed range a second time; return why anything of it stays.
+
+    A replace does so before it takes rows away as well, while the landed file still has them.
+    """
+    if run.attempt.on_change != "replace":
+        return []
+    return delete_proven(manifest, run.coverage.doubles_of(manifest.offsets), run.tools.lake, run.tools.on_step)
 
 
 def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
@@ -276,7 +299,15 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     if known is not None:
         return _hold(run, ours, part, known, is_redo=True)
     found = None
-    if offsets in coverage.published:  # and no manifest: somebody deleted it
+    if offsets not in coverage.published:
+        adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
+        if adopted is not None:
+            standing = lake.commit_manifest(adopted)
+            if standing != adopted:
+                return _hold(run, ours, part, standing, is_redo=False)
+            tools.on_step("commit", key=offsets.key, digest=adopted.digest)
+            return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
+    else:  # and no manifest: somebody deleted it
         ours = replace(ours, named_after="")
         found = differs_from_found(ours, part, lake)
         if found and (run.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else

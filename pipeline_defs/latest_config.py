@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from .core.decoders import Decode
 from .core.errors import BadSetting
-from .core.latest import BUCKETS, Latest
+from .core.latest import BUCKETS, MOST_BUCKETS, Latest
 from .schema_checks import read_side
-from .yaml_model import YamlModel
+from .yaml_model import YamlModel, number
 
 
 class LatestConfig(YamlModel):
     """Says how the latest record of each key is kept."""
 
-    buckets: int = Field(default=BUCKETS, description="files that keys are spread over; fixed once there are any")
+    buckets: Annotated[int, number(1, MOST_BUCKETS)] = Field(
+        default=BUCKETS, description="files that keys are spread over; fixed once there are any"
+    )
 
     def as_latest(self, topic: str, decode: Decode | None) -> Latest:
         """Returns what the pipeline sees; raises `BadSetting`."""

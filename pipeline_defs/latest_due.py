@@ -8,29 +8,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster import RunsFilter
 
 from .core.dispatch import NEVER_TRIED
 from .core.latest import Latest
 from .dead_runs import end_dead_runs
-from .deriving import is_backlog
+from .deriving import BACKLOG_FIRST, is_backlog
 from .latest import find_update, read_state
-from .projection import ACTIVE, is_run_of
+from .projection import read_turns
 from .resources import Edges
-from .runs import unused_key
+from .runs import ASKED_AGAIN, unused_key
 from .topics import Topic
 from .tries import read_tried_by
+from .waiting import UPDATING, backing_off_text, pending_text
 
 TICK_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class LatestTick:
-    """Is what one tick found: how many buckets and ranges are due, and what to ask for, if anything."""
+    """What one tick found: how many buckets and ranges are due, what to ask for, if anything, and what is waited for."""
 
     buckets: int
     ranges: int
     run_key: str | None = None
+    waiting: str = ""
 
 
 def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
@@ -47,10 +48,9 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
         tick = run_latest_tick(topic, config, context.instance, edges)
         context.log.info("buckets=%s ranges=%s", tick.buckets, tick.ranges)
         if tick.run_key is None:
-            return dg.SensorResult(
-                skip_reason=f"{tick.ranges} ranges wait for {tick.buckets} buckets, none to ask for now"
-            )
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=tick.run_key, tags=topic.upserting.tags)])
+            return dg.SensorResult(skip_reason=tick.waiting or "nothing waits for an update")
+        tags = {**topic.upserting.tags, **ASKED_AGAIN}
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=tick.run_key, tags=tags)])
 
     return due_latest
 
@@ -62,9 +62,18 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     decoded = edges.decodings.read_ranges(topic.name)
     due = find_update(config, facts, decoded)
     tried = read_tried_by(instance, topic.upserting, lambda run: [topic.upserting]).get(topic.upserting, NEVER_TRIED)
-    is_held = any(is_run_of(run, topic.upserting) for run in instance.get_runs(RunsFilter(statuses=ACTIVE)))
-    is_late = not is_backlog(decoded, edges, tried.last_ended_ms)
-    if not due.targets or is_held or not is_late or not tried.is_due(edges.now_ms()):
-        return LatestTick(len(due.targets), len(due.fresh))
+    now_ms = edges.now_ms()
+    turns = read_turns(instance, topic.upserting, now_ms)
+    is_held = any(run.is_own for run in turns.runs)
+    is_early = is_backlog(decoded, edges, tried.last_ended_ms)
+    if not due.targets:
+        return LatestTick(0, len(due.fresh))
+    if is_held or is_early or not tried.is_due(now_ms):
+        postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
+        head = (
+            f"{len(due.fresh):,} range{'s wait' if len(due.fresh) != 1 else ' waits'} for {len(due.targets):,} buckets"
+        )
+        waiting = pending_text(head, turns, UPDATING, held=len(due.fresh) if is_held else 0, postponed=postponed)
+        return LatestTick(len(due.targets), len(due.fresh), waiting=waiting)
     run_key = unused_key(instance, f"latest:{topic.name}:{tried.last_ended_ms}:{tried.attempts}")
     return LatestTick(len(due.targets), len(due.fresh), run_key)

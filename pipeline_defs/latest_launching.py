@@ -9,9 +9,8 @@ import dagster as dg
 from .dead_runs import end_dead_runs
 from .definitions import build_defs
 from .launching import execute, reason_of
-from .op_names import op_name
 from .resources import Edges
-from .topics import Topic
+from .topics import Topic, op_name
 
 
 @dataclass(frozen=True, slots=True)

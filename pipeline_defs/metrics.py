@@ -21,6 +21,7 @@ from .landing import group_of
 from .resources import Edges
 from .settings import code_version
 from .status import read_statuses
+from .topic_files import Broken
 from .topics import Topic
 
 PARTITION = ("topic", "partition")
@@ -72,7 +73,9 @@ _OF_ROW = {  # of a row of the status document
 Samples = dict[str, dict[tuple[str, ...], float]]
 
 
-def read_metrics(topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance) -> list[Family]:
+def read_metrics(
+    topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance, broken: Iterable[Broken] = ()
+) -> list[Family]:
     """Read the metrics of some topics; every family is there, with as many samples as could be had."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
@@ -84,6 +87,9 @@ def read_metrics(topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInst
         if coverage is not None:
             _count_lake(topic, coverage, found)
             _count_status(topic, document, found)
+    for each in broken:
+        found["offsetlake_up"].setdefault((each.name,), 0)
+        found["offsetlake_topic_error"][each.name, each.error.kind] = 1
     return [
         Family(name, text, labels, found[name], "counter" if name.endswith("_total") else "gauge")
         for name, (labels, text) in HELP.items()

@@ -10,15 +10,9 @@ from typing import TypeVar, cast
 
 import dagster as dg
 
-from .topics import slug_of
+from .topics import op_name
 
 Defined = TypeVar("Defined", bound=dg.AssetsDefinition)
-
-
-def op_name(key: dg.AssetKey) -> str:
-    """Return the name of the op that materialises one of a topic's assets: `raw__a_b`, `raw__a__dash_b`."""
-    tree, topic = key.path
-    return f"{tree}__{slug_of(topic)}"
 
 
 def with_own_op_name(definition: Defined) -> Defined:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stamina
 
+from .core.coverage import Coverage
 from .core.planlog import PlanStep, Tail
 from .core.planning import Policy, TopicState, find_shrunk, is_proven, plan
 from .edges.kafka import Kafka
@@ -26,10 +27,21 @@ class _Unproven(Exception):
 
 
 def decide_step(
-    topic: str, policy: Policy, lake: Lake, kafka: Kafka, now_ms: int, *, planner: str, through_end: bool = False
+    topic: str,
+    policy: Policy,
+    lake: Lake,
+    kafka: Kafka,
+    now_ms: int,
+    *,
+    planner: str,
+    through_end: bool = False,
+    known: Coverage | None = None,
 ) -> PlanStep | None:
-    """Decides the next plan step without writing it; none where there is nothing to decide."""
-    tail = lake.read_tail(topic)
+    """Decide the next plan step without writing it; none where there is nothing to decide.
+
+    `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
+    """
+    tail = (known or lake.coverage(topic)).log.tail  # which refuses a log that has lost its newest step
     state = _read_settled(topic, tail, policy, kafka, now_ms)
     return plan(tail, state, policy, now_ms, planner=planner, through_end=through_end)
 
@@ -57,14 +69,21 @@ def commit_next_step(
     *,
     planner: str,
     through_end: bool = False,
+    known: Coverage | None = None,
     on_step: StepWatcher = no_step,
 ) -> PlanStep | None:
-    """Commits the next plan step; however many planners race, each boundary is decided once."""
+    """Commit the next plan step; however many planners race, each boundary is decided once. Raises `BrokenPlanLog`.
+
+    It is held against the step before it right before it is written: while Kafka was asked, that may have been deleted, or
+    planned otherwise by another planner.
+    """
     while True:
-        step = decide_step(topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end)
+        known = known or lake.coverage(topic)
+        step = decide_step(topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known)
         if step is None:
             return None
         on_step("plan_decided", topic=topic, seq=step.seq)
-        if lake.commit_step(step):
+        if all(map(lake.has_step, known.log.steps[-1:])) and lake.commit_step(step):
             on_step("plan_committed", topic=topic, seq=step.seq)
             return step
+        known = None  # another planner was there first, or what it was decided from is not there any more

@@ -13,7 +13,7 @@ from functools import cache
 import dagster as dg
 
 from .auditing import Finding
-from .core.active import ActiveRun, Block, find_block
+from .core.active import Block, Turns
 from .core.coverage import Coverage
 from .core.dispatch import Tried
 from .core.lag import find_lag
@@ -21,16 +21,15 @@ from .core.losses import Loss, all_losses
 from .core.offsets import OffsetRange
 from .core.planlog import Watermarks
 from .core.progress import Silence, Unplanned, find_silences, patience_seconds
-from .daemons import is_silent, read_silence
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
 from .moments import time_text
-from .projection import Order, read_held, read_order, read_reason, read_runs
+from .projection import Order, read_held, read_order, read_reason, read_turns
 from .resources import Edges
 from .topics import Topic
 from .transactions import holding_text, open_seconds, read_holding
 from .tries import read_tried
-from .waiting import backing_off_text, block_text, tail_text
+from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
 
 REASON_LENGTH = 600
 
@@ -40,7 +39,7 @@ class Situation:
     """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
     `order` are Dagster's keys, `held` says which active run holds a range, `tried` how often runs of it have failed.
-    `runs` are all active runs of the instance, which executes `slots` of them at once (negative: any number).
+    `turns` says when a run that lands has its turn.
     """
 
     coverage: Coverage
@@ -50,18 +49,17 @@ class Situation:
     order: Order
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
-    runs: Sequence[ActiveRun] = ()
-    slots: int = -1
-    is_daemon_silent: bool = False
+    turns: Turns
+
+    @property
+    def last_landed_ms(self) -> int | None:
+        """When something was last landed; none where nothing is."""
+        return max((each.provenance.landed_at_ms for each in self.coverage.manifests.values()), default=None)
 
     @property
     def block(self) -> Block | None:
         """What keeps pending ranges from landing, where it is an active run; none where nothing waits or a run gets on."""
-        if not self.coverage.pending():
-            return None
-        landed = (each.provenance.landed_at_ms for each in self.coverage.manifests.values())
-        last_ms = max(landed, default=None)
-        return find_block(self.runs, self.slots, last_ms, is_daemon_silent=self.is_daemon_silent)
+        return self.turns.find_block(self.last_landed_ms) if self.coverage.pending() else None
 
     def losses(self) -> list[Loss]:
         """Returns the loss ledger as of now, without claims whose run is still at work: those are no loss yet."""
@@ -71,7 +69,6 @@ class Situation:
 def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
     """Read where a topic stands now."""
     planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in coverage.pending()}
-    queue = instance.get_concurrency_config().run_queue_config
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     order = read_order(instance, topic)
     return Situation(
@@ -82,9 +79,7 @@ def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         order,
         read_held(instance, topic.landing, order),
         read_tried(instance, topic.landing, order, planned_ms),
-        read_runs(instance, topic.landing),
-        queue.max_concurrent_runs if queue else -1,
-        is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", edges.now_ms() / 1000)),
+        read_turns(instance, topic.landing, edges.now_ms()),
     )
 
 
@@ -94,12 +89,10 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
     if pending:
         since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
         head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
-        if found.block is not None:
-            return f"{head}: {block_text(found.block, found.slots)}"
         held = sum(offsets in found.held for offsets in pending)
-        if held:
-            return f"{head}, {held:,} in runs that are landing them"
-        return f"{head}: {backing_off_text(pending, found.tried, now_ms) or 'the next tick asks for them'}"
+        postponed = backing_off_text(pending, found.tried, now_ms)
+        done_ms = found.last_landed_ms
+        return pending_text(head, found.turns, LANDING, held=held, last_done_ms=done_ms, postponed=postponed)
     records = sum(each.offsets for each in find_lag(found.coverage, found.marks))
     if not records:
         return ""
@@ -107,8 +100,13 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
     return tail_text(records, oldest_ms, topic.policy.max_age_seconds, now_ms)
 
 
-def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[Finding, bool]:
-    """Checks that what arrives is landed; says too whether it is an error: not, where runs are still at work on it."""
+def check_progress(
+    topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
+) -> tuple[Finding, bool]:
+    """Check that what arrives is landed; return too whether it is an error: not, where runs are still at work on it.
+
+    `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
+    """
     pending = found.coverage.pending()
     failing = [offsets for offsets in sorted(pending) if offsets in found.tried and found.tried[offsets].is_stalled]
     waiting = {each.partition: Unplanned(each.offset, each.timestamp_ms) for each in found.endangered}
@@ -134,9 +132,8 @@ def check_progress(topic: Topic, found: Situation, instance: dg.DagsterInstance,
         "open_transactions": len(found.transactions),
     }
     is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
-    finding = Finding(
-        "progress", waiting_text(topic, found, now_ms) or "nothing waits", tuple(violations), facts, tuple(concerns)
-    )
+    looked_at = "; ".join(text for text in (waiting_text(topic, found, now_ms), undecoded) if text)
+    finding = Finding("progress", looked_at or "nothing waits", tuple(violations), facts, tuple(concerns))
     return finding, bool(failing or holding) or not is_at_work
 
 
@@ -165,7 +162,7 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
         )
     holder = found.held.get(silence.planned)
     why = (
-        f"{holder} holds it{'; ' + block_text(found.block, found.slots) if found.block else ''}"
+        f"{holder} holds it{'; ' + block_text(found.block, found.turns.slots, LANDING) if found.block else ''}"
         if holder
         else f"no run holds it; have the sensor plan_and_land_{topic.slug} run, or `offsetlake land {topic.name} --pending`"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from .core.errors import OffsetlakeError, Refused
+from .core.errors import BadSetting, OffsetlakeError, Refused
 from .settings import ENV_FILE, PACKAGE, PROJECT, check_home, read_env_file, read_settings
 from .topics import slug_of
 
@@ -101,10 +101,16 @@ def write_project(files: Mapping[Path, str]) -> None:
 
 def make_home(home: Path, project: Path) -> None:
     """Make Dagster's home with the project's configuration, where it has none."""
-    home.mkdir(parents=True, exist_ok=True)
-    config = home / DAGSTER_YAML
-    if not config.exists():
-        config.write_text(read_dagster_yaml(project))
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        config = home / DAGSTER_YAML
+        if not config.exists():
+            config.write_text(read_dagster_yaml(project))
+    except OSError as error:
+        raise BadSetting(
+            f"DAGSTER_HOME {home} cannot be written: {(error.strerror or type(error).__name__).lower()}; nothing was started; "
+            "let this user write there, or name another folder"
+        ) from error
 
 
 def write_env(project: Path, home: Path) -> bool:

@@ -13,13 +13,15 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
-from .core.active import ActiveRun, State
+from .core.active import ActiveRun, State, Turns
 from .core.coverage import Coverage
 from .core.errors import BadKey
 from .core.lag import PartitionLag, Told, is_lag_news
 from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
+from .daemons import is_silent, read_silence
+from .run_locks import is_code_server_gone
 from .topics import Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
@@ -178,9 +180,9 @@ def open_pool(instance: dg.DagsterInstance, pool: str) -> None:
         instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
 
 
-def read_runs(instance: dg.DagsterInstance, duty: Duty) -> list[ActiveRun]:
-    """Read the runs of an instance that have not ended, the oldest first, and which of them do this duty."""
-    return [
+def read_turns(instance: dg.DagsterInstance, duty: Duty, now_ms: int) -> Turns:
+    """Read the runs of an instance that have not ended, the oldest first, which of them do this duty, and their slots."""
+    runs = [
         ActiveRun(
             record.dagster_run.run_id,
             record.dagster_run.job_name,
@@ -191,6 +193,10 @@ def read_runs(instance: dg.DagsterInstance, duty: Duty) -> list[ActiveRun]:
         )
         for record in reversed(instance.get_run_records(RunsFilter(statuses=ACTIVE)))
     ]
+    queue = instance.get_concurrency_config().run_queue_config
+    silent = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
+    silent = silent or is_code_server_gone(instance.root_directory)  # without which no run starts
+    return Turns(runs, queue.max_concurrent_runs if queue else -1, silent)
 
 
 def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, str]:

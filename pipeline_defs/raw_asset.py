@@ -17,17 +17,16 @@ from pydantic import Field
 from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
-from .core.verdicts import Outcome, Verdict
+from .core.verdicts import Outcome, Verdict, violations_by_range
 from .edges.openlineage import Landed
 from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
-from .op_names import op_name
 from .projection import as_evaluation
 from .resources import Edges
 from .runs import begin_run, new_attempt, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
-from .topics import Topic
+from .topics import Topic, op_name
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
@@ -120,7 +119,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
         raise RangesFailed(
             f"{len(own)} of {len(keys)} ranges of topic {topic.name} are not landed; {len(keys) - len(own)} are; the "
             "failed ones stay planned and are tried again",
-            [violation for verdict in own for violation in verdict.violations],
+            [each for verdict in own for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)],
         )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .attempt import Run
-from .core.delivery import Claim
-from .core.errors import Unavailable
+from .core.delivery import Claim, Delivery
+from .core.errors import OffsetlakeError, Unavailable
 from .core.losses import Reading, read_from
 from .core.offsets import OffsetRange
 from .core.planlog import Watermarks
@@ -82,13 +82,52 @@ def why_unreadable(run: Run, reading: Reading) -> str | None:
     )
 
 
+def split_planned(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
+    """Refuse ranges whose plan step is not as this run has read it; return the others.
+
+    Another step may plan their offsets in other ranges, and rows would be shown twice. While the newest step stands, the
+    earlier ones do: none is planned again before those after it are gone. So this reads one object in most cases.
+    """
+    log, lake = run.coverage.log, run.tools.lake
+    if not readings:
+        return [], []
+    try:
+        if lake.has_step(log.steps[-1]):
+            return [], list(readings)
+        steps = {step.seq: step for step in (log.ranges[reading.offsets] for reading in readings)}
+        gone = {seq for seq, step in steps.items() if not lake.has_step(step)}
+    except OffsetlakeError as error:
+        return [failed(reading.offsets, str(error)) for reading in readings], []
+    refused = [
+        failed(
+            reading.offsets,
+            f"range {reading.offsets.text(run.topic)} was planned by step {seq} of the plan log, which is gone or another one "
+            "by now: somebody deleted it while this run read the range; nothing was written, since another step may plan its "
+            "records in other ranges; the next tick plans what no step has, and asks for it",
+        )
+        for reading in readings
+        if (seq := log.ranges[reading.offsets].seq) in gone
+    ]
+    return refused, [reading for reading in readings if log.ranges[reading.offsets].seq not in gone]
+
+
 def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Reading]]:
-    """Claim what is not committed before it is read; what another attempt has claimed is never read again."""
-    taken, ours = [], []
-    for reading in readings:
+    """Claim what is not committed before it is read, where ranges are read at most once; return what is refused, and the rest.
+
+    What another attempt has claimed is never read again. A claim that fails fails its own range.
+    """
+    if run.tools.delivery is not Delivery.AT_MOST_ONCE or not readings:
+        return [], list(readings)
+    taken, planned = split_planned(run, readings)
+    ours = []
+    for reading in planned:
         offsets, attempt = reading.offsets, run.attempt
         mine = Claim(run.topic, offsets, attempt.id, attempt.run_id, run.tools.now_ms())
-        first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
+        try:
+            first = mine if offsets in run.coverage.manifests else run.tools.lake.commit_claim(mine)
+        except OffsetlakeError as error:
+            taken.append(failed(offsets, str(error)))
+            continue
         if first == mine:
             ours.append(reading)
             continue

@@ -28,6 +28,7 @@ from .edges.jars import read_pins, resolve_jars
 from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
+from .edges.lake_memory import LakeMemory
 from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
 from .edges.spark import Spark, spark_config
@@ -67,7 +68,7 @@ class Edges:
     def lake(self) -> Lake:
         """Is the lake; what it read of immutable objects is kept for the life of the process."""
         if self._lake is None:
-            self._lake = Lake(self.settings.lake)
+            self._lake = Lake(self.settings.lake, LakeMemory(self.settings.dagster_home, self.settings.lake))
         return self._lake
 
     def bootstrap_servers(self, topic: Topic | None = None) -> str:
@@ -75,7 +76,7 @@ class Edges:
 
         Raise `BadSetting` where it is no list of `host:port`; an address with a login would be printed by every client.
         """
-        told = (topic.bootstrap_servers if topic is not None else None) or self.settings.bootstrap_servers
+        told = self._told(topic)
         if told:
             try:
                 return check_addresses(told)
@@ -85,6 +86,13 @@ class Edges:
 
         broker = read_broker(self.settings.broker)
         return broker.bootstrap_servers if broker else DEFAULT_BOOTSTRAP_SERVERS
+
+    def is_told(self, topic: Topic | None = None) -> bool:
+        """Return whether anybody has said which brokers are meant; else they are the embedded one, or the default."""
+        return bool(self._told(topic))
+
+    def _told(self, topic: Topic | None) -> str | None:
+        return (topic.bootstrap_servers if topic is not None else None) or self.settings.bootstrap_servers
 
     def _named_by(self, topic: Topic | None) -> str:
         """Return where the address that `bootstrap_servers` gives was said, for a person whose broker does not answer."""
@@ -99,7 +107,7 @@ class Edges:
         path = self.settings.kafka_properties
         if path is None:
             return OPEN
-        if not (self.settings.bootstrap_servers or (topic and topic.bootstrap_servers)):
+        if not self.is_told(topic):
             from .edges.broker import read_broker
 
             if read_broker(self.settings.broker):
@@ -172,7 +180,7 @@ class Edges:
         if self.settings.engine == IN_PROCESS:
             return open_here(config)
         self.watch_step("start_spark")
-        url = start_server(self.settings.home / "engine", config, code_version()).url
+        url = start_server(self.settings.engine_folder, config, code_version()).url
         self.watch_step("spark_started")
         return url
 
@@ -257,7 +265,8 @@ class Edges:
         return Sender() if self.settings.lineage else None
 
     def check_lake(self) -> None:
-        """Refuses to start work on a lake that cannot be written."""
+        """Refuse to start work on a lake that has gone missing, or that cannot be written."""
         if not self.settings.lake:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
+        self.lake.check_present()
         self.lake.store.check_writable(f"staging/probe-{os.getpid()}")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import dagster as dg
 from dagster import RunsFilter
-from dagster._core.storage.tags import PRIORITY_TAG, RUN_KEY_TAG
+from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG, RUN_KEY_TAG
 
 from .attempt import Attempt
 from .projection import RANGE_END, RANGE_START, is_redo_of_person
@@ -18,15 +18,18 @@ from .settings import code_version
 from .steps import StepWatcher
 from .topics import REDO_TAG, Duty
 
+# of what a tick asks for: where it dies the next tick asks again, and a retry by Dagster would be a second run of the same
+ASKED_AGAIN = {MAX_RETRIES_TAG: "0"}
+
 
 def run_request(
     instance: dg.DagsterInstance, run_key: str, keys: Sequence[str], tags: Mapping[str, str]
 ) -> dg.RunRequest:
     """Return the request of a run over neighbouring keys: one as such, more as Dagster's range tags, which is what it honours.
 
-    It goes before a person's runs in the queue: those may be many, and `may_ask` gives them every other turn.
+    It goes before a person's runs in the queue: those may be many, and `Turns` gives them every other turn.
     """
-    tags = {**tags, **range_tags(keys), PRIORITY_TAG: "1"}
+    tags = {**tags, **range_tags(keys), **ASKED_AGAIN, PRIORITY_TAG: "1"}
     return dg.RunRequest(run_key=unused_key(instance, run_key), partition_key=single_key(keys), tags=tags)
 
 

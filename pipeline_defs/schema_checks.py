@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .core.avro import columns_of, parse_avro
+from .core.avro import columns_of, parse_avro, refuse_unreadable
 from .core.columns import ANY, Column, row_of
 from .core.ddl import NotDdl, parse_ddl
 from .core.decoders import Decode, Format, Side
@@ -55,11 +55,19 @@ def _read_ddl(text: str, name: str) -> Column:
 def _read_avro(text: str, what: str) -> Column:
     from .edges.spark_avro_schema import NOT_A_SCHEMA, whole_schema
 
+    try:
+        refuse_unreadable(parse_avro(text))
+    except NOT_A_SCHEMA as error:
+        raise unusable_schema(what, _reason(error)) from error
     schema = whole_schema(text, (), what)
     try:
         return columns_of(parse_avro(schema))
     except NOT_A_SCHEMA as error:
-        raise unusable_schema(what, str(error)) from error
+        raise unusable_schema(what, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else "it is no Avro schema, or nested too deep to be read"
 
 
 def _read_proto(text: str, message: str | None, what: str) -> Column:

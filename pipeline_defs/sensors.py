@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import dagster as dg
 
 from .checks import report_standing
-from .core.active import may_ask
 from .core.coverage import Coverage
 from .core.dispatch import Request, plan_requests
 from .core.lag import find_lag
@@ -74,7 +73,7 @@ def build_sensor(topic: Topic) -> dg.SensorDefinition:
 
 def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     """Runs one tick: boundaries go to the lake first, then keys to Dagster, then runs are asked for."""
-    edges.lake.read_plan_log(topic.name)  # planning reads its end alone; of a log that is refused nothing is planned
+    coverage = edges.lake.coverage(topic.name)  # of a log that is refused nothing is planned
     step = commit_next_step(
         topic.name,
         topic.policy,
@@ -82,9 +81,11 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
         edges.kafka(topic),
         edges.now_ms(),
         planner=f"sensor {uuid.uuid4().hex[:8]}",
+        known=coverage,
         on_step=edges.watch_step,
     )
-    coverage = edges.lake.coverage(topic.name)
+    if step is not None:
+        coverage = edges.lake.coverage(topic.name)
     registered = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
@@ -95,7 +96,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
     pending = set(coverage.pending())
     requests: list[Request] = []
-    if may_ask(found.runs):
+    if found.turns.may_ask:
         requests = plan_requests(found.order, pending, held, found.tried, now_ms, ranges_per_run=RANGES_PER_RUN)
     if requests:
         open_pool(instance, topic.landing.pool)

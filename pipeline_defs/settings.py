@@ -8,19 +8,23 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 from dotenv.variables import parse_variables
 
 from .core.errors import BadSetting
+from .core.setting_values import check_lake, check_master, check_memory, check_plain, check_web_address
+from .edges.text_files import UnreadableText, read_text_file
 
 PACKAGE = Path(__file__).parent
 PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found by `find_project`
@@ -30,9 +34,8 @@ ENV_FILE = ".env"
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 SERVER, IN_PROCESS = "server", "in-process"  # engines
-_OUR_WORDS = re.compile("offset|lake", re.IGNORECASE)
 _SERVICE_LINK = re.compile(
-    r"OFFSETLAKE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 _PROTOCOLS = ("tcp://", "udp://", "sctp://")
 _PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
@@ -67,6 +70,18 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
 }
 
 
+CHECKS: Mapping[str, Callable[[str], str]] = {
+    "OFFSETLAKE_HOME": check_plain,
+    "DAGSTER_HOME": check_plain,
+    "OFFSETLAKE_KAFKA_PROPERTIES": check_plain,
+    "OFFSETLAKE_LAKE": check_lake,
+    "OFFSETLAKE_SPARK_MASTER": check_master,
+    "OFFSETLAKE_SPARK_DRIVER_MEMORY": check_memory,
+    "OFFSETLAKE_PAGES_URL": check_web_address,
+}
+"""What each value must be, where there is one; addresses of brokers and alerts are checked by those who use them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Is what differs per machine. `bootstrap_servers` is none where only the embedded broker can tell it.
@@ -90,6 +105,11 @@ class Settings:
     def jars(self) -> Path:
         """Is the folder of the resolved jars."""
         return self.home / "jars"
+
+    @property
+    def engine_folder(self) -> Path:
+        """Folder of the warm Spark server."""
+        return self.home / "engine"
 
     @property
     def broker(self) -> Path:
@@ -141,12 +161,21 @@ def read_env_file(project: Path, environment: Mapping[str, str] | None = None) -
     environment = os.environ if environment is None else environment
     path = project / ENV_FILE
     found: dict[str, str] = {}
+    if path.is_dir() or not path.exists():  # a virtual environment of that name is nobody's setting
+        return found
     try:
-        for name, text in dotenv_values(path, interpolate=False).items():
-            if text is not None:
-                found[name] = "".join(atom.resolve({**environment, **found}) for atom in parse_variables(text))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path} cannot be read: {error}; nothing was started; correct or delete it") from error
+        lines = list(parse_stream(StringIO(read_text_file(path))))
+    except UnreadableText as error:
+        raise BadSetting(f"{path} cannot be read: {error}; nothing was started; correct or delete it") from None
+    for each in lines:
+        wrong = "has a NUL character" if "\0" in each.original.string else "is not NAME=value" if each.error else None
+        wrong = "has no value" if each.value is None and each.key in VARIABLES else wrong
+        if wrong:
+            line = each.original.line + len(each.original.string) - len(each.original.string.lstrip("\n"))
+            raise BadSetting(f"{path}, line {line}: it {wrong}; nothing was started; correct that line")
+        if each.key is not None and each.value is not None:
+            atoms = parse_variables(each.value)
+            found[each.key] = "".join(atom.resolve({**environment, **found}) for atom in atoms)
     return found
 
 
@@ -166,7 +195,7 @@ def _with_env_file(project: Path, environment: Mapping[str, str]) -> Mapping[str
     An `OFFSETLAKE_HOME` of the environment moves Dagster's home as well.
     """
     found = read_env_file(project, environment)
-    if "OFFSETLAKE_HOME" in environment:
+    if environment.get("OFFSETLAKE_HOME"):
         found.pop("DAGSTER_HOME", None)
     return {**found, **environment}
 
@@ -177,22 +206,38 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
     | found | consequence |
     |---|---|
     | `.env` names the default home of another folder: the project was moved or copied | runs are recorded there |
+    | `.env` names another home than OFFSETLAKE_HOME of the environment, and `dagster dev` takes it | two homes |
     | `dagster dev` has no home: started elsewhere than in the project's folder, or `.env` is missing | runs are forgotten |
     """
     env = os.environ if environment is None else environment
     plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
     home = read_env_file(project, plain).get("DAGSTER_HOME")
-    if home is not None and env.get("DAGSTER_HOME", home) == home and _is_of_another(Path(home), project):
+    is_used = env.get("DAGSTER_HOME", home) == home and ("DAGSTER_HOME" in env or not env.get("OFFSETLAKE_HOME"))
+    if home is not None and is_used and _is_of_another(Path(home), project):
         raise BadSetting(
             f"DAGSTER_HOME in {project / ENV_FILE} is {home}, the home of another folder than {project}, which was moved or "
             "copied; nothing was started; delete that line and run `offsetlake doctor` there, which writes the right one"
         )
+    moved = env.get("OFFSETLAKE_HOME")
+    if moved and env.get("DAGSTER_IS_DEV_CLI") and home is not None and env.get("DAGSTER_HOME") == home:
+        meant = _path(moved, project) / "dagster"
+        if moved != read_env_file(project, plain).get("OFFSETLAKE_HOME") and Path(home) != meant:
+            raise BadSetting(
+                f"OFFSETLAKE_HOME is {moved}, so that commands record in {meant}, and {project / ENV_FILE} has `dagster dev` "
+                f"record in {home}, which no command would see; nothing was started; use `offsetlake up`, or export "
+                f"DAGSTER_HOME={meant} too"
+            )
     if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
         raise BadSetting(
             "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no "
             "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "
             f"{project}, whose {ENV_FILE} names the home"
         )
+
+
+def is_validating(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether definitions are loaded to be checked, by `dg check defs` say, and not to be used."""
+    return bool((os.environ if environment is None else environment).get("DAGSTER_IS_DEFS_VALIDATION_CLI"))
 
 
 def _is_of_another(home: Path, project: Path) -> bool:
@@ -203,13 +248,16 @@ def _is_of_another(home: Path, project: Path) -> bool:
 def check_names(environment: Mapping[str, str]) -> None:
     """Refuse a variable that is one of ours misspelt, or that has our prefix and is none of ours; raises `BadSetting`.
 
-    What Kubernetes injects for each Service of the namespace whose name begins with `offsetlake` is nobody's setting.
+    What Kubernetes injects for each Service of the namespace is nobody's setting, whatever the Service is called. Beside
+    `DAGSTER_HOME` Dagster has variables of its own, so that only a slip of a letter or two counts, and no longer name.
     """
     ours = [name for name in VARIABLES if name.startswith(PREFIX)]
     for name, value in sorted(environment.items()):
-        if name in VARIABLES or not _OUR_WORDS.search(name) or is_service_link(name, value):
+        if name in VARIABLES or is_service_link(name, value):
             continue
         meant = get_close_matches(name.upper(), ours, n=1, cutoff=0.85)
+        if not name.startswith("DAGSTER_HOME_"):
+            meant = meant or get_close_matches(name.upper(), ["DAGSTER_HOME"], n=1, cutoff=0.9)
         if meant or name.startswith(PREFIX):
             raise BadSetting(
                 f"environment variable {name} is not one of {', '.join(VARIABLES)}; nothing was started; "
@@ -233,15 +281,17 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
     project = project or find_project()
     env = _with_env_file(project, os.environ if environment is None else environment)
     check_names(env)
-    home = _path(env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
+    for name, check in CHECKS.items():
+        _check_value(name, env.get(name) or "", check)
+    home = _folder("OFFSETLAKE_HOME", env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
     return Settings(
         home=home,
-        lake=lake if "://" in lake else str(_path(lake, project)),
+        lake=lake if "://" in lake else str(_folder("OFFSETLAKE_LAKE", lake, project)),
         bootstrap_servers=env.get("OFFSETLAKE_BOOTSTRAP_SERVERS") or None,
         spark_master=env.get("OFFSETLAKE_SPARK_MASTER") or "local[*]",
         spark_driver_memory=env.get("OFFSETLAKE_SPARK_DRIVER_MEMORY") or "4g",
-        dagster_home=_path(env.get("DAGSTER_HOME") or str(home / "dagster"), project),
+        dagster_home=_folder("DAGSTER_HOME", env.get("DAGSTER_HOME") or str(home / "dagster"), project),
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
         lineage=_has_lineage(env),
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
@@ -281,6 +331,33 @@ def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
             f"{name} is {found!r}, expected {' or '.join(allowed)}; nothing was started; correct or unset it"
         )
     return found
+
+
+def _check_value(name: str, text: str, check: Callable[[str], str]) -> None:
+    if not text:
+        return
+    try:
+        check(check_plain(text))
+    except ValueError as error:
+        raise BadSetting(f"{name} cannot be used: {error}; nothing was started; correct it") from None
+
+
+def _folder(name: str, text: str, project: Path) -> Path:
+    """Return a folder that a setting names, there or not; refuse what cannot be one."""
+    path = _path(text, project)
+    try:
+        wrong = "something else is there" if not stat.S_ISDIR(path.stat().st_mode) else None
+    except FileNotFoundError:
+        wrong = None
+    except PermissionError:
+        wrong = None  # who reads or writes there says so
+    except OSError as error:
+        wrong = (error.strerror or type(error).__name__).lower()
+    if wrong:
+        raise BadSetting(
+            f"{name} is {path}, expected a folder, there or not yet: {wrong}; nothing was started; correct it"
+        )
+    return path
 
 
 def _optional_path(text: str | None, project: Path) -> Path | None:

@@ -30,9 +30,12 @@ from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation, waiting_text
 from .projection import read_order
 from .resources import Edges
+from .run_locks import is_code_server_gone
+from .topic_files import Broken
 from .topics import Topic
 from .transactions import holding_row
 from .tries import read_tried
+from .undecoded import undecoded_text
 
 
 def find_instance(home: Path) -> dg.DagsterInstance:
@@ -81,6 +84,12 @@ def read_statuses(
             yield {"topic": topic.name, **known, **said}, coverage
 
 
+def broken_document(broken: Broken) -> dict[str, Any]:
+    """Return the document of a topic whose defs.yaml cannot be used: that it is there, and why nothing of it goes on."""
+    said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct its defs.yaml"}
+    return {"topic": broken.name, "partitions": [], **said}
+
+
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
     """Return what to do about a topic that cannot be read whole; the error itself is said once, beside it."""
     if isinstance(error, UnknownTopic):
@@ -119,6 +128,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
         stuck=check_progress(topic, found, instance, now_ms)[0].violations,
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
+        undecoded=undecoded_text(topic, found.coverage, edges, instance),
         is_landing=bool(pending & found.held.keys()) and found.block is None,
         is_ticking=is_ticking(topic, instance, now_ms),
     )
@@ -127,8 +137,8 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
 
 
 def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Return whether Dagster's daemon was there lately and nobody has stopped the topic's sensor."""
-    if is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
+    """Return whether Dagster's daemon was there lately, its code server is, and nobody has stopped the topic's sensor."""
+    if is_code_server_gone(instance.root_directory) or is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
         return False
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
     mine = [state for state in states if state.name == topic.sensor]

@@ -47,6 +47,15 @@ def slug_of(name: str) -> str:
     return f"{slug[:_LONGEST].rstrip('_')}__cut_{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
+def op_name(key: dg.AssetKey) -> str:
+    """Return the name of the op that materialises one of a topic's assets, and of the pool in which its runs take turns.
+
+    `raw__a_b`, `raw__a__dash_b`; no two assets share one, nor does a topic `x__decoded` what is decoded of topic `x`.
+    """
+    tree, topic = key.path
+    return f"{tree}__{slug_of(topic)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Duty:
     """Is one kind of work on a topic's ranges as Dagster knows it: what its runs materialise, by which job, under which tag."""
@@ -59,8 +68,7 @@ class Duty:
     @property
     def pool(self) -> str:
         """The pool in which its runs take turns."""
-        tree = self.asset_key.path[0]
-        return self.topic if tree == "raw" else f"{self.topic}__{tree}"
+        return op_name(self.asset_key)
 
     @property
     def tags(self) -> dict[str, str]:

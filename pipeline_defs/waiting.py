@@ -1,15 +1,16 @@
-"""What waits and for what, in words: which run blocks pending ranges and since when, how old an uncut tail is.
+"""What waits and for what, in words: which run blocks pending work and since when, how old an uncut tail is.
 
-The sensor's tick, the progress check and `status` say the same. Invariant: as long as something waits, there is a text.
+Every sensor's tick, the progress check and `status` say the same. Invariant: as long as something waits, there is a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
-from .core.active import ActiveRun, Block, State
+from .core.active import ActiveRun, Block, State, Turns
 from .core.dispatch import Tried
-from .core.offsets import OffsetRange
 from .moments import duration_text, time_text
 
 SHOWN_RUNS = 4
@@ -22,15 +23,54 @@ _SINCE = {
 }
 
 
-def block_text(block: Block, slots: int) -> str:
-    """Return what blocks pending ranges, and since when."""
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The forms of a duty's verb that a text needs; `done` is none where nobody knows what a run has done before it ends."""
+
+    doing: str
+    done: str | None
+
+
+LANDING = Words("landing", "landed")
+DECODING = Words("decoding", "decoded")
+UPDATING = Words("updating", None)
+
+
+def pending_text(
+    head: str,
+    turns: Turns,
+    words: Words,
+    *,
+    held: int,
+    last_done_ms: int | None = None,
+    postponed: str | None = None,
+) -> str:
+    """Return what pending work waits for, and since when; `head` says what and how much it is.
+
+    `held` of it active runs have. Without them it is `postponed` for that reason, or the next tick asks for it.
+    """
+    block = turns.find_block(last_done_ms)
+    if block is not None:
+        return f"{head}: {block_text(block, turns.slots, words)}"
+    if held:
+        return f"{head}, {held:,} in runs that are {words.doing} them"
+    if not turns.may_ask:
+        return f"{head}: their turn comes after {_runs_text(run for run in turns.runs if run.is_own)}"
+    return f"{head}: {postponed or 'the next tick asks for them'}"
+
+
+def block_text(block: Block, slots: int, words: Words) -> str:
+    """Return what blocks pending work, and since when."""
     state = {State.STARTED: "at work", State.CANCELING: "being cancelled"}.get(block.run.state, _SINCE[block.run.state])
     text = f"run {block.run.run_id[:8]} of {block.run.job} is {state} since {time_text(block.run.since_ms)}"
     others = _runs_text(block.others)
     return (
         text
         + {
-            "nothing landed": " and has landed nothing yet",
+            "nothing done": f" and has {words.done} nothing yet" if words.done else "",
             "start": "",
             "daemon": ": Dagster's daemon, which would start it, is silent; start Dagster (`dagster dev`)",
             "slots": f": {len(block.others)} of {slots} run slots are taken by {others}",
@@ -39,9 +79,9 @@ def block_text(block: Block, slots: int) -> str:
     )
 
 
-def backing_off_text(pending: Collection[OffsetRange], tried: Mapping[OffsetRange, Tried], now_ms: int) -> str | None:
-    """Return when the next of the ranges that have failed is tried again; none where one may be asked for now."""
-    waits = [tried[offsets].due_in_seconds(now_ms) if offsets in tried else 0.0 for offsets in pending]
+def backing_off_text(pending: Iterable[Key], tried: Mapping[Key, Tried], now_ms: int) -> str | None:
+    """Return when the next of what has failed is tried again; none where something may be asked for now."""
+    waits = [tried[each].due_in_seconds(now_ms) if each in tried else 0.0 for each in pending]
     if not waits or min(waits) <= 0:
         return None
     return f"each has failed, and the first is tried again in {duration_text(min(waits))}"

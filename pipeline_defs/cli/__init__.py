@@ -34,9 +34,9 @@ from .originals import restore_originals, retire_originals, sweep_originals
 from .produce import produce
 from .read import audit, sql, trace
 from .seal import seal
-from .show import SPARK_LOGS
+from .show import SPARK_LOGS, print_error
 from .sweep import sweep
-from .terminal import ERRORS, styled
+from .terminal import ERRORS
 from .up import up
 
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
@@ -102,7 +102,7 @@ def main() -> None:
         load_env_file()
         cli(standalone_mode=True)
     except OffsetlakeError as error:
-        ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {error}"), soft_wrap=True)
+        print_error(error)
         for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in _written(SPARK_LOGS, began))):
             ERRORS.print(note, style="dim", soft_wrap=True)
         sys.exit(2 if isinstance(error, Refused) else 1)

@@ -25,7 +25,16 @@ from ..moments import duration_text, time_text
 from ..topics import Duty, Topic
 from .decode import check_decodes
 from .progress import progress
-from .show import find_topic, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .show import (
+    find_topic,
+    json_option,
+    on_change_option,
+    open_edges,
+    print_json,
+    print_table,
+    size_text,
+    topic_argument,
+)
 from .terminal import OUT
 
 SHOWN = 40  # ranges of the preview; --json has them all
@@ -34,7 +43,7 @@ GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; i
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--all", "every", is_flag=True, help="Every range that is landed or can be.")
 @click.option("--missing", is_flag=True, help="What is planned and not landed.")
 @click.option("--failed", is_flag=True, help="What is not landed and whose last run failed.")

@@ -9,7 +9,7 @@ from ..edges.jars import resolve_jars
 from ..settings import read_settings
 from .progress import progress
 from .show import json_option, print_json
-from .terminal import OUT
+from .terminal import ERRORS, OUT
 
 
 @click.group()
@@ -38,6 +38,11 @@ def start(port: int | None) -> None:
         running = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars), port=port)
     OUT.print(
         f"Kafka answers at {running.bootstrap_servers} (pid {running.pid}, log {running.log_path})", soft_wrap=True
+    )
+    ERRORS.print(
+        f"commands with the home {settings.home} find it, those of another folder by: "
+        f"export OFFSETLAKE_BOOTSTRAP_SERVERS={running.bootstrap_servers}",
+        soft_wrap=True,
     )
 
 

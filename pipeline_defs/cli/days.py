@@ -16,12 +16,12 @@ from ..launching import open_instance
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, open_edges
+from .show import find_topic, open_edges, topic_argument
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--day", "chosen", multiple=True, metavar="DAY", help="Make this day anew from all its ranges.")
 @click.option("--whole", is_flag=True, help="Make every day anew from all its ranges.")
 def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:

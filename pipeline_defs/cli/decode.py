@@ -19,30 +19,30 @@ from ..resources import Edges
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, json_option, open_edges, print_json, print_table
+from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic")
-@click.option("--due", "missing", is_flag=True, help="What is landed and not decoded as it is landed now.")
+@topic_argument
+@click.option("--due", "missing", is_flag=True, help="What is landed and not decoded as it is landed now; the default.")
 @click.option("--partition", "keys", multiple=True, metavar="KEY", help="This range, again if it is decoded.")
 @click.option("--dead", is_flag=True, help="Ranges with dead letters, again.")
 @click.option("--outdated", is_flag=True, help="Ranges that another decoder than that of defs.yaml has decoded, again.")
 @click.option("--schema", "schema_id", metavar="ID", help="Ranges with rows of this registry id, again: 7, or value:7.")
 def decode(topic: str, **chosen: Any) -> None:
-    """Decode landed ranges through Dagster, in this process; Kafka is not asked.
+    """Decode landed ranges through Dagster, in this process: those that are due, or those chosen. Kafka is not asked.
 
     \b
     Examples:
-      offsetlake decode flights --due
+      offsetlake decode flights
       offsetlake decode flights --dead
       offsetlake decode flights --partition 0-0-20000
     """
     configured, edges = find_topic(topic), open_edges()
     check_decodes(configured)
     edges.check_lake()
-    choice = Choice(**chosen, decoded=True, said_in="decode")
+    choice = Choice(**(chosen if any(chosen.values()) else {"missing": True}), decoded=True, said_in="decode")
     ranges = _find(choice, configured, edges)
     if not ranges:
         OUT.print(f"nothing of {topic} is to be decoded")
@@ -91,7 +91,7 @@ def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
 
 
 @click.command(name="dead-letters")
-@click.argument("topic")
+@topic_argument
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Of this range; by default of all.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="So many at most.")
 @json_option

@@ -23,7 +23,6 @@ from ..dagster_server import DagsterServer
 from ..day_situation import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flights, read_table
-from ..deriving import read_due
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
@@ -32,6 +31,7 @@ from ..launching import open_instance
 from ..resources import Edges
 from ..settings import find_project
 from ..topics import Topic
+from ..undecoded import read_due
 from .show import find_topic, open_edges, print_table, size_text
 from .terminal import OUT, Words, styled
 

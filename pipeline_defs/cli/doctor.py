@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..core.durability import Durability
-from ..core.errors import BadSetting, OffsetlakeError
+from ..core.errors import OffsetlakeError
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
@@ -17,7 +17,8 @@ from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file
 from ..topics import Topic
-from .show import json_option, open_edges, print_json, print_table
+from .progress import progress
+from .show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
 
 
 @click.command()
@@ -41,17 +42,24 @@ def doctor(as_json: bool) -> None:
         "topics": lambda: _ask_topics(edges),
     }
     answers: dict[str, tuple[bool, str]] = {}
-    for name, question in questions.items():
-        if name == "topics" and not answers["broker"][0]:
-            answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
-        else:
-            answers[name] = _ask(question)
     durable: dict[str, Durability] = {}
-    for topic in _configured() if answers["topics"][0] else ():
-        try:
-            durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
-        except OffsetlakeError as error:
-            answers[f"topic {topic.name}"] = False, str(error)
+    with progress("looking at this machine") as shown:
+        for name, question in questions.items():
+            shown.update(
+                text=f"asking for {name}, {PATIENCE_SECONDS:.0f} s at most for each address that does not answer"
+            )
+            if name == "topics" and not answers["broker"][0]:
+                answers[name] = False, "not asked: the broker does not answer"  # waiting twice tells nothing more
+            else:
+                answers[name] = _ask(question)
+        for broken in load_topics().broken:
+            answers[f"topic {broken.name}"] = False, broken.error.message
+        for topic in _configured() if answers["topics"][0] else ():
+            shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
+            try:
+                durable[topic.name] = edges.kafka(topic).read_durability(topic.name)
+            except OffsetlakeError as error:
+                answers[f"topic {topic.name}"] = False, str(error)
     if as_json:
         rest = [{"what": name, "ok": ok, "found": found} for name, (ok, found) in answers.items()]
         risks = [{"what": f"topic {name}", "ok": True, "found": list(each.risks)} for name, each in durable.items()]
@@ -84,11 +92,8 @@ def _ask_brokers(edges: Edges) -> str:
 
 
 def _configured() -> list[Topic]:
-    """Return the project's topics; none where a defs.yaml is wrong, which the row of the topics says."""
-    try:
-        return list(load_topics().values())
-    except BadSetting:
-        return []
+    """Return the project's topics; a defs.yaml that is wrong has a row of its own."""
+    return list(load_topics().topics.values())
 
 
 def _ask_lake(edges: Edges) -> str:
@@ -111,7 +116,7 @@ def _ask_dagster(edges: Edges) -> str:
 
 def _ask_topics(edges: Edges) -> str:
     found = []
-    for name, topic in sorted(load_topics().items()):
+    for name, topic in sorted(load_topics().topics.items()):
         topic_id = edges.kafka(topic).read_topic_id(name)
         found.append(
             name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from ..core.dates import duration_text
 from ..edges.spark_server import read_server, stop_server
+from ..moments import duration_text
 from ..settings import read_settings
 from .progress import progress
 from .show import json_option, open_edges, print_json

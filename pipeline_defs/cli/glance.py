@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from ..moments import duration_text
-from ..status import find_instance, read_statuses
+from ..status import broken_document, find_instance, read_statuses
 from .progress import progress
-from .show import find_topics, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
 from .terminal import OUT, styled
 
 COLUMNS = ("lag", "~bytes", "oldest", "landed/s", "pending", "failed", "landed", "time to loss")
@@ -18,7 +18,7 @@ PARTITION_COLUMNS = ("p", "landed to", "end", "lag", "oldest", "pending", "faile
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 @json_option
 def status(topic: str | None, as_json: bool) -> None:
     """Show lag, pace, age, time to loss, failures and what to do next: per topic, or per Kafka partition of TOPIC.
@@ -38,12 +38,13 @@ def status(topic: str | None, as_json: bool) -> None:
       offsetlake status --json
     """
     with progress(f"asking lake, broker and Dagster about {topic or 'all topics'}") as shown:
-        topics, edges, documents = find_topics(topic), open_edges(), []
+        (topics, broken), edges, documents = find_topics(topic), open_edges(), []
         shown.update(total=len(topics))
         with find_instance(edges.settings.dagster_home) as instance:
             for document, _ in read_statuses(topics, edges, instance):
                 documents.append(document)
                 shown.advance()
+    documents += [broken_document(each) for each in broken]
     if as_json:
         print_json(documents)
     else:

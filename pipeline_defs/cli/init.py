@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 
 from ..core.errors import EmptySelection, UnknownTopic
+from ..core.near import meant
 from ..project import plan_project, write_env, write_project
 from ..resources import Edges
 from ..settings import read_settings
-from .show import PATIENCE_SECONDS, print_table
+from .progress import progress
+from .show import PATIENCE_SECONDS, TopicName, print_table
 from .terminal import OUT
 
 INTERNAL = "__"  # Kafka's own topics begin so
@@ -22,7 +24,12 @@ INTERNAL = "__"  # Kafka's own topics begin so
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Your brokers; kept in each defs.yaml.")
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Land this topic; by default all that there are."
+    "--topic",
+    "topics",
+    type=TopicName(),
+    multiple=True,
+    metavar="TOPIC",
+    help="Land this topic; by default all that there are.",
 )
 def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -> None:
     """Make a project of your own in FOLDER, with a defs.yaml for each topic found on your brokers.
@@ -37,12 +44,13 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         settings = replace(settings, bootstrap_servers=bootstrap_servers)
     edges = Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS)
     where = edges.bootstrap_servers()
-    with OUT.status(f"asking {where}"):
+    with progress(f"asking {where} for its topics, {PATIENCE_SECONDS:.0f} s at most where it does not answer"):
         there = [name for name in edges.kafka().list_topics() if not name.startswith(INTERNAL)]
         unknown = sorted(set(topics) - set(there))
         if unknown:
+            near = meant(unknown[0], there)
             raise UnknownTopic(
-                f"{', '.join(unknown)}: no such topic at {where}; found {', '.join(there) or 'none'}; nothing was written"
+                f"{', '.join(unknown)}: no such topic at {where}{near}; found {', '.join(there) or 'none'}; nothing was written"
             )
         if not there:
             raise EmptySelection(

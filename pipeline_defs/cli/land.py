@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
+import dagster as dg
 
 from ..core.errors import EmptySelection, RangesFailed, Refused
 from ..core.planlog import PlanStep
@@ -23,12 +24,25 @@ from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
 from .progress import Shown, progress
-from .show import find_topic, find_topics, json_option, on_change_option, open_edges, print_json, print_table, size_text
+from .show import (
+    find_topic,
+    find_topics,
+    for_each,
+    json_option,
+    on_change_option,
+    open_edges,
+    optional_topic_argument,
+    print_broken,
+    print_json,
+    print_table,
+    size_text,
+    topic_argument,
+)
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--commit", is_flag=True, help="Write the boundaries to the plan log; without it nothing is written.")
 @click.option("--through-end", is_flag=True, help="Cut the tail now, however young its records are.")
 @json_option
@@ -96,7 +110,7 @@ def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
 
 
 def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
-    tail, now_ms = edges.lake.read_tail(topic.name), edges.now_ms()
+    tail, now_ms = edges.lake.coverage(topic.name).log.tail, edges.now_ms()
     while step := decide(tail, state, topic.policy, now_ms, through_end=through_end):
         yield step
         tail = step.tail
@@ -118,7 +132,7 @@ def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--pending", is_flag=True, help="Land every planned range that is not landed.")
 @click.option("--partition", "keys", multiple=True, metavar="KEY", help="Land this range; a landed one is read again.")
 @on_change_option
@@ -177,7 +191,7 @@ def _watch(topic: str, shown: Shown) -> StepWatcher:
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 def rebuild(topic: str | None) -> None:
     """Give Dagster back what the lake knows, after its database was lost: keys, materialisations, group offsets.
 
@@ -189,16 +203,21 @@ def rebuild(topic: str | None) -> None:
       offsetlake rebuild
     """
     edges = open_edges()
+    topics, broken = find_topics(topic)
+    print_broken(broken)
     with open_instance(edges.settings.dagster_home) as instance:
-        for configured in find_topics(topic):
-            name = configured.name
-            with progress(f"rebuilding {name}") as shown:
-                rebuilt = rebuild_topic(configured, edges, instance, shown.count)
-            places = ", ".join(
-                f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items())
-            )
-            OUT.print(
-                f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "
-                f"{group_of(name)}: {places or 'nothing is planned yet'}",
-                soft_wrap=True,
-            )
+        has_failed = for_each(topics, lambda each: _rebuild(each, edges, instance))
+    if broken or has_failed:
+        raise SystemExit(1)
+
+
+def _rebuild(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> None:
+    name = topic.name
+    with progress(f"rebuilding {name}") as shown:
+        rebuilt = rebuild_topic(topic, edges, instance, shown.count)
+    places = ", ".join(f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items()))
+    OUT.print(
+        f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "
+        f"{group_of(name)}: {places or 'nothing is planned yet'}",
+        soft_wrap=True,
+    )

@@ -12,12 +12,12 @@ from ..latest_launching import update_latest_through_dagster
 from ..launching import open_instance
 from ..steps import StepWatcher
 from .progress import Shown, progress
-from .show import find_topic, open_edges
+from .show import find_topic, open_edges, topic_argument
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--full", is_flag=True, help="Make every bucket anew from all decoded ranges, whatever stands.")
 def latest(topic: str, full: bool) -> None:
     """Bring the latest record of each key up to date with the decoded ranges.

@@ -6,15 +6,28 @@ import getpass
 
 import click
 
+from ..core.losses import Loss
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
 from ..moments import time_text
-from .show import find_topic, find_topics, json_option, open_edges, print_json, print_table
+from ..topics import Topic
+from .show import (
+    find_topic,
+    find_topics,
+    for_each,
+    json_option,
+    open_edges,
+    optional_topic_argument,
+    print_broken,
+    print_json,
+    print_table,
+    topic_argument,
+)
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 @json_option
 def losses(topic: str | None, as_json: bool) -> None:
     """List every offset that was lost: where, why, when it was recorded, who accepted it. Exit code 1 if one waits.
@@ -25,7 +38,10 @@ def losses(topic: str | None, as_json: bool) -> None:
       offsetlake losses flights --json
     """
     edges = open_edges()
-    found = [(each, loss) for each in find_topics(topic) for loss in read_ledger(each, edges)]
+    topics, broken = find_topics(topic)
+    print_broken(broken)
+    found: list[tuple[Topic, Loss]] = []
+    has_failed = for_each(topics, lambda each: found.extend((each, loss) for loss in read_ledger(each, edges)))
     if as_json:
         print_json(
             [
@@ -57,12 +73,12 @@ def losses(topic: str | None, as_json: bool) -> None:
             for each, loss in found
         ]
         print_table(f"{len(rows)} losses", ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
-    if not all(is_accepted(each, loss) for each, loss in found):
+    if broken or has_failed or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
 
 @click.command(name="accept-loss")
-@click.argument("topic")
+@topic_argument
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
 def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:

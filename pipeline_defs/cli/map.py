@@ -6,17 +6,18 @@ from pathlib import Path
 
 import click
 
+from ..core.errors import Refused
 from ..core.picture import Look
 from ..map.draw import read_picture, write_page
 from ..map.words import bar, counts, legend, name
 from ..status import find_instance
 from .progress import progress
-from .show import find_topic, open_edges, print_table, size_text
+from .show import find_topic, open_edges, print_table, size_text, topic_argument
 from .terminal import ERRORS, OUT
 
 
 @click.command("map")
-@click.argument("topic")
+@topic_argument
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser."
 )
@@ -28,6 +29,11 @@ def coverage_map(topic: str, out: Path | None) -> None:
       offsetlake map flights
       offsetlake map flights --out flights.html
     """
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Refused(
+            f"cannot write the map to {out}: there is no folder {out.absolute().parent}; nothing was written; name another "
+            "--out, or make that folder"
+        )
     configured, edges = find_topic(topic), open_edges()
     with find_instance(edges.settings.dagster_home) as instance, progress(f"reading {topic}"):
         picture, remark = read_picture(configured, edges, instance)

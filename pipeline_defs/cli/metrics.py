@@ -19,7 +19,7 @@ from ..metrics import read_metrics
 from ..resources import Edges
 from ..status import find_instance
 from ..topics import Topic
-from .show import find_topics, open_edges
+from .show import find_topics, open_edges, optional_topic_argument, print_broken
 from .terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
@@ -39,7 +39,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 @click.command()
-@click.argument("topic", required=False)
+@optional_topic_argument
 @click.option(
     "--listen",
     type=Address(),
@@ -57,14 +57,17 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
       offsetlake metrics --listen 9308
       offsetlake metrics --listen 0.0.0.0:9308
     """
-    topics, edges = find_topics(topic), open_edges()
+    (topics, broken), edges = find_topics(topic), open_edges()
+    print_broken(broken)
 
     def read() -> list[Family]:
         with find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
-            return read_metrics(topics, edges, instance)
+            return read_metrics(topics, edges, instance, broken)
 
     if listen is None:
         click.echo(metrics_text(read()), nl=False)
+        if broken:
+            raise SystemExit(1)
         return
     host, port = listen
     pages = {"/metrics": metrics_application(read)}

@@ -17,7 +17,7 @@ from ..sweeping import SWEEP_AFTER_SECONDS
 from ..swept import find_originals, plan_sweep
 from ..swept import sweep_originals as sweep
 from .progress import progress
-from .show import find_topic, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
 from .terminal import OUT
 
 _yes = click.option("--yes", is_flag=True, help="Do it; without it only what would be done is shown.")
@@ -32,7 +32,7 @@ _older_than = click.option(
 
 
 @click.command(name="retire-originals")
-@click.argument("topic")
+@topic_argument
 @_older_than
 @_yes
 @json_option
@@ -70,7 +70,7 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
 
 
 @click.command(name="sweep-originals")
-@click.argument("topic")
+@topic_argument
 @_older_than
 @_yes
 @json_option
@@ -101,7 +101,7 @@ def sweep_originals(topic: str, older_than: float, yes: bool, as_json: bool) -> 
 
 
 @click.command(name="restore-originals")
-@click.argument("topic")
+@topic_argument
 @click.option("--key", "keys", multiple=True, help="Only the original of this range; may be given again.")
 @_yes
 @json_option

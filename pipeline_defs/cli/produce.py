@@ -7,15 +7,16 @@ from pathlib import Path
 import click
 
 from ..core.errors import BadSetting, UnknownTopic
+from ..core.near import meant
 from ..definitions import load_topics
 from ..edges import producer
 from .progress import progress
-from .show import open_edges
-from .terminal import OUT
+from .show import open_edges, topic_argument
+from .terminal import ERRORS, OUT
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--file", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--key", "key_field", help="Field of each JSON line that becomes the record's key.")
 @click.option("--raw", is_flag=True, help="Produce each line as it is, JSON or not: key, a tab, value; or value alone.")
@@ -24,7 +25,7 @@ from .terminal import OUT
 )
 @click.option("--timestamp", "timestamp_field", help="Field with the record's timestamp, in ms since 1970.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with so many Kafka partitions first.")
-@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Copies of each partition that is created.")
+@click.option("--replicas", type=click.IntRange(min=1), help="Copies of each partition that is created. [default: 1]")
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
@@ -51,7 +52,7 @@ def produce(
     key_separator: str | None,
     timestamp_field: str | None,
     partitions: int | None,
-    replicas: int,
+    replicas: int | None,
     acks: producer.Acks,
     idempotence: bool | None,
     transactional_id: str | None,
@@ -74,6 +75,8 @@ def produce(
         )
     if key_separator is not None and not raw:
         raise BadSetting("--key-separator is of --raw; nothing was produced; name a field of JSON lines by --key")
+    if replicas is not None and partitions is None:
+        raise BadSetting("--replicas is of a topic that is created; nothing was produced; say --partitions as well")
     separator = "\t" if key_separator is None else key_separator
     records = (
         producer.read_raw(path, separator.encode()) if raw else producer.read_jsonl(path, key_field, timestamp_field)
@@ -81,17 +84,29 @@ def produce(
     guarantees = producer.Guarantees(acks, idempotence, transactional_id, records_per_transaction)
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()
-        configured = load_topics().get(topic)
+        found = load_topics()
+        configured = found.topics.get(topic)
+        if configured is None and (broken := found.find_broken(topic)):
+            raise broken.error
+        servers = edges.bootstrap_servers(configured)
+        if not edges.is_told(configured):
+            ERRORS.print(
+                f"no broker is configured here, so {servers} is taken; to name another: OFFSETLAKE_BOOTSTRAP_SERVERS, or "
+                "bootstrap_servers in the topic's defs.yaml",
+                soft_wrap=True,
+            )
         kafka = edges.kafka(configured)
         try:
             kafka.read_topic_id(topic)
         except UnknownTopic:
             if partitions is None:
-                raise
-            kafka.create_topic(topic, partitions, replicas=replicas)
-        count = producer.produce(
-            edges.bootstrap_servers(configured), topic, records, shown.update, guarantees, edges.access(configured)
-        )
+                there = [name for name in kafka.list_topics() if not name.startswith("__")]
+                raise UnknownTopic(
+                    f"topic {topic} does not exist at {servers}{meant(topic, there)}; nothing was produced; to create it with "
+                    "N Kafka partitions first, add --partitions N"
+                ) from None
+            kafka.create_topic(topic, partitions, replicas=replicas or 1)
+        count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
     if acks == "0":
         OUT.print(
             f"{count:,} records sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"

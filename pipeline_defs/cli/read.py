@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling
+from ..auditing import Finding, check_completeness, check_published, check_replay, check_tiling, looked
 from ..definitions import load_topics
 from ..edges.duck import Duck
 from ..ledger import check_losses, read_ledger
@@ -16,7 +16,7 @@ from ..resources import Edges
 from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, json_option, open_edges, print_json, print_table
+from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT, styled
 
 
@@ -24,7 +24,10 @@ from .terminal import OUT, styled
 @click.argument("statement")
 @json_option
 def sql(statement: str, as_json: bool) -> None:
-    """Run one DuckDB statement over the lake: a view per topic, plus `ranges` and `losses`.
+    """Ask the lake in DuckDB's SQL: a view per topic, plus `ranges` and `losses`.
+
+    One statement that reads: SELECT, FROM, WITH, DESCRIBE, SHOW or SUMMARIZE. It reaches no file outside of the lake. Columns
+    of one name are told apart: `a`, `a_1`. With --json bytes that are not UTF-8 are base64, NaN and the infinities text.
 
     \b
     Examples:
@@ -32,7 +35,7 @@ def sql(statement: str, as_json: bool) -> None:
       offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
     """
     with progress("asking DuckDB"):
-        columns, rows = Duck(open_edges().lake, load_topics()).query(statement)
+        columns, rows = Duck(open_edges().lake, load_topics().names).ask(statement)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -40,7 +43,7 @@ def sql(statement: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.argument("kafka_partition", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option("--generation", type=click.IntRange(min=0), help="Incarnation of the topic; by default the open one.")
@@ -68,7 +71,7 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--replay", default="1", metavar="N|all|none", show_default=True, help="Landed ranges to read again.")
 @click.option("--seed", default="0", show_default=True, help="Which ranges the replay draws.")
 @json_option
@@ -111,11 +114,16 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     shown.begin(f"digests of {topic.name}")
     findings.append(check_published(topic.name, edges.lake, shown.count))
     shown.begin(f"broker and losses of {topic.name}")
-    if any(not finding.passed for finding in findings[:1]):
-        return findings  # what does not tile cannot be replayed or held against the broker
-    findings += [check_broker(topic, edges), check_losses(topic, read_ledger(topic, edges))]
-    findings += [found for found in [check_sealed(topic.name, edges.lake)] if found.facts["ranges"]]
-    if replay not in {"none", "0"}:
+    findings.append(looked("broker", lambda: check_broker(topic, edges)))
+    findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges))))
+    sealed = looked("sealed", lambda: check_sealed(topic.name, edges.lake))
+    findings += [sealed] if sealed.facts.get("ranges") or not sealed.passed else []
+    if replay in {"none", "0"}:
+        return findings
+    if not findings[0].passed:
+        reason = f"nothing was read again: {topic.name} does not tile, so no range of it is certain; see `tiling` first"
+        findings.append(Finding("replay", "nothing", (reason,)))
+    else:
         tools = edges.tools(topic, edges.pyspark())
         shown.begin(f"reading {topic.name} again")
         sample = None if replay == "all" else int(replay)

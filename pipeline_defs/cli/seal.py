@@ -14,12 +14,12 @@ from ..sealing import plan_sealing
 from ..sealing import seal as seal_topic
 from ..settings import code_version
 from .progress import progress
-from .show import find_topic, json_option, open_edges, print_json, print_table, size_text
+from .show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
 from .terminal import OUT
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("--all", "every", is_flag=True, help="The newest ranges too, which would wait for more to weigh enough.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sealed; nothing is written.")
 @json_option

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,36 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import UnknownTopic
+from ..core.errors import OffsetlakeError, Refused, UnknownTopic
+from ..core.near import meant
+from ..core.offsets import check_topic
 from ..definitions import load_topics
 from ..resources import Edges
 from ..settings import Settings, check_home, defs_folder, find_project, read_settings
+from ..topic_files import Broken, TopicFiles
 from ..topics import Topic
 from .progress import progress
-from .terminal import OUT
+from .terminal import ERRORS, OUT, styled
 
 SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 
+
+class TopicName(click.ParamType[str]):
+    """A name that Kafka allows a topic; any other is refused alike by each command, before anything is read."""
+
+    name = "topic"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 (click's)
+        """Return the name; raises `Refused` for one that no topic can have."""
+        try:
+            return check_topic(value)
+        except ValueError as error:
+            raise Refused(f"{error}; nothing was done") from None
+
+
+topic_argument = click.argument("topic", type=TopicName())
+optional_topic_argument = click.argument("topic", type=TopicName(), required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 on_change_option = click.option(
     "--on-change",
@@ -49,28 +70,62 @@ def spark_log(settings: Settings) -> Path:
 
 def find_topic(name: str) -> Topic:
     """Find a topic that a defs.yaml names; refuse others, naming those there are."""
-    topics = _read_topics()
-    if name not in topics:
-        raise UnknownTopic(
-            f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(topics)) or 'none'}; nothing "
-            f"was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
-        )
-    return topics[name]
+    found = _read_topics()
+    if name in found.topics:
+        return found.topics[name]
+    if broken := found.find_broken(name):
+        raise broken.error
+    raise UnknownTopic(
+        f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
+        f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"
+    )
 
 
-def find_topics(name: str | None) -> list[Topic]:
-    """Find the topic named, or all that a defs.yaml names."""
-    return [find_topic(name)] if name else list(_read_topics().values())
+def find_topics(name: str | None) -> tuple[list[Topic], Sequence[Broken]]:
+    """Find the topic named, or all that a defs.yaml names, and the files among those that cannot be used."""
+    if name is not None:
+        return [find_topic(name)], ()
+    found = _read_topics()
+    return list(found.topics.values()), found.broken
 
 
-def _read_topics() -> dict[str, Topic]:
+def print_broken(broken: Iterable[Broken]) -> None:
+    """Say which files cannot be used, for a command that goes on with the others."""
+    for each in broken:
+        print_error(each.error)
+
+
+def for_each(topics: Sequence[Topic], do: Callable[[Topic], None]) -> bool:
+    """Do something for each topic; say which one it failed for, and go on. Return whether it failed for any.
+
+    Where there is one topic only, its error is the command's.
+    """
+    if len(topics) == 1:
+        do(topics[0])
+        return False
+    failed = False
+    for topic in topics:
+        try:
+            do(topic)
+        except OffsetlakeError as error:
+            print_error(error, f"topic {topic.name}: ")
+            failed = True
+    return failed
+
+
+def print_error(error: OffsetlakeError, where: str = "") -> None:
+    """Print an error as each command does."""
+    ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {where}{error}"), soft_wrap=True)
+
+
+def _read_topics() -> TopicFiles:
     with progress("reading the topics of this project"):
         return load_topics()
 
 
 def print_json(document: object) -> None:
-    """Print a document as JSON; bytes as text where they are UTF-8, else in base64."""
-    click.echo(json.dumps(document, indent=1, default=_plain))
+    """Print a document as JSON; bytes as text where they are UTF-8, else in base64, NaN and the infinities as text."""
+    click.echo(json.dumps(_json(document), indent=1, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -104,7 +159,7 @@ def _cell(value: object) -> str | Text:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict | list | tuple):
-        return json.dumps(value, default=_plain, ensure_ascii=False)
+        return json.dumps(_json(value), ensure_ascii=False)
     return bytes_text(value) if isinstance(value, bytes) else str(value)
 
 
@@ -116,8 +171,16 @@ def bytes_text(value: bytes) -> str:
         return str(value)
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON has no type for as text; bytes that are not UTF-8 in base64, as a program reads them."""
+def _json(value: Any) -> Any:
+    """Return a value in the types of JSON: what it has none for as text, bytes that are not UTF-8 in base64."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(Decimal(value))  # NaN, Infinity, -Infinity: no numbers to JSON
+    if isinstance(value, Mapping):
+        return {str(_json(key)): _json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(each) for each in value]
     if isinstance(value, bytes):
         try:
             return value.decode()

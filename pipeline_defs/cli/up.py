@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,19 +14,23 @@ from typing import Any
 import click
 
 from ..core.errors import EmptySelection
+from ..daemons import DaemonProcess
 from ..dagster_server import DagsterServer, DagsterUnavailable
 from ..definitions import load_topics
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
+from ..failed_runs import FailedSince
 from ..landed import LandedSince, landed_text
 from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
-from .show import open_edges
+from .progress import progress
+from .show import open_edges, print_broken
 from .terminal import OUT, styled
 
 LOOKS_EVERY_SECONDS = 1.0
+_TWICE = "another Dagster daemon of this project was started, {}: each tick is done twice until one of the two is ended"
 
 
 @click.command()
@@ -43,7 +47,9 @@ def up(port: int | None) -> None:
     """
     _handle_signals(signal.default_int_handler)  # a background job of a shell begins with SIGINT ignored
     project, edges = find_project(), open_edges()
-    topics = list(load_topics().values())
+    found = load_topics()
+    topics = list(found.topics.values())
+    print_broken(found.broken)
     if not topics:
         raise EmptySelection(
             f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
@@ -55,14 +61,22 @@ def up(port: int | None) -> None:
                     f"the definitions of {project} do not load, so nothing would land: {why}; correct them, "
                     "`dg check defs` shows the place"
                 )
-            since = LandedSince(topics, instance)
+            since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
             names = ", ".join(sorted(topic.name for topic in topics))
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
                 soft_wrap=True,
             )
+            told: set[DaemonProcess] = set()
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
+                if server.revive_code_server():
+                    OUT.print("Dagster's code server was killed; it is started again", soft_wrap=True)
+                for other in set(server.find_others()) - told:
+                    OUT.print(_TWICE.format(other.text), soft_wrap=True)
+                    told.add(other)
+                for line in failed.read(datetime.now(UTC)):
+                    OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
                 if landed := since.read():
                     OUT.print(f"{datetime.now().astimezone():%H:%M:%S} {landed_text(landed)}", soft_wrap=True)
             raise DagsterUnavailable(f"Dagster ended by itself; what is landed stays landed; its log is {server.log}")
@@ -75,11 +89,11 @@ def _services(project: Path, edges: Edges, port: int | None) -> Iterator[Dagster
     """Run everything that the project's runs need, one inside the other; each is stopped when those within it are."""
     settings = edges.settings
     find_java()
-    with OUT.status("looking for Spark's jars; the first time they are fetched"):
+    with progress("looking for Spark's jars, which are fetched the first time: minutes on a slow line"):
         resolve_jars("spark", settings.jars)
     if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
         write_env(project, settings.dagster_home)
-    OUT.print("starting Dagster")
+    OUT.print("starting Dagster, which takes some 20 seconds")
     with DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server:
         try:
             yield server

@@ -65,23 +65,24 @@ class Block:
     """
 
     run: ActiveRun
-    why: Literal["daemon", "slots", "queue", "start", "nothing landed"]
+    why: Literal["daemon", "slots", "queue", "start", "nothing done"]
     others: tuple[ActiveRun, ...] = ()
 
 
 def find_block(
-    runs: Sequence[ActiveRun], slots: int, last_landed_ms: int | None, *, is_daemon_silent: bool
+    runs: Sequence[ActiveRun], slots: int, last_done_ms: int | None, *, is_daemon_silent: bool
 ) -> Block | None:
     """Find what blocks the work that own runs are there for; none where there is no such run, or one of them gets on.
 
-    `slots` is how many runs the instance executes at once, negative where there is no limit.
+    `slots` is how many runs the instance executes at once, negative where there is no limit. `last_done_ms` is when
+    something of this work was last done.
     """
     own = [run for run in runs if run.is_own]
     started = [run for run in own if run.state in {State.STARTED, State.CANCELING}]
     if started:
         since_ms = min(run.since_ms for run in started)
-        gets_on = last_landed_ms is not None and last_landed_ms >= since_ms
-        return None if gets_on else Block(started[0], "nothing landed")
+        gets_on = last_done_ms is not None and last_done_ms >= since_ms
+        return None if gets_on else Block(started[0], "nothing done")
     starting = [run for run in own if run.state is State.STARTING]
     if starting:
         return Block(starting[0], "start")
@@ -91,3 +92,24 @@ def find_block(
     if is_daemon_silent:
         return Block(own[0], "daemon")
     return Block(own[0], "slots", taken) if 0 <= slots <= len(taken) else Block(own[0], "queue", taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The runs of an instance that have not ended, seen from one kind of work, and what decides when one has its turn.
+
+    `slots` is how many runs the instance executes at once, negative where there is no limit.
+    """
+
+    runs: Sequence[ActiveRun] = ()
+    slots: int = -1
+    is_daemon_silent: bool = False
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a tick may ask for runs of this work now."""
+        return may_ask(self.runs)
+
+    def find_block(self, last_done_ms: int | None) -> Block | None:
+        """Find what blocks this work, something of which was last done then."""
+        return find_block(self.runs, self.slots, last_done_ms, is_daemon_silent=self.is_daemon_silent)

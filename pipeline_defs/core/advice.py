@@ -17,8 +17,8 @@ class Standing:
 
     `late`, `stuck` and `held_back` are what the checks say of records that are soon deleted, of what does not get on, and
     of open transactions, in words. `held` of the pending ranges an active run has, and `waiting` says what waits, for what and
-    since when; `is_landing` holds where a run is at work and has landed something. `is_ticking` says whether anything
-    would plan and land without a person.
+    since when, `undecoded` the same of what is landed and not decoded; `is_landing` holds where a run is at work and has
+    landed something. `is_ticking` says whether anything would plan and land without a person.
     """
 
     topic: str
@@ -31,6 +31,7 @@ class Standing:
     stuck: tuple[str, ...] = ()
     held_back: tuple[str, ...] = ()
     waiting: str = ""
+    undecoded: str = ""
     is_landing: bool = False
     is_ticking: bool = True
 
@@ -46,6 +47,7 @@ def next_action(now: Standing) -> str:
     | something waits, no run has it, and nothing would land it | start Dagster, or land by hand |
     | ranges have failed and are tried again | see why |
     | ranges are pending, and nothing lands yet | wait for what is named |
+    | landed ranges wait to be decoded | wait for what is named; where nothing would ask, start Dagster, or decode by hand |
     | a run is landing; a transaction or the tail's age is waited for | nothing |
     | none of them | nothing |
     """
@@ -64,15 +66,23 @@ def _sentences(now: Standing) -> Iterator[str]:
     if now.failed:
         waiting = f"; {now.waiting}" if now.waiting else ""
         yield f"{_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run{waiting}"
+    yield from _waits(now)
     if now.held and now.is_landing:
         yield f"{NOTHING}: a run is landing {now.held:,} of {_ranges(now.pending)}"
-    if now.pending:
-        yield f"wait: {now.waiting or f'the next tick asks for {_ranges(now.pending)}'}"
     if now.held_back:
         yield f"{NOTHING} yet: {_first(now.held_back)}"
     if now.lag:
         yield f"{NOTHING}: {now.waiting or f'{now.lag:,} records wait for a full range'}"
     yield f"{NOTHING}: everything is landed"
+
+
+def _waits(now: Standing) -> Iterator[str]:
+    if now.pending and not (now.held and now.is_landing):
+        yield f"wait: {now.waiting or f'the next tick asks for {_ranges(now.pending)}'}"
+    if now.undecoded and now.is_ticking:
+        yield f"wait: {now.undecoded}"
+    elif now.undecoded:
+        yield f"`offsetlake decode {now.topic} --due`, or start Dagster (`offsetlake up`): {now.undecoded}"
 
 
 def _first(texts: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .bounds import MOST_COLUMNS, MOST_FIXED_BYTES, MOST_LEVELS
 from .columns import ANY, Column
+from .json_text import parse_json
 from .near import meant
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -28,6 +29,7 @@ LOGICAL: Mapping[tuple[str, str], str] = {
     **{("long", f"{local}timestamp-{unit}"): "timestamp" for local in ("", "local-") for unit in ("millis", "micros")},
     ("bytes", "decimal"): "number",
 }
+SUFFIXES = {"items": "[]", "values": "{}"}
 END = bytes.fromhex("a3f01d6c27b859e4")
 """Is what is put after a datum and must come out behind it: no beginning of it is an end of it, so nothing shifts it."""
 VALUE, MARK = "value", "end"
@@ -37,10 +39,7 @@ def parse_avro(text: str) -> Any:
     """Read a schema; a bare name such as `string` is one too. Raises `ValueError`."""
     if text.strip() in PRIMITIVES:
         return text.strip()
-    try:
-        schema = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep to be read") from error
+    schema = parse_json(text)
     if not isinstance(schema, dict | list | str):
         raise ValueError(f"expected a JSON object, list or string, found {text.strip()[:40]}")
     return schema
@@ -68,6 +67,25 @@ def refuse_bomb(schema: Any) -> None:
     24 records that each have two fields of the next one are 16 million columns; room for a `fixed` is made before it is read.
     """
     _Size().of(schema, "", 0)
+
+
+def refuse_unreadable(schema: Any) -> None:
+    """Raise `ValueError`, with all of them, for parts of a reader's schema that Avro or Spark is certain to refuse.
+
+    | part | why |
+    |---|---|
+    | a record that contains itself, however deep | Spark has no type for it |
+    | a `fixed` without a size from 0 | Avro refuses it |
+    | a union of nothing, directly in a union, or of one type twice | Avro refuses it |
+    | a named type without a name, or defined twice | Avro refuses it, or reads the first for both |
+    | fields of one record that differ in case only | Spark and DuckDB take them for one |
+    """
+    wrong = [*_Unreadable().of(schema, "", "the whole", ())]
+    clashes = [] if wrong else find_clashes(schema)
+    if clashes:
+        wrong.append(f"fields differ in case only: {', '.join(clashes)}")
+    if wrong:
+        raise ValueError("; ".join(dict.fromkeys(wrong)))
 
 
 def columns_of(schema: Any) -> Column:
@@ -166,6 +184,71 @@ class _Shape:
                 return self._defined[each] or ANY
         known = [*PRIMITIVES, *NAMED, "array", "map", *self._defined]
         raise ValueError(f"{path} has the type {name}, which nobody defines{meant(name, known)}")
+
+
+class _Unreadable:
+    """What is certainly wrong in a schema; types are known from where they are defined, as Avro's parser reads."""
+
+    def __init__(self) -> None:
+        self._defined: set[str] = set()
+
+    def of(self, schema: Any, namespace: str, path: str, within: tuple[str, ...]) -> Iterator[str]:
+        """Yield what is wrong; `within` are the records around a schema, `path` is where it stands."""
+        if isinstance(schema, str):
+            if schema not in PRIMITIVES and (
+                found := next(filter(within.__contains__, _readings(schema, namespace)), None)
+            ):
+                yield f"record {found} contains itself at {path}, which Spark has no type for"
+        elif isinstance(schema, list):
+            yield from self._union(schema, namespace, path)
+            for branch in schema:
+                yield from self.of(branch, namespace, path, within)
+        elif schema.get("type") in NAMED if isinstance(schema.get("type"), str) else False:
+            yield from self._named(schema, namespace, path, within)
+        else:
+            kind = schema.get("type")
+            inner = {"array": "items", "map": "values"}.get(kind if isinstance(kind, str) else "", "type")
+            if inner not in schema:
+                yield f"{path} is of type {kind} and has no `{inner}`"
+            else:
+                yield from self.of(schema[inner], namespace, f"{path}{SUFFIXES.get(inner, '')}", within)
+
+    def _union(self, branches: Sequence[Any], namespace: str, path: str) -> Iterator[str]:
+        if not branches:
+            yield f"{path} is a union of nothing"
+        if any(isinstance(branch, list) for branch in branches):
+            yield f"{path} is a union directly in a union"
+        kinds = [_branch_name(branch, namespace) for branch in branches]
+        for kind in sorted({str(kind) for kind in kinds if kind is not None and kinds.count(kind) > 1}):
+            yield f"{path} is a union that has {kind} twice"
+
+    def _named(self, schema: Mapping[str, Any], namespace: str, path: str, within: tuple[str, ...]) -> Iterator[str]:
+        kind, name = schema["type"], full_name(schema, namespace)
+        if not isinstance(schema.get("name"), str) or not schema["name"]:
+            yield f"{path} is of type {kind} and has no `name`"
+        elif name in self._defined:
+            yield f"{name} is defined twice, again at {path}: name it there, or give it another name"
+        self._defined.add(name)
+        size = schema.get("size")
+        if kind == "fixed" and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+            yield f"fixed {name} has the size {json.dumps(size)[:40]}, expected a number of bytes from 0"
+        if kind in {"record", "error"} and not isinstance(schema.get("fields"), list):
+            yield f"{kind} {name} has no list of `fields`"
+            return
+        for field in schema.get("fields", ()) if kind in {"record", "error"} else ():
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+                yield f"{kind} {name} has a field without a `name` or a `type`"
+            else:
+                below = f"{path}.{field['name']}"
+                yield from self.of(field["type"], name.rpartition(".")[0], below, (*within, name))
+
+
+def _branch_name(branch: Any, namespace: str) -> str | None:
+    """Return what a union tells a branch by; none for what is no type."""
+    kind = branch.get("type") if isinstance(branch, dict) else branch
+    if isinstance(branch, dict) and kind in NAMED:
+        return full_name(branch, namespace)
+    return kind if isinstance(kind, str) else None
 
 
 class _Size:

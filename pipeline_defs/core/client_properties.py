@@ -76,6 +76,8 @@ _REGISTRY = "schema.registry."
 _LEADING_TO_LOGINS = {name.split(".", maxsplit=1)[0] for name in KNOWN}
 _PLAIN_KEY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _KAFKAS_SHAPE = re.compile(r"[A-Za-z][a-z]{1,19}([._-][A-Za-z0-9][a-z0-9]{0,19}){1,7}")
+_WORDS = frozenset({*MODULES, "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM", "EXTERNAL", "JKS", "PKCS12", "BCFKS"})
+_PLAIN_PATH = re.compile(r"[^\s=\"';:]{1,200}")
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%\w+)?\]")
 _BYTE_ORDER_MARKS = ("\ufeff", "\xef\xbb\xbf", "\xff\xfe", "\xfe\xff")  # the last three as properties files are read
 _LIKE_A_KEY, _LIKE_ITS_HEAD = 0.85, 0.75  # how alike two names are that somebody may have mistaken for one another
@@ -165,8 +167,11 @@ def parse_client_properties(
     login = _read_login(values, wrong) if protocol.startswith("SASL_") else None
     tls = _read_tls(values, wrong) if protocol.endswith("SSL") else None
     user = values.get(f"{_REGISTRY}basic.auth.user.info")
-    if user is not None and ":" not in user:
+    if user is not None and not user.partition(":")[1]:
         wrong.append(f"{_REGISTRY}basic.auth.user.info has no colon, expected user:password")
+    elif user is not None and not user.partition(":")[0].strip():
+        wrong.append(f"{_REGISTRY}basic.auth.user.info has no user before its colon, expected user:password")
+    wrong += [f"{_shown(key)} has a NUL character" for key, value in sorted(values.items()) if "\0" in value]
     if wrong:
         raise BadSetting(
             f"{where} cannot be used: {'; '.join(wrong)}; nothing was asked of any broker; correct the file, "
@@ -182,7 +187,9 @@ def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[st
     """Refuse keys in capitals too: Spark takes an option in any case, and would have one key twice."""
     ours = sorted(key for key in values if key.lower() in OURS)
     taken = KNOWN | _OF_STORES | {*ours}
-    mistaken = {key: said for key in sorted(values.keys() - taken) if (said := _mistake_in(key)) is not None}
+    shifted = {key: said for key, value in sorted(values.items()) if (said := _word_before(key, value)) is not None}
+    others = sorted(values.keys() - taken - shifted.keys())
+    mistaken = shifted | {key: said for key in others if (said := _mistake_in(key)) is not None}
     others = sorted(
         key for key in values.keys() - taken - mistaken.keys() if key.lower().startswith(_CLOSED) or key != key.lower()
     )
@@ -199,6 +206,19 @@ def _refuse_keys(values: Mapping[str, str], lines: Mapping[str, int]) -> list[st
             f"not every client of Offsetlake can be told {', '.join(map(_shown, others))}, expected of its kind: {_kin(others)}"
         )
     return wrong
+
+
+def _word_before(key: str, value: str) -> str | None:
+    """Say which key stands in the value of another: Java ends a key at a blank, so `export a.b=c` sets the key `export`."""
+    found = re.split(r"[\s=:]", value.strip(), maxsplit=1)
+    inner = found[0].lower()
+    if len(found) > 1 and inner in KNOWN | OURS and (key in {"export", "set"} or "." not in key):
+        return f"{_shown_word(key)} stands before {inner}, so that this is not set: begin the line with {inner}"
+    return None
+
+
+def _shown_word(key: str) -> str:
+    return key if key in {"export", "set"} else "a word"
 
 
 def _mistake_in(key: str) -> str | None:
@@ -218,6 +238,15 @@ def _mistake_in(key: str) -> str | None:
 def _shown(key: str) -> str:
     """Return a key as a message may show it; what is not shaped like Kafka's own may be a piece of a secret."""
     return key if _KAFKAS_SHAPE.fullmatch(key) else f"a key of {len(key)} signs (not shown: it may be part of a secret)"
+
+
+def _word(value: str) -> str:
+    """Return a value that is a word of Kafka's; another may be a line that ran into the one before, with its secret."""
+    return value if value in _WORDS else "another (not shown: it may be part of a secret)"
+
+
+def _path(value: str) -> str:
+    return value if _PLAIN_PATH.fullmatch(value) else "(not shown: it may be part of a secret)"
 
 
 def check_addresses(text: str) -> str:
@@ -276,7 +305,7 @@ def _kin(keys: list[str]) -> str:
 def _read_login(values: Mapping[str, str], wrong: list[str]) -> Login | None:
     mechanism = values.get("sasl.mechanism", "GSSAPI").strip()
     if mechanism not in MODULES:
-        wrong.append(f"sasl.mechanism is {mechanism}, expected {', '.join(MODULES)}")
+        wrong.append(f"sasl.mechanism is {_word(mechanism)}, expected {', '.join(MODULES)}")
         return None
     if "sasl.jaas.config" not in values:
         wrong.append(f"sasl.jaas.config is missing, and sasl.mechanism is {mechanism}")
@@ -328,13 +357,15 @@ def _read_pem(values: Mapping[str, str], store: str, inline: str, wrong: list[st
     kind = values.get(f"{store}.type", "JKS").strip().upper()
     if kind != "PEM":
         default = "" if f"{store}.type" in values else ", as Kafka takes it where nothing is said"
-        wrong.append(f"{store}.type is {kind}{default}, expected PEM: {PEM_ADVICE}")
+        wrong.append(f"{store}.type is {_word(kind)}{default}, expected PEM: {PEM_ADVICE}")
     if kind == "PEM" and f"{store}.password" in values:
         wrong.append(f"{store}.password is there, which PEM has no use for: delete it, a key's is ssl.key.password")
     if location is not None and text is not None:
         wrong.append(f"{store}.location and {store}.{inline} are both there, expected one of them")
     if location is not None and not location.startswith("/"):
-        wrong.append(f"{store}.location is {location}, expected a whole path: each process has a folder of its own")
+        wrong.append(
+            f"{store}.location is {_path(location)}, expected a whole path: each process has a folder of its own"
+        )
     if location is not None:
-        return Pem(f"{store}.location {location}", location)
+        return Pem(f"{store}.location {_path(location)}", location)
     return Pem(f"{store}.{inline}", text=text)

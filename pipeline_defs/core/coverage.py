@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import islice, pairwise
 
 from .delivery import Claim, Delivery
+from .errors import BrokenPlanLog
 from .losses import Acceptance
 from .manifest import Manifest
 from .offsets import OffsetRange
@@ -86,15 +87,19 @@ class Coverage:
         return self._states
 
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
-        """Returns which of the first `count` ranges of the log are landed; worked out once, like the states."""
+        """Return which of the first `count` ranges of the log are landed; worked out once."""
         if count not in self._landed_among_first:
             first = islice(self.log.ranges, count)
             self._landed_among_first[count] = frozenset(offsets for offsets in first if self.is_landed(offsets))
         return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
-        """Returns the planned ranges that are not landed and still can be, in log order."""
+        """Return the ranges that are planned, not landed and still can be, in log order."""
         return [offsets for offsets, state in self.states().items() if state is State.PENDING]
+
+    def doubles_of(self, offsets: OffsetRange) -> list[str]:
+        """Return the paths of a range's files that no manifest names."""
+        return [path for path, owner in self.doubles.items() if owner == offsets]
 
     def frontier(self, generation: int) -> dict[int, int]:
         """Returns per Kafka partition the offset up to which nothing is pending."""
@@ -111,6 +116,59 @@ class Coverage:
         return frontier
 
 
+def check_planned(coverage: Coverage) -> None:
+    """Raise `BrokenPlanLog` where the lake has something of a range that no step of the log plans.
+
+    Such a step is lost: planned from an older head, its offsets would get other boundaries, and rows be shown twice.
+    """
+    unplanned = _unplanned(coverage)
+    if not unplanned:
+        return
+    topic, steps = coverage.log.topic, len(coverage.log.steps)
+    log = f"the {steps} steps of the plan log of topic {topic}" if steps else f"topic {topic}, which has no plan log"
+    raise BrokenPlanLog(
+        f"the lake has ranges that are in none of {log}: newer steps are lost; nothing is planned or landed, since their "
+        f"records would be landed a second time; restore plan/{topic} from a backup of the lake, newest steps included; "
+        "without a backup move away what is named below, as `offsetlake explain broken_plan_log` says",
+        [*_unplanned_violations(topic, unplanned), *_places(topic, unplanned)],
+    )
+
+
+def _unplanned_violations(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
+    """Yield one line per lost step, or kind of evidence that names no step: how many ranges it is of, and the first one."""
+    for what, ranges in sorted(unplanned.items()):
+        yield f"{what} of {len(ranges)} ranges, the first of {min(ranges).text(topic)}"
+
+
+def _places(topic: str, unplanned: Mapping[str, set[OffsetRange]]) -> Iterator[str]:
+    """Yield where the files of ranges lie that no step plans: by folder, the first name, and how many ranges there are."""
+    places: dict[str, set[OffsetRange]] = defaultdict(set)
+    for offsets in {each for ranges in unplanned.values() for each in ranges}:
+        places[offsets.folder].add(offsets)
+    for folder, ranges in sorted(places.items()):
+        yield f"{len(ranges)} ranges in */{topic}/{folder}/*, from the name {min(ranges).stem} on"
+
+
+def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
+    """Return the ranges that no step plans and the lake has something of, by what that is."""
+    log, found = coverage.log, dict[str, set[OffsetRange]]()
+    for offsets in coverage.manifests.keys() - log.ranges.keys():
+        seq = coverage.manifests[offsets].provenance.plan_seq
+        found.setdefault(
+            f"plan step {seq} is not there, or not the one that planned what it landed: manifests", set()
+        ).add(offsets)
+    others = {
+        "published files": {*coverage.published, *coverage.doubles.values()},
+        "claims": {*coverage.claims},
+        "accepted losses": coverage.accepted.keys() - {link.offsets for link in log.links},
+    }
+    for what, ranges in others.items():
+        unplanned = ranges - log.ranges.keys() - coverage.manifests.keys()
+        if unplanned:
+            found[f"no plan step is there for: {what}"] = unplanned
+    return found
+
+
 def tiling_violations(coverage: Coverage) -> list[str]:
     """Names every gap and overlap over all history, with its offsets.
 
@@ -119,14 +177,8 @@ def tiling_violations(coverage: Coverage) -> list[str]:
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
-    violations = [
-        f"{what} {offsets.text(topic)} is not a range of the plan log"
-        for what, found in (("manifest of", coverage.manifests), ("published file of", coverage.published))
-        for offsets in sorted(found)
-        if offsets not in planned
-    ]
     states = coverage.states()
-    violations += [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
+    violations = [f"overlap {path}: no range's file, yet a plain glob may show it" for path in coverage.strays]
     violations += _double_violations(coverage)
     last_landed = _last_landed(offsets for offsets, state in states.items() if state is State.LANDED)
     for offsets in planned:
@@ -153,18 +205,24 @@ def tiling_violations(coverage: Coverage) -> list[str]:
 def _double_violations(coverage: Coverage) -> Iterator[str]:
     """Yield each file with rows of a range that another file has, but for those that `at_least_once` allows a crash to leave.
 
-    It does not allow them once a replace, or a landing under another policy, has decided which rows there are.
+    It does not allow them once a replace, or a landing under another policy, has decided which rows there are. Only a
+    person's replace deletes them, and only such as have no row that the landed file has not: that takes reading them.
     """
+    topic = coverage.log.topic
     for path, offsets in coverage.doubles.items():
         manifest = coverage.manifests.get(offsets)
         has_attempts_name = not path.endswith(f"{offsets.stem}.parquet")
         by_crash = manifest is None or (manifest.delivery is Delivery.AT_LEAST_ONCE and not manifest.revision)
         if not (by_crash and has_attempts_name):
-            topic = coverage.log.topic
-            yield (
-                f"overlap {offsets.text(topic)}: {path} has rows of it a second time, and no manifest names it: "
-                f"`offsetlake land {topic} --partition {offsets.key} --on-change replace` deletes it"
+            command = f"offsetlake land {topic} --partition {offsets.key} --on-change replace"
+            is_lost = offsets in coverage.log.ranges and coverage.states()[offsets] is State.LOST
+            advice = (
+                "the range is lost, and this file may be all that is left of it: to show nothing of it, move it out of `data/` "
+                "and keep it"
+                if is_lost
+                else f"`{command}` deletes it where the landed file has each of its rows, and else says which it has not"
             )
+            yield f"overlap {offsets.text(topic)}: {path} may show its rows a second time, and no manifest names it: {advice}"
 
 
 def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:

@@ -50,6 +50,8 @@ BEHIND = frozenset(
     ]
 )
 """Words that may stand behind a column's type."""
+MOST_DIGITS = 38
+_DIGITS = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?")
 _TOKEN = re.compile(r"\s+|--[^\n]*|/\*.*?\*/|(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|.)", re.DOTALL)
 
 
@@ -112,12 +114,24 @@ class _Reader:
             )
             raise NotDdl(f"`{path}` has the type {name}, which Spark does not have{other}")
         if self._peek() == "(":
+            self._refuse_digits(name, path)
             while self._peek() not in {")", ""}:
                 self._at += 1
             self._take(")", f"the end of {name}(...) of `{path}`")
         if name == "INTERVAL":
             self._skip({*BEHIND})
         return Column(KINDS[name])
+
+    def _refuse_digits(self, name: str, path: str) -> None:
+        """Refuse a DECIMAL of more digits than Spark has, or of more behind the point than at all."""
+        size = "".join(self._tokens[self._at + 1 : self._at + 4]).partition(")")[0].replace(" ", "")
+        found = _DIGITS.fullmatch(size)
+        if found and name in {"DECIMAL", "DEC", "NUMERIC"}:
+            precision, scale = int(found[1]), int(found[2] or 0)
+            if precision > MOST_DIGITS or scale > precision:
+                raise NotDdl(
+                    f"`{path}` is {name}({size}), expected at most {MOST_DIGITS} digits, and no more behind the point"
+                )
 
     def _nested(self, name: str, path: str, level: int) -> Column:
         self._take("<", f"{name}<...> of `{path}`")

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from .days import EventTime
 from .decoding import Budget
+from .setting_values import check_web_address
 
 
 class Format(StrEnum):
@@ -54,6 +55,11 @@ class Side:
                 "`registry` has a login in it, expected the address alone; write the login as "
                 "schema.registry.basic.auth.user.info into the file that OFFSETLAKE_KAFKA_PROPERTIES names"
             )
+        for number, address in enumerate((self.registry or "").split(",") if self.registry else (), 1):
+            try:
+                check_web_address(address.strip())
+            except ValueError as error:
+                raise ValueError(f"`registry` address {number}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,8 +157,14 @@ class ScanFailed(Unavailable):
     kind = "scan_failed"
 
 
+class DiskRefuses(ScanFailed):
+    """Disk that is full or read-only where Spark writes: no range's fault, so none is tried on its own."""
+
+    kind = "disk_refuses"
+
+
 class EngineUnavailable(Unavailable):
-    """Says that no Spark could be reached, or that it went away while it was at work."""
+    """Spark that could not be reached, or that went away while it was at work."""
 
     kind = "engine_unavailable"
 

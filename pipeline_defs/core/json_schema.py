@@ -16,6 +16,7 @@ TEXT = "STRING"
 PLAIN: Mapping[str, str] = {"string": TEXT, "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 SAME = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref", "extends")
 """Keywords whose schemas look at the same value as the schema that they stand in."""
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 APPLIED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 
@@ -62,6 +63,39 @@ def refuse_bomb(schema: Any, references: Mapping[str, Any]) -> int:
             "the next one once"
         )
     return checks
+
+
+def refuse_loop(schema: Any, references: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for references that lead back to where they stand at the same value: such a schema says nothing.
+
+    `{"$ref": "#"}` allows every document. A tree, whose parts refer to the whole, is none: each part is another value.
+    """
+    known = _References(references)
+    done: set[int] = set()
+    for root in (schema, *references.values()):
+        for start in _subschemas(root):
+            waiting: list[tuple[Any, Any, bool]] = [(start, root, False)]
+            open_: set[int] = set()
+            while waiting:
+                each, where, is_left = waiting.pop()
+                if is_left:
+                    open_.discard(id(each))
+                    done.add(id(each))
+                elif id(each) in open_:
+                    raise ValueError("its references lead back to themselves, so that it says nothing of a value")
+                elif isinstance(each, dict) and id(each) not in done:
+                    open_.add(id(each))
+                    waiting.append((each, where, True))
+                    waiting += [(*found, False) for found in _at_same_value(each, where, known)]
+
+
+def _at_same_value(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[Any, Any]]:
+    """Yield the schemas that look at the same value as the one they stand in, and the document of each."""
+    for word, value in schema.items():
+        if word in REFERENCES:
+            yield references.follow(str(value), root)
+        elif word in SAME:
+            yield from ((each, root) for each in _schemas_in(word, value))
 
 
 def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:

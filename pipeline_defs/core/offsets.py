@@ -82,9 +82,14 @@ def parse_key(key: str) -> OffsetRange:
     )
 
 
+def is_topic(text: str) -> bool:
+    """Return whether Kafka allows a name, and it is a folder's."""
+    return bool(_TOPIC.fullmatch(text)) and text not in {".", ".."}
+
+
 def check_topic(topic: str) -> str:
     """Returns the topic if Kafka allows the name; a name is a folder of the lake too, so `..` is refused."""
-    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+    if not is_topic(topic):
         raise ValueError(f"topic name {topic!r} is not one Kafka allows: 1 to 249 of letters, digits, '.', '_', '-'")
     return topic
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from .offsets import OffsetRange
 
 # each task of a union carries all of its reads, so its cost grows with their product: one union of 200 single reads took
-# 32-39 CPU seconds, where one read of 200 equal ranges took 9. Of 36 reads with 3 ranges each, unions of 18 to 40 took
-# 3.2-4.5 CPU seconds and two thirds of the time of 36 jobs, which took 4.6
-READS_AT_ONCE = 40
+# 32-39 CPU seconds, where one read of 200 equal ranges took 9; what each size took is in docs/design/0001
+READS_AT_ONCE = 20
 TASKS_AT_ONCE = 400
 
 

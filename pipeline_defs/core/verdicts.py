@@ -5,7 +5,7 @@ Invariant: nothing becomes visible for a range that `verify_staged` has a violat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -51,6 +51,12 @@ class Verdict:
 def failed(offsets: OffsetRange, *violations: str) -> Verdict:
     """Is the verdict of a range that is not landed."""
     return Verdict(offsets, Outcome.FAILED, violations=violations)
+
+
+def violations_by_range(topic: str, offsets: OffsetRange, violations: Iterable[str]) -> list[str]:
+    """Return what is wrong with a range, each with the range: what is wrong with all of a job does not name them."""
+    where = offsets.text(topic)
+    return [each if where in each else f"range {where}: {each}" for each in violations]
 
 
 def verify_staged(

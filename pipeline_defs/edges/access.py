@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ import javaproperties
 from ..core.client_properties import PEM_ADVICE, ClientProperties, Pem, Tls, parse_client_properties
 from ..core.errors import BadSetting
 from ..core.pem import CERTIFICATE, LOCKED_KEY, PRIVATE_KEY, find_blocks, is_locked_by_pbes2
+from .text_files import NotText, UnreadableText, read_file, read_text_file
 
 VARIABLE = "OFFSETLAKE_KAFKA_PROPERTIES"
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -56,10 +58,9 @@ def read_access(path: Path) -> Access:
     """Reads a properties file, once per process. Raises `BadSetting`, with all that is wrong and nothing of its values."""
     where = f"{VARIABLE} {path}"
     try:
-        with path.open("rb") as file:
-            values, lines = _read_values(file)
-    except (OSError, javaproperties.InvalidUEscapeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "a \\u is not followed by four digits"
+        values, lines = _read_values(BytesIO(read_file(path)))
+    except (UnreadableText, javaproperties.InvalidUEscapeError) as error:
+        reason = str(error) if isinstance(error, UnreadableText) else "a \\u is not followed by four digits"
         raise BadSetting(
             f"{where} cannot be read: {reason}, expected a properties file as Kafka's commands take it by "
             "--command-config; nothing was asked of any broker; correct the variable or the file"
@@ -89,7 +90,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=_read(tls.trust, CERTIFICATE, where))
         except ssl.SSLError as error:
-            raise _unusable(tls.trust, where, f"a certificate in it cannot be read ({error.reason})") from None
+            raise _unusable(tls.trust, where, f"a certificate in it cannot be read{_said(error)}") from None
     if tls.key is not None:
         key = _read(tls.key, PRIVATE_KEY if tls.key_password is None else LOCKED_KEY, where)
         if tls.key_password is not None and is_locked_by_pbes2(key):
@@ -105,9 +106,7 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
                 file.flush()
                 context.load_cert_chain(file.name, password=tls.key_password or "")
         except ssl.SSLError as error:
-            reason = (
-                f"its key cannot be read, or is not its certificate's, or ssl.key.password is wrong ({error.reason})"
-            )
+            reason = f"its key cannot be read, or is not its certificate's, or ssl.key.password is wrong{_said(error)}"
             raise _unusable(tls.key, where, reason) from None
     return context
 
@@ -115,15 +114,20 @@ def _context(tls: Tls, where: str) -> ssl.SSLContext:
 def _read(pem: Pem, kind: str, where: str) -> str:
     """Reads the blocks of one kind, of which there must be one at least."""
     try:
-        text = pem.text if pem.location is None else Path(pem.location).read_text("ascii")
-    except OSError as error:
-        raise _unusable(pem, where, error.strerror or type(error).__name__) from None
-    except UnicodeDecodeError:
+        text = pem.text if pem.location is None else read_text_file(Path(pem.location))
+    except NotText:
         raise _unusable(pem, where, f"it is not PEM; where it is a JKS or PKCS12 store, {PEM_ADVICE}") from None
+    except UnreadableText as error:
+        raise _unusable(pem, where, str(error)) from None
     found = find_blocks(text or "", kind)
     if not found:
         raise _unusable(pem, where, f"it has no BEGIN {kind}")
     return found
+
+
+def _said(error: ssl.SSLError) -> str:
+    """Return what OpenSSL calls it, where it says anything."""
+    return f" ({error.reason})" if error.reason else ""
 
 
 def _unusable(pem: Pem, where: str, reason: str) -> BadSetting:

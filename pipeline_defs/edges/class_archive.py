@@ -58,7 +58,10 @@ def _run_spark(jars: Path, archive: Path) -> None:  # noqa: ARG001 (its jars are
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f'"-XX:ArchiveClassesAtExit={archive}" -Xlog:disable')
+        .config(
+            "spark.driver.extraJavaOptions",  # the folder is where Spark makes `artifacts`
+            f'"-XX:ArchiveClassesAtExit={archive}" "-Duser.dir={archive.parent}" -Xlog:disable',
+        )
         .getOrCreate()
     )
     rows = session.range(1000).selectExpr("id", "cast(id as string) AS text")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
@@ -133,7 +132,7 @@ class DayFiles:
         path = _counts_path(decoding, event_time)
         document = {"format": FORMAT, "event_time": event_time.text, "days": found}
         data = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-        self.lake.store.put_new(path, data, f"staging/count-{uuid.uuid4().hex}")
+        self.lake.store.put_new(path, data, "staging/count")
         self._counts[path] = found
         return found
 

@@ -7,12 +7,29 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 # what a network file system may answer although it has done what was asked for; anything else says that it has not
 UNSURE = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ENOTCONN}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+def errno_in(text: str) -> int | None:
+    """Return the number of the system's error that another program tells in words: obstore by number, Java by name."""
+    found = _OS_ERROR.search(text)
+    return int(found[1]) if found else next((each for each in REFUSALS if os.strerror(each) in text), None)
+
+
+def mend(number: int | None) -> str | None:
+    """Return what to do about a disk that takes nothing; none where the error is another one."""
+    if number in _FULL:
+        return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
+    return "mount it writable, and the next run goes on" if number == errno.EROFS else None
 
 
 class Disk:
@@ -23,9 +40,12 @@ class Disk:
         self._durable: set[Path] = set()  # folders whose own names are known to be on the disk
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file that is on the disk when the call returns; its name may not be."""
+        """Write a new file that is on the disk when the call returns; its name may not be.
+
+        Raise `FileExistsError` where there is one: another name may lead to it, and to open it would empty that too.
+        """
         self._make_folder(path)
-        with (self.root / path).open("wb") as file:
+        with (self.root / path).open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

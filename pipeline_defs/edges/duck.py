@@ -1,14 +1,14 @@
 """DuckDB over a lake: one view per topic and tree, `ranges` and `losses` from plan log and manifests.
 
 Of what is sealed a topic's view reads the sealed files, of everything else the landed ones; which is which is decided by
-offset, once, when it is opened. Reads only.
+offset, once, when it is opened. Reads only; what a person asks is asked by `duck_questions`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -22,6 +22,7 @@ from ..core.seal import Seal
 from ..core.sealing import choose_seals, find_holders
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
+from .duck_questions import ask, close_in, explained
 from .lake import Lake
 from .layout import data_path, published_path, range_path
 from .seals import Seals, sealed_path
@@ -89,6 +90,8 @@ class Duck:
         self._connection.execute("SET TimeZone = 'UTC'")
         if lake.store.local_root is None:
             self._connection.register_filesystem(lake.store.filesystem())
+        self._folders = {lake.store.url(""), file_pattern(lake, "")}  # as files are found, and as patterns name them
+        self._is_closed = False
         self._unreadable: dict[str, OffsetlakeError] = {}
         rows: list[dict[str, Any]] = []
         losses: list[dict[str, Any]] = []
@@ -128,20 +131,37 @@ class Duck:
                 "read its files by a glob (`offsetlake explain reading`)"
             )
 
+    def ask(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return column names, each one once, and rows of what a person asks; from then on only the lake can be read.
+
+        Raises `Refused` for what is not one statement that reads, and with DuckDB's own words.
+        """
+        if not self._is_closed:
+            close_in(self._connection, self._folders)
+            self._is_closed = True
+        return self._explained(statement, lambda: ask(self._connection, statement))
+
     def query(self, sql: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Runs one statement; returns column names and rows. Raises `Refused` with DuckDB's own words."""
-        try:
+        """Run one statement of our own; return column names and rows. Raises `Refused` with DuckDB's own words."""
+
+        def run() -> tuple[list[str], list[tuple[Any, ...]]]:
             result = self._connection.execute(sql, list(parameters))
-            if result is None:
-                raise Refused("there is no statement to run; nothing was asked")
             return [column[0] for column in result.description or []], result.fetchall()
+
+        return self._explained(sql, run)
+
+    def _explained(
+        self, sql: str, run: Callable[[], tuple[list[str], list[tuple[Any, ...]]]]
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        try:
+            return run()
         except duckdb.Error as error:
             for topic, reason in self._unreadable.items():
                 is_named = re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", sql, re.IGNORECASE)
                 if is_named and isinstance(error, duckdb.CatalogException):
                     raise reason from error
             tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
-            raise Refused(f"DuckDB refuses the statement: {error}; tables are {tables}") from error
+            raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error
 
 
 def _read_sealed(topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRanges, SealedRanges]:

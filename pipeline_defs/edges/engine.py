@@ -12,7 +12,8 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ..core.errors import EngineUnavailable, ScanFailed
+from ..core.errors import DiskRefuses, EngineUnavailable, ScanFailed
+from .disk import errno_in, mend
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,10 +57,10 @@ class Engine:
         return self._sessions[key]
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def told(self, what: str, consequence: str, **fields: object) -> Iterator[None]:
         """Turn what Spark raises into `EngineUnavailable` where the server is gone, and into `ScanFailed` elsewhere.
 
-        `what` says what could not be done, such as `could not land 3 ranges of flights`.
+        `what` says what was to be done, such as `land 3 ranges of flights`.
         """
         from pyspark.errors import PySparkException
         from pyspark.errors.exceptions.base import RetriesExceeded
@@ -71,11 +72,9 @@ class Engine:
                 place = _place(self._url)
                 self._forget()
                 raise EngineUnavailable(
-                    f"Spark {what}: the server at {place} went away; nothing became visible; it is tried again"
+                    f"Spark could not {what}: the server at {place} went away; {consequence}", **fields
                 ) from error
-            raise ScanFailed(
-                f"Spark {what}: {first_cause(error)}; nothing became visible; it stays to be done and is tried again"
-            ) from error
+            raise scan_failed(what, error, consequence, **fields) from error
 
     def _forget(self) -> None:
         self._url = None
@@ -86,7 +85,7 @@ def _open_session(url: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    session = SparkSession.builder.remote(url).create()
+    session: SparkSession = SparkSession.builder.remote(url).create()
     session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
     for name, value in conf.items():
         session.conf.set(name, value)
@@ -113,6 +112,15 @@ def _place(url: str | None) -> str:
     """Return host and port of a server's URL, without the token."""
     place = urlsplit(url or "")
     return f"{place.hostname}:{place.port or DEFAULT_PORT}"
+
+
+def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:
+    """Return the error of a Spark job; it is `DiskRefuses` where the disk is full or read-only, as the JVM says."""
+    cause = first_cause(error)
+    step = mend(errno_in(cause))
+    if step is None:
+        return ScanFailed(f"Spark could not {what}: {cause}; {consequence}", **fields)
+    return DiskRefuses(f"Spark could not {what}: {cause}; {consequence}; {step}", **fields)
 
 
 def first_cause(error: Exception) -> str:

@@ -15,12 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from ..core.errors import OffsetlakeError, Refused
 
 CONNECTIONS = 32
 PATIENCE_SECONDS = 10.0
+GONE = (TimeoutError, ConnectionError)  # what a client that does not read, or went away, is to a server
+_LONGEST_REQUEST = 65_536
 TEXT = "text/plain; charset=utf-8"
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]  # WSGI's
 
@@ -106,8 +108,26 @@ def is_ours(host: str, names: Collection[str]) -> bool:
     return True
 
 
+class _Answer(ServerHandler):
+    def log_exception(self, exc_info: Any) -> None:
+        """Say nothing of a client that went away or does not read; a fault of our own is printed whole."""
+        if not isinstance(exc_info[1], GONE):
+            super().log_exception(exc_info)
+
+
 class _Handler(WSGIRequestHandler):
     server: _Server
+
+    def handle(self) -> None:
+        """Answer one request as wsgiref does, which would print a traceback for each client that does not read."""
+        self.raw_requestline = self.rfile.readline(_LONGEST_REQUEST + 1)
+        if len(self.raw_requestline) > _LONGEST_REQUEST:
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(414)
+        elif self.parse_request():
+            answer = _Answer(self.rfile, self.wfile, self.get_stderr(), self.get_environ())  # type: ignore[arg-type]
+            answer.request_handler = self  # type: ignore[attr-defined]
+            answer.run(self.server.get_app())  # type: ignore[arg-type]
 
     def setup(self) -> None:
         self.request.settimeout(self.server.patience_seconds)  # of each single read or write

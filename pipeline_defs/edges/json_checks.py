@@ -16,7 +16,8 @@ from typing import Any
 from jsonschema_rs import validator_for
 
 from ..core.errors import unusable_schema
-from ..core.json_schema import columns_of, find_clashes, refuse_bomb
+from ..core.json_schema import columns_of, find_clashes, refuse_bomb, refuse_loop
+from ..core.json_text import parse_json
 from .panics import is_panic
 
 BASE = "json-schema:///"
@@ -40,10 +41,7 @@ class Checker:
 @cache
 def open_checker(text: str, references: tuple[tuple[str, str], ...]) -> Checker:
     """Return the checker of a schema, the same one for the life of the process; raise `ValueError` where it is no schema."""
-    try:
-        schema, known = json.loads(text), {name: json.loads(content) for name, content in references}
-    except RecursionError as error:
-        raise ValueError("it is nested too deep to be read") from error
+    schema, known = parse_json(text), {name: parse_json(content) for name, content in references}
 
     def find(uri: str) -> Any:
         name = uri.removeprefix(BASE)
@@ -78,6 +76,7 @@ def read_columns(text: str, references: Mapping[str, str], what: str) -> tuple[C
     checked = check_schema(text, references, what)
     known = {name: json.loads(content) for name, content in references.items()}
     try:
+        refuse_loop(json.loads(text), known)
         return checked, columns_of(json.loads(text), known)
     except ValueError as error:
         raise unusable_schema(what, str(error)) from error

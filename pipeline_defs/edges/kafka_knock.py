@@ -124,7 +124,7 @@ class _Door:
             return ConnectionResetError("the connection ended")
         tls = self._properties.tls
         ours = "our certificate, found no ssl.keystore" if tls and tls.key is None else "what ssl.keystore has"
-        reason = f"TLS ends with {error.reason}, most likely because of {ours}"
+        reason = f"TLS ends{f' with {error.reason}' if error.reason else ''}, most likely because of {ours}"
         return self._refuses(
             reason, f"correct ssl.keystore in {self._file}, so that an authority of the broker's signed it"
         )

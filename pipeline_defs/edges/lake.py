@@ -15,20 +15,22 @@ once is kept; only a data file that is not its newest manifest's is exchanged, i
 
 from __future__ import annotations
 
+import re
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..core.coverage import Coverage
+from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Claim
-from ..core.errors import BrokenManifest, LakeUnavailable
+from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
-from ..core.planlog import PlanLog, PlanStep, Tail
+from ..core.planlog import PlanLog, PlanStep
+from .kept import Kept
+from .lake_memory import LakeMemory
 from .layout import (
     find_retired,
     manifest_path,
@@ -41,43 +43,81 @@ from .layout import (
 )
 from .store import Answer, Store
 
+STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
+SHOWN = 3  # names in a message
+
 
 class Lake:
     """Reads and writes one lake; holds no state but what it has read of immutable objects."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, memory: LakeMemory | None = None) -> None:
         self.store = Store(root)
-        self._steps: dict[str, PlanStep] = {}
-        self._logs: dict[str, PlanLog] = {}
-        self._manifests: dict[str, Manifest] = {}
-        self._claims: dict[str, Claim] = {}
+        self._memory = memory
+        self._steps = Kept(self._read_step)
+        self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
+        self._manifests = Kept(self._read_manifest)
+        self._claims = Kept(self._read_claim)
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
+
+    # ---- whether it is there
+
+    def check_present(self) -> None:
+        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`."""
+        topics = self._memory.topics() if self._memory else ()
+        if self._memory and topics and not self.store.folders("plan"):
+            self._memory.refuse_missing(topics[0])
+
+    def _remember(self, topic: str) -> None:
+        if self._memory:
+            self._memory.remember(topic)
 
     # ---- the plan log
 
     def read_plan_log(self, topic: str) -> PlanLog:
-        """Reads and checks the whole log; raises `BrokenPlanLog` where it does not tile."""
-        paths = list(self.store.list(f"plan/{topic}"))
-        cached = self._logs.get(topic)
-        if cached is None or len(cached.steps) != len(paths):
-            cached = PlanLog(topic, tuple(self._read_step(path) for path in paths))
-            self._logs[topic] = cached
-        return cached
+        """Read and check the whole log; raises `BrokenPlanLog` where it does not tile.
 
-    def read_tail(self, topic: str) -> Tail:
-        """Reads what planning goes on from."""
-        paths = list(self.store.list(f"plan/{topic}"))
-        return self._read_step(paths[-1]).tail if paths else Tail()
+        That its newest steps are not lost is known to `coverage`, which has what they planned beside it.
+        """
+        listed = self._list_steps(topic)
+        seen, log = self._logs.get(topic, ({}, PlanLog(topic)))
+        if listed != seen:
+            self._steps.see(f"plan/{topic}", listed)
+            log = PlanLog(topic, tuple(self._steps.get(path) for path in listed))
+            self._logs[topic] = listed, log
+        return log
+
+    def _list_steps(self, topic: str) -> dict[str, str]:
+        """List the objects of a log with their versions; refuse what is no step.
+
+        A copy that somebody made of a step, or renamed, must not be passed over: it may be the step.
+        """
+        prefix = f"plan/{topic}/"
+        found = self.store.versions(f"plan/{topic}")
+        strange = [path for path in found if not STEP.fullmatch(path.removeprefix(prefix))]
+        if strange:
+            named = ", ".join(self.store.url(path) for path in strange[:SHOWN])
+            more = f" and {len(strange) - SHOWN:,} more" if len(strange) > SHOWN else ""
+            raise BrokenPlanLog(
+                f"what is no step lies in the plan log of topic {topic}: {named}{more}, expected {OFFSET_DIGITS} digits and "
+                ".json; nothing is planned or landed from it; where it is nobody's, move it away; where a step was "
+                "renamed, give it its name back"
+            )
+        return found
 
     def commit_step(self, step: PlanStep) -> bool:
-        """Adds a step to the log; false where another planner was there first: read the tail and plan again."""
-        path = f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
-        return self.store.put_new(path, step.to_json(), f"staging/plan-{uuid.uuid4().hex}") is Answer.COMMITTED
+        """Adds a step to the log; false where another planner was there first: read the log and plan again."""
+        answer = self.store.put_new(_step_path(step), step.to_json(), "staging/plan")
+        self._remember(step.topic)
+        return answer is Answer.COMMITTED
+
+    def has_step(self, step: PlanStep) -> bool:
+        """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
+        path = _step_path(step)
+        data = self.store.get(path)
+        return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
 
     def _read_step(self, path: str) -> PlanStep:
-        if path not in self._steps:
-            self._steps[path] = PlanStep.from_json(self._read(path), self.store.url(path))
-        return self._steps[path]
+        return PlanStep.from_json(self._read(path), self.store.url(path))
 
     # ---- manifests
 
@@ -87,7 +127,7 @@ class Lake:
 
     def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
         """Reads the newest revision of every manifest of a topic."""
-        paths, newest = self.store.list(f"manifests/{topic}"), dict[OffsetRange, int]()
+        paths, newest = self.store.versions(f"manifests/{topic}"), dict[OffsetRange, int]()
         for path in paths:
             found = revision_of(topic, path)
             if found is None:
@@ -95,14 +135,13 @@ class Lake:
                     f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it"
                 )
             newest[found[0]] = max(found[1], newest.get(found[0], 0))
-        for path in [each for each in self._manifests if each not in paths and each.startswith(f"manifests/{topic}/")]:
-            del self._manifests[path]  # somebody deleted it: what comes to stand there is another one
-        return {each: self._read_manifest(manifest_path(topic, each, revision)) for each, revision in newest.items()}
+        self._manifests.see(f"manifests/{topic}", paths)
+        return {each: self._manifests.get(manifest_path(topic, each, revision)) for each, revision in newest.items()}
 
     def newest(self, manifest: Manifest) -> Manifest:
         """Read the newest revision of a manifest, itself where it was not replaced."""
         while self.is_replaced(manifest):
-            manifest = self._read_manifest(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
+            manifest = self._manifests.get(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
         return manifest
 
     def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
@@ -110,28 +149,26 @@ class Lake:
         for revision in reversed(range(manifest.revision)):
             path = manifest_path(manifest.topic, manifest.offsets, revision)
             if self.store.exists(path):
-                yield self._read_manifest(path)
+                yield self._manifests.get(path)
 
     def commit_manifest(self, manifest: Manifest) -> Manifest:
         """Decides that the range is landed; returns the manifest that stands, ours or the one that was there first."""
         path = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
         scratch = f"staging/{manifest.provenance.attempt}/{manifest.offsets.key}.json"
-        if self.store.put_new(path, manifest.to_json(), scratch) is Answer.COMMITTED:
-            self._manifests[path] = manifest
+        data = manifest.to_json()
+        answer = self.store.put_new(path, data, scratch)
+        self._remember(manifest.topic)
+        if answer is Answer.COMMITTED:
+            self._manifests.put(path, manifest, len(data))
             return manifest
-        return self._read_manifest(path)
+        return self._manifests.read_anew(path)
 
     def _read_manifest(self, path: str) -> Manifest:
-        if path not in self._manifests:
-            url = self.store.url(path)
-            manifest = Manifest.from_json(self._read(path), url)
-            expected = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
-            if path != expected:
-                raise BrokenManifest(
-                    f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there"
-                )
-            self._manifests[path] = manifest
-        return self._manifests[path]
+        url = self.store.url(path)
+        manifest = Manifest.from_json(self._read(path), url)
+        if path != manifest_path(manifest.topic, manifest.offsets, manifest.revision):
+            raise BrokenManifest(f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there")
+        return manifest
 
     # ---- accepted losses
 
@@ -146,15 +183,15 @@ class Lake:
     def commit_acceptance(self, acceptance: Acceptance) -> bool:
         """Records that a loss is accepted; false where somebody did before."""
         path = f"{range_path('accepted', acceptance.topic, acceptance.offsets)}.json"
-        scratch = f"staging/accept-{uuid.uuid4().hex}"
-        return self.store.put_new(path, acceptance.to_json(), scratch) is Answer.COMMITTED
+        return self.store.put_new(path, acceptance.to_json(), "staging/accept") is Answer.COMMITTED
 
     # ---- claims
 
     def read_claims(self, topic: str) -> dict[OffsetRange, Claim]:
         """Reads every claim of a topic."""
-        claims = (self._read_claim(path) for path in self.store.list(f"claims/{topic}"))
-        return {claim.offsets: claim for claim in claims}
+        listed = self.store.versions(f"claims/{topic}")
+        self._claims.see(f"claims/{topic}", listed)
+        return {claim.offsets: claim for claim in map(self._claims.get, listed)}
 
     def commit_claim(self, claim: Claim) -> Claim:
         """Claims a range for an attempt; returns the claim that stands, ours or the one that was there first."""
@@ -162,12 +199,10 @@ class Lake:
         scratch = f"staging/{claim.attempt}/claim-{claim.offsets.key}.json"
         if self.store.put_new(path, claim.to_json(), scratch) is Answer.COMMITTED:
             return claim
-        return self._read_claim(path)
+        return self._claims.read_anew(path)
 
     def _read_claim(self, path: str) -> Claim:
-        if path not in self._claims:
-            self._claims[path] = Claim.from_json(self._read(path), self.store.url(path))
-        return self._claims[path]
+        return Claim.from_json(self._read(path), self.store.url(path))
 
     # ---- data
 
@@ -193,7 +228,7 @@ class Lake:
 
     def give_up(self, manifest: Manifest, word: bytes) -> None:
         """Says for good that the retired file of a manifest is given up; once it has been said, nothing is written."""
-        self.store.put_new(swept_path(manifest), word, f"staging/sweep-{uuid.uuid4().hex}")
+        self.store.put_new(swept_path(manifest), word, "staging/sweep")
 
     def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
         """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
@@ -261,19 +296,25 @@ class Lake:
             yield Path(copy.name)
 
     def coverage(self, topic: str) -> Coverage:
-        """Reads the log, the manifests and the published files of a topic.
+        """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
 
-        In this order backwards: what is published had its manifest before, what has a manifest was planned before. What went
-        from `data/` is retired before, and what went from `retired/` said to be swept before, so it is found there.
+        Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
+
+        In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
+        was planned before. What went from `data/` is retired before, and what went from `retired/` said to be swept before,
+        so it is found there.
         """
         files, kept, words = (self.store.list(f"{tree}/{topic}") for tree in ("data", "retired", "swept"))
-        manifests = self.read_manifests(topic)
-        others = self.read_plan_log(topic), manifests, self.read_accepted(topic), self.read_claims(topic)
-        found = (*others, files, kept, words)
+        manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
+        log = self.read_plan_log(topic)
+        if self._memory and not (log.steps or manifests or files):
+            self._memory.refuse_missing(topic)
+        found = log, manifests, accepted, claims, files, kept, words
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
         coverage = self._coverage(topic, *found)
+        check_planned(coverage)
         self._coverages[topic] = (found, coverage)
         return coverage
 
@@ -328,6 +369,10 @@ class Lake:
     def _is_staged(self, manifest: Manifest) -> bool:
         # publishing leaves the staged file, an exchange takes it away
         return manifest.file is not None and self.store.exists(manifest.file.path)
+
+
+def _step_path(step: PlanStep) -> str:
+    return f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
 
 
 def _bytes(manifest: Manifest) -> int | None:

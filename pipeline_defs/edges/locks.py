@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from ..core.errors import LakeUnavailable
 
 WAIT_SECONDS = 30.0  # it is held for a few writes of names; longer only by a process that is stopped
 POLL_SECONDS = 0.01
+_for_life: dict[Path, int] = {}  # of this process: the descriptor by file
 
 
 @contextmanager
@@ -63,11 +65,34 @@ def share(path: Path, owner: str = "") -> int:
     return descriptor
 
 
+def share_for_life(path: Path) -> None:
+    """Hold a share of a file's lock until the end of this process, which it names as its owner; once, however often asked."""
+    if path not in _for_life:
+        _for_life[path] = share(path, own_name())
+
+
+def own_name() -> str:
+    """Return this process in words, as the owner of a lock."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
 def read_owner(path: Path) -> str | None:
     """Read who held a file last, where nobody holds a share of it now; raise `FileNotFoundError` where there is no file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 1_000).decode() if _is_taken(descriptor) else None
+    finally:
+        os.close(descriptor)
+
+
+def read_holder(path: Path) -> str | None:
+    """Read who holds a share of a file now; none where nobody does, or there is no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return None if _is_taken(descriptor) else os.read(descriptor, 1_000).decode()
     finally:
         os.close(descriptor)
 

@@ -70,23 +70,28 @@ def told_if_damaged(what: str) -> Iterator[None]:
 
 def read_parts(folder: Path) -> Iterator[PartFile]:
     """Reads the footers of the files with rows below a folder; Spark may add a file without rows."""
-    for path in sorted(folder.glob("*.parquet")):
-        footer = pq.read_metadata(path)
-        if not footer.num_rows:
-            continue
-        partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
-        if partitions is None or offsets is None:
-            raise ValueError(f"{path} says nothing of its partitions and offsets")
-        yield PartFile(
-            path=path,
-            rows=footer.num_rows,
-            partitions=partitions,
-            min_offset=offsets[0],
-            max_offset=offsets[1],
-            min_timestamp_ms=timestamps[0] // 1000 if timestamps else None,
-            max_timestamp_ms=timestamps[1] // 1000 if timestamps else None,
-            schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
-        )
+    parts = (read_part(path) for path in sorted(folder.glob("*.parquet")))
+    yield from (part for part in parts if part is not None)
+
+
+def read_part(path: Path) -> PartFile | None:
+    """Read the footer of a file; none where the file has no rows."""
+    footer = pq.read_metadata(path)
+    if not footer.num_rows:
+        return None
+    partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
+    if partitions is None or offsets is None:
+        raise ValueError(f"{path} says nothing of its partitions and offsets")
+    return PartFile(
+        path=path,
+        rows=footer.num_rows,
+        partitions=partitions,
+        min_offset=offsets[0],
+        max_offset=offsets[1],
+        min_timestamp_ms=timestamps[0] // 1000 if timestamps else None,
+        max_timestamp_ms=timestamps[1] // 1000 if timestamps else None,
+        schema={field.name: str(field.type) for field in footer.schema.to_arrow_schema()},
+    )
 
 
 def read_runs(path: Path) -> tuple[tuple[int, int], ...]:
@@ -174,6 +179,19 @@ def differing_rows(landed: Path, read_again: Path) -> str | None:
 def differing_from(landed: Path, rows: pa.Table) -> str | None:
     """Compares a file with rows; none where they are equal, else what differs first."""
     return _differing(pq.read_table(landed), rows)
+
+
+def rows_beyond(file: Path, other: Path) -> str | None:
+    """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
+    rows, others = pq.read_table(file), pq.read_table(other)
+    if rows.schema.remove_metadata() != others.schema.remove_metadata():
+        return f"columns are {rows.schema.names}, and {others.schema.names} there"
+    at = pc.index_in(rows["offset"], others["offset"].combine_chunks())
+    if at.null_count:
+        alone = rows["offset"].filter(pc.is_null(at)).to_pylist()
+        return f"{len(alone)} offsets are not there (first {alone[:3]})"
+    changed = _changed_columns(rows, others.take(at))
+    return f"equal offsets, other values in {', '.join(changed)}" if changed else None
 
 
 def _differing(before: pa.Table, after: pa.Table) -> str | None:

@@ -6,6 +6,7 @@ Nothing here decodes. Fields are told apart by their numbers, never by their nam
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 MAIN = "offsetlake_schema.proto"
+_OF_ABSL = re.compile(r"WARNING: All log messages before absl|[WI]\d{4} |\s*$")  # what protoc says of itself, on stderr
 PROTOC_SECONDS = 60
 LONGEST_NAME = 100  # characters of a name in a message
 
@@ -96,7 +98,8 @@ def _compile(text: str, references: tuple[tuple[str, str], ...], what: str) -> P
         except subprocess.TimeoutExpired as error:
             raise unusable_schema(what, f"protoc does not end within {PROTOC_SECONDS} seconds") from error
         if done.returncode != 0 or not out.exists():
-            lines = done.stderr.splitlines() or [f"protoc ends with {done.returncode}"]
+            lines = [line for line in done.stderr.splitlines() if not _OF_ABSL.match(line)]
+            lines = lines or [f"protoc ends with {done.returncode}"]
             said = "; ".join(line.replace(f"{folder}/", "") for line in lines if line.strip())
             raise unusable_schema(what, f"it is no Protobuf schema: {said}")
         return ProtoFile(out.read_bytes())

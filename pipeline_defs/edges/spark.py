@@ -165,7 +165,10 @@ class Spark:
         return f"spark {self._engine.version} zstd-{ZSTD_LEVEL}"
 
     def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
-        """Write one Parquet file per range of the scan below `folder`; raise `ScanFailed` or `EngineUnavailable`, then nothing counts."""
+        """Write one Parquet file per range of the scan below `folder`.
+
+        Raises `ScanFailed` or `EngineUnavailable`; then nothing counts.
+        """
         from pyspark.sql import DataFrame
 
         session = self._engine.session(SCAN_CONF)
@@ -174,7 +177,9 @@ class Spark:
             options = kafka_options(self._bootstrap_servers, topic, read, isolation_level, self._access)
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
-        with self._engine.told(f"could not land {len(scan.ranges)} ranges of {topic}"):
+        what = f"land {len(scan.ranges)} ranges of {topic}"
+        consequence = "nothing became visible; the ranges stay planned and are tried again"
+        with self._engine.told(what, consequence, topic=topic):
             rows = reduce(DataFrame.union, map(rows_of, scan.reads))
             rows.write.mode("error").options(**PARQUET_OPTIONS).parquet(folder)
 

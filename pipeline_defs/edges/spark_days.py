@@ -70,7 +70,9 @@ class SparkDays:
         from pyspark.sql import functions as f
 
         with self._engine.told(
-            f"could not write {len(days)} days from {len(ranges)} decoded ranges (where the columns of those do not fit together, decode the older ones again)"
+            f"write {len(days)} days from {len(ranges)} decoded ranges",
+            "nothing became visible; the rows stay in the decoded ranges, and the days are tried again; where the ranges' "
+            "columns do not fit together, decode the older ones again",
         ):
             schema = self._merge([*ranges, *standing])
             parts = [self._events(ranges, schema, event_time)] if ranges else []

@@ -160,11 +160,13 @@ class SparkDecoder:
 
     def _read(self, files: Sequence[Path]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
-        with self._engine.told(f"could not read {len(files)} landed files"):
+        consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
+        with self._engine.told(f"read {len(files)} landed files", consequence):
             return self._engine.session(DECODE_CONF).read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
 
     def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
-        with self._engine.told(f"could not decode {files} landed files"):
+        consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
+        with self._engine.told(f"decode {files} landed files", consequence):
             rows.write.mode("error").options(**DECODED_PARQUET).parquet(str(folder))
 
 

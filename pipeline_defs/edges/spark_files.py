@@ -73,5 +73,9 @@ class SparkFiles:
         return rows.where(f.col(_START).isNotNull()).coalesce(1).sortWithinPartitions(_START, "offset")
 
     def _write(self, what: str, rows: Callable[[], DataFrame], folder: str, *by: str) -> None:
-        with self._engine.told(f"could not {what}"):
+        consequence = (
+            "nothing became visible, and what is landed stays as it is; what needed it is tried again by the same "
+            "command"
+        )
+        with self._engine.told(what, consequence):
             rows().write.mode("error").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)

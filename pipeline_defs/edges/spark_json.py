@@ -25,6 +25,11 @@ STRICT = {
     "allowNonNumericNumbers": "false",
     "timestampFormat": TIMESTAMP_FORMAT,
 }
+# the limits are those of Spark's parser
+NO_VALUE = (
+    "the text is not one JSON value, or one beyond what is read: 998 levels, 1,000 digits of a number, 50,000 characters of a "
+    "name, 20,000,000 of a text"
+)
 # an escaped backslash, or both halves of a pair: what is left of `\ud800` then stands alone, and Spark would make a ? of it
 WHOLE_ESCAPES = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
 HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
@@ -96,7 +101,7 @@ def decode_json(source: Column, ddl: str) -> Decoded:
                 read["is_halved"],
                 failed("json_malformed", f.lit("the text has half of a surrogate pair, no character")),
             )
-            .when(~(is_read | is_json), failed("json_malformed", f.lit("the text is not one JSON value")))
+            .when(~(is_read | is_json), failed("json_malformed", f.lit(NO_VALUE)))
             .otherwise(failed("json_mismatch", f.coalesce(f.when(is_read, wrong), _explain(text, schema))))
         )
         is_right = read["is_null"] | (is_read & ~is_null(value, schema) & wrong.isNull())

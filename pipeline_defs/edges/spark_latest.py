@@ -71,7 +71,8 @@ class SparkLatest:
         self, topic: str, inputs: Inputs, schema: Any, buckets: int, due: Collection[int], folder: Path
     ) -> dict[int, StagedBucket]:
         """Writes the winners of the due buckets below `folder`; `schema` is the Arrow schema that holds all rows."""
-        with self._engine.told(f"could not find the latest records of {topic}"):
+        consequence = f"nothing became visible; what stands in latest/{topic} stays, and the next update tries again"
+        with self._engine.told(f"find the latest records of {topic}", consequence, topic=topic):
             winners = self._winners(inputs, schema, buckets, due)
             winners.write.mode("error").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
         return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}

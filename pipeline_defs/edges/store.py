@@ -7,7 +7,8 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,14 +28,14 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 from obstore.fsspec import FsspecStore
-from obstore.store import LocalStore, ObjectStore, from_url
+from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
-from .disk import UNSURE, Disk
+from .disk import UNSURE, Disk, errno_in, mend
 from .locks import hold
 
 if TYPE_CHECKING:
-    from obstore import UpdateVersion
+    from obstore import ObjectMeta, UpdateVersion
 
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
@@ -71,13 +72,15 @@ class Store:
 
     @property
     def objects(self) -> ObjectStore:
-        """Is the obstore behind this lake, opened at first use; a local root is created then."""
+        """Obstore behind this lake, opened at first use; an empty one while a local root does not exist: reading makes none."""
         if self._objects is None:
             with self.explained("open"):
-                if self.local_root is not None:
-                    self._objects = LocalStore(self.local_root, mkdir=True)
-                else:
+                if self.local_root is None:
                     self._objects = from_url(self.root)
+                elif self.local_root.exists():
+                    self._objects = LocalStore(self.local_root, mkdir=True)  # or one clear error where it is no folder
+                else:
+                    return MemoryStore()
         return self._objects
 
     def url(self, path: str) -> str:
@@ -111,10 +114,24 @@ class Store:
                 return None
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Lists the objects below a folder, sorted by path, with their sizes in bytes."""
+        """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide."""
+        return {meta["path"]: meta["size"] for meta in self._list(prefix) if not _is_hidden(meta["path"])}
+
+    def versions(self, prefix: str) -> dict[str, str]:
+        """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before.
+
+        That begins with its size in bytes and a space.
+        """
+        return {
+            meta["path"]: f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
+            for meta in self._list(prefix)
+            if not _is_hidden(meta["path"])
+        }
+
+    def _list(self, prefix: str) -> Sequence[ObjectMeta]:
         with self.explained("list", prefix):
-            found = {meta["path"]: meta["size"] for page in obstore.list(self.objects, prefix) for meta in page}
-        return dict(sorted(found.items()))
+            found = [meta for page in obstore.list(self.objects, prefix) for meta in page]
+        return sorted(found, key=lambda meta: meta["path"])
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Lists the names of the folders directly below a folder, sorted."""
@@ -147,8 +164,9 @@ class Store:
                 yield path.relative_to(self.disk.root).as_posix(), size, found.st_mtime_ns // 1_000_000
 
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        """Creates the object if it is absent; `scratch` is a name of the caller's own that no reader looks at.
+        """Creates the object if it is absent; `scratch` begins the names of what is written first, where no reader looks.
 
+        Each write has a name of its own below it: the name that is given leads to the same file, which nobody opens again.
         Where it is said to exist and nothing is there to be read, a put of another's is under way, or was undone: S3 answers
         so. That says nothing about ours, so it is asked again for a while.
         """
@@ -161,7 +179,7 @@ class Store:
 
     def _put_once(self, path: str, data: bytes, scratch: str) -> Answer:
         try:
-            self._create(path, data, scratch)
+            self._create(path, data, f"{scratch}.{uuid.uuid4().hex}")
             return Answer.COMMITTED
         except (AlreadyExistsError, FileExistsError) as error:
             found = self.get(path)
@@ -187,11 +205,17 @@ class Store:
         if self.disk is None:
             obstore.put(self.objects, path, data, mode="create")
             return
-        self.disk.write(scratch, data)  # what stands under the final name is whole and durable from its first moment
         try:
+            self.disk.write(
+                scratch, data
+            )  # what stands under the final name is whole and durable from its first moment
             self.disk.link(scratch, path)
         except FileNotFoundError as error:
-            raise OSError(errno.ENOENT, f"{scratch} was deleted while it was written") from error
+            raise LakeUnavailable(
+                f"cannot write {self.url(path)}: {scratch} was deleted while it was written: a sweep, or somebody, deleted it; "
+                "nothing was written there, nothing is lost; the next attempt writes it again",
+                path=path,
+            ) from error
         finally:
             self.disk.delete(scratch)
 
@@ -279,6 +303,7 @@ class Store:
     def upload(self, local: Path, path: str) -> None:
         """Brings a file of this machine to a name of the attempt's own in the lake."""
         with self.explained("write", path):
+            self._make_root()
             obstore.put(self.objects, path, local)
 
     def make_durable(self, path: str) -> None:
@@ -296,15 +321,20 @@ class Store:
             if self.disk is not None:
                 self.disk.delete(prefix)
                 return
-            paths = list(self.list(prefix))
+            paths = [meta["path"] for meta in self._list(prefix)]
             if paths or self.exists(prefix):
                 obstore.delete(self.objects, paths or prefix)
 
     def check_writable(self, scratch: str) -> None:
         """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
         with self.explained("write", scratch):
+            self._make_root()
             obstore.put(self.objects, scratch, b"offsetlake")
             obstore.delete(self.objects, scratch)
+
+    def _make_root(self) -> None:
+        if self.local_root is not None and self._objects is None:
+            self._objects = LocalStore(self.local_root, mkdir=True)
 
     @contextmanager
     def explained(self, verb: str, *paths: str) -> Iterator[None]:
@@ -320,8 +350,9 @@ class Store:
         except FileNotFoundError:
             raise
         except (BaseError, OSError, ValueError) as error:
+            step = _next_step(error, "read" if verb in {"read", "list"} else "write")
             raise LakeUnavailable(
-                f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {_next_step(error)}", path=path
+                f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {step}", path=path
             ) from error
 
     def _refuse_outside(self, path: str, verb: str) -> None:
@@ -333,16 +364,22 @@ class Store:
             )
 
 
+def _is_hidden(path: str) -> bool:
+    """Return whether a name is of the kind that file managers, editors and NFS make, in any folder: `.DS_Store`.
+
+    Not so a Parquet file: a glob may show it.
+    """
+    return path.rsplit("/", 1)[-1].startswith(".") and not path.endswith(".parquet")
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _next_step(error: BaseException) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if number in {errno.ENOSPC, errno.EDQUOT}:
-        return "make room on that disk, and the next run goes on (`offsetlake sweep` deletes what dead attempts left)"
-    if number in {errno.EACCES, errno.EPERM, errno.EROFS} or isinstance(
-        error, PermissionDeniedError | UnauthenticatedError
-    ):
-        return "let this user write there, and the next run goes on"
-    return "check that OFFSETLAKE_LAKE names a place that exists and that this user may write"
+def _next_step(error: BaseException, need: str) -> str:
+    number = error.errno if isinstance(error, OSError) and error.errno else errno_in(str(error))
+    if step := mend(number):
+        return step
+    if number in {errno.EACCES, errno.EPERM} or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return f"let this user {need} there, and the next run goes on"
+    return f"check that OFFSETLAKE_LAKE names a place that exists and that this user may {need}"

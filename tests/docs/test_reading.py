@@ -57,13 +57,13 @@ def test_what_reading_says_is_so(world: World, tmp_path: Path) -> None:
 
     list(seal(world.name, Attempt("seal", "no-run", "test"), world.tools(), 1, every=True))
     views = Duck(Lake(world.settings.lake), [world.name])
-    names, rows = views.query(with_views.text)
+    names, rows = views.ask(with_views.text)
     documents: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
     assert [(row["partition"], row["offset"]) for row in documents] == sorted(world.sent)
     assert [(str(row["range"]), row["sha256"], row["run"]) for row in documents] == [
         (key, sha256, run) for _, _, _, sha256, key, run, *_ in found
     ]
-    assert [row[:3] for row in views.query(since.text)[1]] == [
+    assert [row[:3] for row in views.ask(since.text)[1]] == [
         (key, "landed", manifests[key].rows) for key in ("0-0-400", "0-400-503", "1-0-400", "1-400-497")
     ]
 

@@ -20,7 +20,7 @@ from tests.support.markdown import is_shown, read_blocks, read_commands
 from tests.support.shell import Shell
 
 WRITTEN = {".env", ".gitignore", ".offsetlake", "dagster.yaml", "my_lake", "pyproject.toml", "workspace.yaml"}
-STARTING = "starting Dagster\n"
+STARTING = "starting Dagster, which takes some 20 seconds\n"
 LANDED = re.compile(r"[\d:]{8} landed [\d,]+ ranges?, ([\d,]+) rows: orders [\d,]+")
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 

@@ -5,7 +5,8 @@ Ground truth is what the producer sent. The control is `test_the_child_lands_eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from dagster import DagsterRunStatus
@@ -93,6 +94,23 @@ def test_every_row_of_the_documents_kill_table_is_executed_here() -> None:
     assert list(table) == list(KILLS[OURS])
     killed = [step for step in (*TICK_STEPS, *LAND_STEPS) if step in table]
     assert {step: said for step, said in table.items() if said} == dict.fromkeys(killed, "nothing")
+    tests = (
+        test_a_tick_killed_at_any_step_is_made_good_by_the_next,
+        test_landing_killed_at_any_step_ends_with_every_row_once,
+    )
+    assert [step for step in killed if step not in {*steps_of(*tests)}] == [], "left out of `make test`"
+
+
+def steps_of(*tests: Any) -> Iterator[str]:
+    """Yield the steps that tests kill at in `make test`, which leaves out what is marked `long`."""
+    marks = [mark for test in tests for mark in test.pytestmark]
+    if any(mark.name == "long" for mark in marks):
+        return
+    for case in (case for mark in marks if mark.name == "parametrize" for case in mark.args[1]):
+        if isinstance(case, str):
+            yield case
+        elif all(mark.name != "long" for mark in case.marks):
+            yield case.values[0]
 
 
 @pytest.mark.parametrize(("step", "own_jvm"), [*WITH_JVM, *WITHOUT])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +56,24 @@ def test_the_archive_is_made_once(settings: Settings, what: str) -> None:
     before = archive.stat()
     assert not make_archive(settings.jars, what)
     assert archive.stat() == before
+
+
+@pytest.mark.long
+def test_making_the_archives_leaves_nothing_in_the_folder_it_is_done_in(settings: Settings, tmp_path: Path) -> None:
+    """U12: `make setup` is run in the project's root, where Spark would make a folder `artifacts`."""
+    jars, folder = tmp_path / "jars", tmp_path / "project"
+    jars.mkdir()
+    folder.mkdir()
+    for what in ("spark", "broker"):
+        (jars / what).symlink_to(settings.jars / what)
+    command = [sys.executable, "-W", "ignore", "-m", "pipeline_defs.edges.class_archive", str(jars)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    assert class_archive(jars, "spark").is_file(), "the control: it was made"
+    assert [each.name for each in folder.iterdir()] == []
+
+
+def test_a_session_of_ours_works_in_no_folder_of_the_user(spark: SparkSession, settings: Settings) -> None:
+    """U12: also where somebody lands from the project's root."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    assert Path(jvm.java.lang.System.getProperty("user.dir")) != Path.cwd()

@@ -91,7 +91,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
     assert sum(poisoned.decoding.error_classes.values()) == len(POISON)
     errors = dict(world.query("dead_letters", "value, error"))
     assert errors[b'{"id": "one"}'] == "id: expected BIGINT, found string"
-    assert errors[b"{'id': 1}"] == "the text is not one JSON value"
+    assert errors[b"{'id': 1}"].startswith("the text is not one JSON value, or one beyond")
 
 
 @pytest.mark.parametrize(("poison", "records", "share"), [(3, 2, 1.0), (3, 10, 0.02)])

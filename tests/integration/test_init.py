@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.core.errors import BadSetting, Refused
-from pipeline_defs.definitions import build_defs, load_topics
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.definitions import load_topics
 from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.project import package_name, plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
@@ -54,7 +54,7 @@ def topics(settings: Settings) -> list[str]:
 def test_every_topic_of_the_broker_gets_its_file(init: Init, topics: list[str], tmp_path: Path) -> None:
     made = init(str(tmp_path / "all_topics"))
     assert made.returncode == 0, made.stderr
-    found = load_topics(tmp_path / "all_topics")
+    found = load_topics(tmp_path / "all_topics").topics
     assert set(topics) <= set(found)
     assert not [name for name in found if name.startswith("__")], "Kafka's own topics are nobody's to land"
     assert found[topics[0]].bootstrap_servers is None
@@ -73,7 +73,7 @@ def test_the_brokers_that_were_named_are_kept(
         servers="127.0.0.1:1",
     )
     assert made.returncode == 0, made.stderr
-    (topic,) = load_topics(tmp_path / "one_topic").values()
+    (topic,) = load_topics(tmp_path / "one_topic").topics.values()
     assert (topic.name, topic.bootstrap_servers) == (topics[0], settings.bootstrap_servers)
 
 
@@ -156,23 +156,8 @@ def test_a_package_is_named_for_its_folder_and_hides_no_other(folder: str, packa
     assert package_name(folder) == package
 
 
-def test_two_files_of_one_topic_are_one_clear_error_for_commands_and_dagster(tmp_path: Path) -> None:
-    """Of two the commands would take one, and nobody would know which. The control is the project before."""
-    project = tmp_path / "twice"
-    write_project(plan_project(project, ["orders"], None))
-    assert set(load_topics(project)) == {"orders"}
-    again = project / "twice" / "defs" / "again" / "defs.yaml"
-    again.parent.mkdir()
-    again.write_text((project / "twice" / "defs" / "orders" / "defs.yaml").read_text())
-    for load in (lambda: load_topics(project), lambda: build_defs(project=project)):
-        with pytest.raises(BadSetting, match=r"a topic has one defs\.yaml, found more: topic orders in") as caught:
-            load()
-        assert all(str(project / "twice" / "defs" / name) in str(caught.value) for name in ("again", "orders"))
-        assert "nothing was started" in str(caught.value)
-
-
 def test_names_that_yaml_or_dagster_would_read_as_something_else_load_as_they_are(tmp_path: Path) -> None:
     """Numbers, words for nothing, a hidden folder; Dagster makes a number of a quoted one too."""
     names = {"123", "1_000", "1e3", "0x1f", "null", "None", "true", "2013-01-01", ".hidden", "-", "_", "a-b", "a_b"}
     write_project(plan_project(tmp_path / "odd_names", sorted(names), None))
-    assert set(load_topics(tmp_path / "odd_names")) == names
+    assert set(load_topics(tmp_path / "odd_names").topics) == names

@@ -87,6 +87,21 @@ def test_text_that_is_not_one_json_value_is_none(engine: Engine) -> None:
     assert (passed, classes[-1]) == ([], "not_utf8")
 
 
+def test_json_beyond_a_limit_of_the_parser_is_set_aside_with_the_limits(engine: Engine) -> None:
+    """It is JSON all the same, so that the error may not say otherwise; at each limit it is read."""
+
+    def bodies(levels: int, digits: int, characters: int) -> list[bytes]:
+        deep = b"[" * (levels - 1) + b"]" * (levels - 1)
+        return [b'{"z": ' + deep + b"}", b'{"z": ' + b"1" * digits + b"}", b'{"' + b"z" * characters + b'": 1}']
+
+    within, beyond = bodies(998, 1_000, 50_000), bodies(999, 1_001, 50_001)
+    found = outcomes(engine, [*within, *beyond], Side(Format.JSON, "a BIGINT"))
+    assert [why for _, why, _ in found] == [None] * 3 + ["json_malformed"] * 3
+    for _, _, error in found[3:]:
+        assert error is not None
+        assert all(f"{limit} " in error for limit in ("998", "1,000", "50,000", "20,000,000"))
+
+
 VALUES = (
     "at TIMESTAMP, d DATE, t TIMESTAMP_NTZ, x DOUBLE, f FLOAT, b TINYINT, s STRING, l ARRAY<STRUCT<id: BIGINT NOT NULL>>, "
     "m MAP<STRING, STRUCT<id: BIGINT NOT NULL, at: TIMESTAMP>>, o STRUCT<id: BIGINT NOT NULL, at: TIMESTAMP NOT NULL>"

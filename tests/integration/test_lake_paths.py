@@ -38,7 +38,7 @@ def test_a_lake_at_a_path_with_signs_of_patterns_is_read_and_no_other(
             pq.write_table(pq.read_table(path).slice(0, 5), path)
         assert {verdict.outcome for verdict in world.decode()} == {Decided.DECODED}
         duck = Duck(world.edges.lake, [topic])
-        assert duck.query(f'SELECT count(*) FROM "{topic}"')[1] == [(30,)]
+        assert duck.ask(f'SELECT count(*) FROM "{topic}"')[1] == [(30,)]
         assert duck.query(f'SELECT count(*) FROM decoded."{topic}"')[1] == [(29,)]
         assert trace_row(world.topic, 0, 7, world.edges)["row"]["value"] == b"7"
         assert read_dead_letters(world.topic, None, 10, world.edges)[0] == 1

@@ -149,7 +149,7 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     for check in (check_tiling, check_completeness, check_published):
         assert check(world.name, world.edges.lake).violations == ()
-    _, rows = Duck(world.edges.lake, [world.name]).query(
+    _, rows = Duck(world.edges.lake, [world.name]).ask(
         f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL'
     )
     assert rows == sorted(row[:4] for row in world.sent.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import dagster as dg
 from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs.core.advice import NOTHING
+from pipeline_defs.edges.locks import share
+from pipeline_defs.run_locks import CODE_SERVER
 from pipeline_defs.status import find_instance, read_status, read_statuses
 from tests.support.world import World
 
@@ -42,8 +45,13 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     world.plan()
     said = status(world)["next_action"]
     assert said.startswith("wait: 3 ranges pending since ") and said.endswith(": the next tick asks for them")
+    by_hand = f"land 3 ranges: `offsetlake land {world.name} --pending`"
+    descriptor = share(Path(world.instance.root_directory) / CODE_SERVER)
+    assert not status(world)["next_action"].startswith(by_hand), "the control: Dagster's code server is there"
+    os.close(descriptor)
+    assert status(world)["next_action"].startswith(by_hand), "it was killed: its daemon goes on, and asks for nothing"
     have_dagster_run(world, ago_seconds=600)
-    assert status(world)["next_action"].startswith(f"land 3 ranges: `offsetlake land {world.name} --pending`")
+    assert status(world)["next_action"].startswith(by_hand)
 
     world.land(["1-0-30"])
     now = status(world)

@@ -97,7 +97,7 @@ def test_the_most_endangered_partition_is_planned_first(world: World) -> None:
         world.send([{"partition": partition, "value": b"v", "timestamp_ms": now - hours * HOUR_MS}])
     kafka, lake = world.edges.kafka(world.topic), world.edges.lake
     world.with_policy(budget=1)
-    tail = lake.read_tail(world.name)
+    tail = lake.read_plan_log(world.name).tail
     state = kafka.read_topic_state(world.name, tail, world.topic.policy, now)
     assert [round(part.seconds_to_loss or 0) for _, part in sorted(state.partitions.items())] == [28800, 10800, 21600]
     step = plan(tail, state, world.topic.policy, now)

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -37,7 +38,7 @@ from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.auditing import check_published
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import LakeUnavailable, StaleAnswer
+from pipeline_defs.core.errors import BrokenPlanLog, LakeUnavailable, StaleAnswer
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.losses import Acceptance, find_losses, unrecorded_losses
 from pipeline_defs.core.offsets import OffsetRange, parse_key
@@ -162,6 +163,10 @@ class WatchedStore(Store):
         self._on_step("store.list")
         return super().list(prefix)
 
+    def versions(self, prefix: str) -> dict[str, str]:
+        self._on_step("store.list")
+        return super().versions(prefix)
+
     def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
         self._on_step("store.put_new")
         return super().put_new(path, data, scratch)
@@ -246,6 +251,32 @@ class ProtocolMachine(RuleBasedStateMachine):
                 ):
                     path.unlink()
             self.seen = {row: value for row, value in self.seen.items() if not is_of(row, offsets)}
+
+    @rule(whole=st.booleans())
+    def lose_newest_step(self, whole: bool) -> None:
+        """Has the newest step, or the whole plan log, go: where anything is there of it, all is refused until it is back."""
+        paths = sorted((self.folder / "plan").rglob("*.json"))
+        lost = {path: path.read_bytes() for path in (paths if whole else paths[-1:])}
+        planned = {*self.coverage().log.ranges}
+        for path in lost:
+            path.unlink()
+        try:
+            left = {*self.coverage().log.ranges}
+        except BrokenPlanLog:
+            before = self.objects()
+            for refused in (partial(self.run_planner, True), partial(self.run_landing, [*planned][-2:])):
+                with pytest.raises(BrokenPlanLog):
+                    refused()
+            assert self.objects() == before
+            for path, data in lost.items():
+                path.write_bytes(data)
+        else:
+            assert not self.seen.keys() & {
+                (o.generation, o.partition, at) for o in planned - left for at in range(o.start, o.end)
+            }
+
+    def objects(self) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in self.folder.rglob("*.*") if "staging" not in path.parts}
 
     def forget(self, path: Path) -> None:
         offsets, _ = range_of("data", TOPIC, path.relative_to(self.folder).as_posix())
@@ -457,6 +488,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         listed = Counter((o.generation, o.partition, at) for o in losses for at in range(o.start, o.end))
         assert max(listed.values(), default=1) == 1
 
+    def said_of_doubles(self) -> list[tuple[str, OffsetRange]]:
+        """Return the files that the audit names because they show rows a second time."""
+        coverage = self.coverage()
+        said = tiling_violations(coverage)
+        return [(path, o) for path, o in coverage.doubles.items() if any(path in each for each in said)]
+
     def teardown(self) -> None:
         try:
             if hasattr(self, "kafka"):
@@ -475,6 +512,11 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.run_landing(
             self.coverage().pending(), mode="replace", on_loss="record"
         )  # where a manifest is gone, a person's word
+        assert self.may_change or not self.said_of_doubles(), "what a crash left is no alarm, or gone"
+        doubled = {offsets for _, offsets in self.said_of_doubles()}
+        self.run_landing(
+            sorted(doubled), mode="replace", on_loss="record"
+        )  # as the audit advises after a change of policy
         coverage = self.coverage()
         for offsets, state in coverage.states().items():
             if state is State.LOST and offsets in coverage.manifests:  # its topic is gone, and then its file
@@ -485,9 +527,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         coverage = self.coverage()
         assert set(coverage.pending()) <= self.orphaned  # the file stands, and Kafka has not all of it any more
         said = tiling_violations(coverage) + completeness_violations(coverage)
-        excused = [
-            offsets.text(TOPIC) for offsets in (*self.orphaned, *coverage.doubles.values())
-        ]  # `check_doubles` held them
+        excused = [offsets.text(TOPIC) for offsets in self.orphaned if not coverage.is_landed(offsets)]
         assert [each for each in said if not any(text in each for text in excused)] == []
         damaged = check_published(TOPIC, Lake(str(self.folder))).violations
         lost = {offsets.text(TOPIC) for offsets, state in coverage.states().items() if state is State.LOST}

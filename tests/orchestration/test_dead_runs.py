@@ -13,7 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -24,17 +25,25 @@ import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.test_utils import create_run_for_test
+from dagster._daemon.auto_run_reexecution.auto_run_reexecution import filter_runs_to_should_retry
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
+from pipeline_defs.core.dispatch import Request, plan_requests
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planning import Policy
 from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.edges.locks import share
 from pipeline_defs.launcher import HANDOVER_SECONDS
 from pipeline_defs.launching import open_instance
-from pipeline_defs.run_locks import hold_run, list_locked, lock_path, release_run
+from pipeline_defs.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
+from pipeline_defs.runs import run_request
 from pipeline_defs.settings import PROJECT
+from pipeline_defs.topics import Topic
+from pipeline_defs.tries import read_tried
 from tests.support.queued import queue_run
 
 LATER_MS = 2**42  # by any clock of ours
@@ -84,10 +93,12 @@ def monitor(instance: dg.DagsterInstance, run: DagsterRun) -> None:
 
 
 @contextmanager
-def worker(instance: dg.DagsterInstance, run: DagsterRun) -> Iterator[int]:
+def worker(
+    instance: dg.DagsterInstance, run: DagsterRun, target: Callable[[str, str, Event], None] | None = None
+) -> Iterator[int]:
     """Run a process that holds the run's lock while the context is open; after it, it has died by SIGKILL."""
     holds = SPAWN.Event()
-    process = SPAWN.Process(target=_hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
+    process = SPAWN.Process(target=target or _hold, args=(instance.root_directory, run.run_id, holds), daemon=True)
     process.start()
     assert holds.wait(120) and process.pid is not None
     try:
@@ -103,6 +114,16 @@ def _hold(home: str, run_id: str, holds: Event) -> None:
     signal.pause()
 
 
+def _launch(home: str, run_id: str, launched: Event) -> None:
+    """Launch a run as the daemon does, but for the process of the run, and live on."""
+    dg.DefaultRunLauncher.launch_run = lambda self, context: None  # type: ignore[method-assign]
+    with open_instance(Path(home)) as instance:
+        run = instance.get_run_by_id(run_id)
+        instance.run_launcher.launch_run(cast("Any", SimpleNamespace(dagster_run=run, workspace=None)))
+        launched.set()
+        signal.pause()
+
+
 @pytest.mark.parametrize("before", STATUSES)
 def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
     instance: dg.DagsterInstance, before: DagsterRunStatus
@@ -116,6 +137,25 @@ def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
     expected = DagsterRunStatus.CANCELED if before is DagsterRunStatus.CANCELING else DagsterRunStatus.FAILURE
     assert status(instance, run) is expected
     assert run.run_id not in list_locked(instance.root_directory), "nothing is left to clean"
+
+
+@pytest.mark.parametrize("by_tick", [True, False])
+def test_who_asked_for_a_dead_run_asks_again_and_nobody_else(instance: dg.DagsterInstance, by_tick: bool) -> None:
+    """[R-31] What a tick asked for the next tick asks for, and Dagster does not retry it too; a person's run it does."""
+    topic, offsets = Topic("orders" if by_tick else "trades", Policy()), OffsetRange(0, 0, 0, 10)
+    request = Request((offsets,), 1)
+    asked = run_request(instance, request.run_key(topic.name), request.keys, {}).tags if by_tick else {}
+    run = make_run(
+        instance, DagsterRunStatus.STARTED, **topic.landing.tags, **asked, **{"dagster/partition": offsets.key}
+    )
+    with worker(instance, run):
+        pass
+    assert end_dead_runs(instance, LATER_MS) == [run.run_id], "the fault"
+    retried = [*filter_runs_to_should_retry([seen(instance, run)], instance)]
+    assert [each.run_id for each in retried] == ([] if by_tick else [run.run_id])
+    tried = read_tried(instance, topic.landing, [offsets], {offsets: 1})
+    (again,) = plan_requests([offsets], {offsets}, frozenset(), tried, LATER_MS, ranges_per_run=1)
+    assert again.attempt == 2
 
 
 def test_dagsters_own_monitoring_ends_a_started_run_whose_process_was_killed(instance: dg.DagsterInstance) -> None:
@@ -156,7 +196,7 @@ def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_lef
 ) -> None:
     """[R-26] A code server in a container of its own, with a home of its own: only the launcher's name is in this one."""
     run = make_run(instance, DagsterRunStatus.STARTED)
-    os.close(share(lock_path(instance.root_directory, run.run_id)))
+    os.close(share(launch_path(instance.root_directory, run.run_id)))
     assert end_dead_runs(instance, LATER_MS) == []
     monitor(instance, run)
     assert status(instance, run) is DagsterRunStatus.STARTED
@@ -166,7 +206,7 @@ def test_a_run_that_was_launched_from_here_and_started_under_another_home_is_lef
 def test_a_run_whose_launcher_was_killed_before_a_process_took_over_is_ended(instance: dg.DagsterInstance) -> None:
     """[R-26] While the launcher lives it is left alone."""
     run = make_run(instance, DagsterRunStatus.STARTING)
-    held = share(lock_path(instance.root_directory, run.run_id))
+    held = share(launch_path(instance.root_directory, run.run_id))
     assert end_dead_runs(instance, LATER_MS) == []
     os.close(held)
     assert end_dead_runs(instance, LATER_MS) == [run.run_id]
@@ -184,6 +224,28 @@ def test_a_run_that_nobody_has_launched_is_ended_after_a_while(
     assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) - 1_000) == []
     assert end_dead_runs(instance, since_ms + int(UNLAUNCHED_SECONDS * 1000) + 1_000) == [run.run_id]
     assert status(instance, run) is DagsterRunStatus.FAILURE
+
+
+def test_a_run_that_is_still_being_created_is_left_alone(instance: dg.DagsterInstance) -> None:
+    """[R-26] Who creates a run of 200 ranges says so of each; on a slow disk that takes longer than a run may wait."""
+    run = cast("DagsterRun", create_run_for_test(instance, job_name="land", status=DagsterRunStatus.NOT_STARTED))
+    record = instance.get_run_record_by_id(run.run_id)
+    assert record is not None
+    later = record.update_timestamp.timestamp() + UNLAUNCHED_SECONDS + 10
+    planned = dg.DagsterEvent(dg.DagsterEventType.ENGINE_EVENT.value, "land", event_specific_data=EngineEventData({}))
+    instance.report_dagster_event(planned, run.run_id, timestamp=later)
+    assert end_dead_runs(instance, int(later * 1000) + 1_000) == []
+    assert end_dead_runs(instance, int((later + UNLAUNCHED_SECONDS) * 1000) + 1_000) == [run.run_id], "the control"
+
+
+def test_two_ticks_at_once_end_a_run_once(instance: dg.DagsterInstance) -> None:
+    """[R-26] Each end is told to those who wait for failures."""
+    run = make_run(instance, DagsterRunStatus.STARTED)
+    with worker(instance, run):
+        pass
+    with ThreadPoolExecutor(4) as pool:
+        ended = [*pool.map(lambda _: end_dead_runs(instance, LATER_MS), range(4))]
+    assert sorted(ended) == [[], [], [], [run.run_id]]
 
 
 def test_a_queued_run_goes_on(instance: dg.DagsterInstance) -> None:
@@ -219,6 +281,18 @@ def test_the_launcher_holds_the_lock_until_the_runs_own_process_can(
         instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "land"), run.run_id)
         assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(seen(instance, run)).status is WorkerStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("before", STATUSES)
+def test_a_run_that_is_killed_with_its_code_server_is_ended_although_the_daemon_that_launched_it_lives(
+    instance: dg.DagsterInstance, before: DagsterRunStatus
+) -> None:
+    """[R-26] The daemon's lock says that it has launched the run, not that the run lives; the control is before the kill."""
+    run = make_run(instance, before)
+    with worker(instance, run, _launch):
+        with worker(instance, run):
+            assert run.run_id not in end_dead_runs(instance, LATER_MS)
+        assert run.run_id in end_dead_runs(instance, LATER_MS)
 
 
 @pytest.mark.parametrize("folder", [PROJECT, PROJECT / "pipeline_defs"])

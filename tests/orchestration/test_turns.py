@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Callable
 
 import dagster as dg
 import pytest
@@ -10,12 +12,19 @@ from dagster import DagsterRun
 from dagster._core.instance.config import PoolGranularity
 from dagster._daemon.types import DaemonHeartbeat
 
+from pipeline_defs.checks import PROGRESS, build_standing_checks, standing_key
 from pipeline_defs.core.advice import NOTHING
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.day_due import build_days_sensor
+from pipeline_defs.deriving import build_derive_sensor
+from pipeline_defs.latest_due import build_latest_sensor
 from pipeline_defs.moments import time_text
 from pipeline_defs.progress import check_progress, read_situation
 from pipeline_defs.sensors import build_sensor
 from pipeline_defs.siblings import BACKFILL_TAG
 from pipeline_defs.status import read_status
+from pipeline_defs.topics import Duty
+from tests.support.daily import configure, event
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -37,8 +46,8 @@ def have_dagster_run(world: World) -> None:
 
 
 def start(world: World, run: DagsterRun) -> None:
-    for event in (dg.DagsterEventType.RUN_STARTING, dg.DagsterEventType.RUN_START):
-        world.instance.report_dagster_event(dg.DagsterEvent(event.value, run.job_name), run.run_id)
+    for kind in (dg.DagsterEventType.RUN_STARTING, dg.DagsterEventType.RUN_START):
+        world.instance.report_dagster_event(dg.DagsterEvent(kind.value, run.job_name), run.run_id)
 
 
 def since(world: World, run: DagsterRun) -> str:
@@ -47,15 +56,21 @@ def since(world: World, run: DagsterRun) -> str:
     return time_text(int((record.start_time or record.update_timestamp.timestamp()) * 1000))
 
 
+def said_by(world: World, sensor: dg.SensorDefinition) -> str:
+    """Return what a sensor's tick says that asks for nothing."""
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        data = sensor.evaluate_tick(context)
+    assert not data.run_requests
+    return data.skip_message or ""
+
+
 def said(world: World) -> list[str]:
     """Return what the sensor, the check and `status` say."""
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
-        data = build_sensor(world.topic).evaluate_tick(context)
-    assert not data.run_requests
+    tick = said_by(world, build_sensor(world.topic))
     found = read_situation(world.topic, world.coverage, world.edges, world.instance)
     finding, _ = check_progress(world.topic, found, world.instance, world.edges.now_ms())
     return [
-        data.skip_message or "",
+        tick,
         finding.looked_at,
         read_status(world.topic, world.edges, world.instance)["next_action"],
     ]
@@ -94,9 +109,9 @@ def test_a_retry_of_a_persons_backfill_does_not_keep_out_what_arrives(filled: Wo
 
 def test_the_first_runs_of_a_topic_take_turns_too(filled: World) -> None:
     """L3: Dagster knows the topic's pool, and its limit, before the first run is queued."""
-    assert filled.name not in filled.instance.event_log_storage.get_concurrency_keys()
+    assert filled.topic.landing.pool not in filled.instance.event_log_storage.get_concurrency_keys()
     filled.tick()
-    assert filled.instance.event_log_storage.get_concurrency_info(filled.name).slot_count == 1
+    assert filled.instance.event_log_storage.get_concurrency_info(filled.topic.landing.pool).slot_count == 1
     assert filled.instance.get_concurrency_config().pool_config.pool_granularity is PoolGranularity.RUN
 
 
@@ -122,9 +137,47 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
     start(filled, own)
     filled.with_policy(max_age_seconds=10**6)
     found = read_situation(filled.topic, filled.coverage, filled.edges, filled.instance)
-    assert found.block is not None and found.block.why == "nothing landed"
+    assert found.block is not None and found.block.why == "nothing done"
     filled.land()
     assert read_situation(filled.topic, filled.coverage, filled.edges, filled.instance).block is None
+
+
+def test_the_sensors_of_what_is_derived_say_what_blocks_them_and_since_when(world: World) -> None:
+    """L1: decoding, days and latest in the words of landing; for decoding `status` and the progress check say it too."""
+    configure(world)
+    latest = Latest(4)
+    world.topic = dataclasses.replace(world.topic, latest=latest)
+    world.create_topic()
+    have_dagster_run(world)
+    world.send(event("2013-01-01", n) for n in range(50))
+    world.plan_and_land()
+    world.tick()
+    holders = [queue_run(world.instance, "others") for _ in range(4)]
+    for run in holders:
+        start(world, run)
+
+    def blocked(duty: Duty, say: Callable[[], list[str]]) -> None:
+        own = queue_run(world.instance, duty.job, tags={**duty.tags, **ASKED})
+        who = f"run {own.run_id[:8]} of {duty.job} is queued since {since(world, own)}"
+        for text in say():
+            assert f"{who}: 4 of 4 run slots are taken by run {holders[0].run_id[:8]} of others" in text
+            assert NOTHING not in text
+
+    def said_of_decoding() -> list[str]:
+        key = standing_key(world.topic, PROGRESS)
+        (progress,) = (each for each in build_standing_checks(world.topic) if key in each.check_keys)
+        context = dg.build_asset_check_context(instance=world.instance)
+        result = progress(context, edges=world.edges)
+        advice = read_status(world.topic, world.edges, world.instance)["next_action"]
+        return [said_by(world, build_derive_sensor(world.topic)), str(result.metadata["looked_at"].value), advice]
+
+    blocked(world.topic.decoding, said_of_decoding)
+    world.decode()
+    assert world.topic.days is not None
+    days, upserts = build_days_sensor(world.topic, world.topic.days), build_latest_sensor(world.topic, latest)
+    blocked(world.topic.daily, lambda: [said_by(world, days)])
+    blocked(world.topic.upserting, lambda: [said_by(world, upserts)])
+    assert said_of_decoding()[0] == "nothing waits to be decoded", "the control"
 
 
 def test_a_tail_that_waits_for_its_age_says_so(world: World) -> None:

@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.project import plan_project, write_env, write_project
+from pipeline_defs.run_locks import CODE_SERVER, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import is_answering, run_ids, terminal
@@ -51,24 +52,52 @@ def run_by_command(project: Path) -> str:
         return dg.materialize([anything], instance=instance).run_id
 
 
+def kill_code_server(project: Path) -> None:
+    """Kill the process that loads the definitions for all others, as the system does where memory is short."""
+    home = read_settings({}, project).dagster_home
+    assert not is_code_server_gone(home), "the control"
+    _, pid, *_ = (home / CODE_SERVER).read_text().split()
+    os.kill(int(pid), signal.SIGKILL)
+
+
 def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, environment: Mapping[str, str]) -> None:
-    """U1, U13: also where `.env` is missing, as in a clone; a second one is refused, for it would plan and land twice."""
+    """U1, U13, L6: also where `.env` is missing, as in a clone; a second one is refused, for it would plan and land twice.
+
+    A code server that is killed is started again; what is left when all that started it is killed, the next `up` ends.
+    """
     run_id = run_by_command(project)
     (project / ".env").unlink()
-    with terminal(["offsetlake", "up"], cwd=project, env=environment) as up:
-        up.wait_for("Ctrl-C ends it")
-        assert run_id in run_ids(up.url)
+    with terminal(["offsetlake", "up"], cwd=project, env=environment) as first:
+        first.wait_for("Ctrl-C ends it")
+        assert run_id in run_ids(first.url)
         again = subprocess.run(
             ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
         )
-        assert again.returncode == 2 and f"Dagster runs already at {up.url}" in again.stderr, again.stderr
-        dagster = json.loads((project / ".offsetlake" / "up" / "dagster.json").read_text())
+        assert again.returncode == 2 and f"Dagster runs already at {first.url}" in again.stderr, again.stderr
+        kill_code_server(project)
+        first.wait_for("Dagster's code server was killed; it is started again")
+        first.wait_until(lambda: not is_code_server_gone(read_settings({}, project).dagster_home))
+        left = read_leader(project)
+        for pid in (first.process.pid, left):
+            os.kill(pid, signal.SIGKILL)
+        first.process.wait()
+        os.killpg(left, 0)  # the fault: the others of its group live on
+    with terminal(["offsetlake", "up"], cwd=project, env=environment) as up:
+        up.wait_for("Ctrl-C ends it")
+        with pytest.raises(ProcessLookupError):
+            os.killpg(left, 0)
+        leader = read_leader(project)
         assert up.end(signal.SIGTERM) == 0, up.text
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
         with pytest.raises(ProcessLookupError):
-            os.killpg(dagster["pid"], 0)
+            os.killpg(leader, 0)
         assert not is_answering(up.url)
     assert "DAGSTER_HOME" in (project / ".env").read_text()
+
+
+def read_leader(project: Path) -> int:
+    """Return the process that leads the group of all that `up` has started."""
+    return int(json.loads((project / ".offsetlake" / "up" / "dagster.json").read_text())["pid"])
 
 
 def test_a_plain_dagster_dev_serves_the_home_of_the_commands(project: Path, environment: Mapping[str, str]) -> None:

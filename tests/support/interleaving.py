@@ -48,6 +48,7 @@ WRITES = {
     "rename",
     "copy",
 }  # calls whose answer can be lost; a lost answer of reading is asked for again
+FILLING = {*WRITES, "write", "upload"}
 
 
 class Dead(BaseException):
@@ -56,10 +57,14 @@ class Dead(BaseException):
 
 @dataclass
 class Writer:
-    """One process: `before` is told the number of each call; the answer of its write number `loses` is lost."""
+    """One process: `before` is told the number of each call; the answer of its write number `loses` is lost.
+
+    Its disk is full at write number `fills`, and not before or after.
+    """
 
     before: Callable[[int], None] = lambda number: None
     loses: int = -1
+    fills: int = -1
     calls: list[str] = field(default_factory=list)
     has_lost: bool = False
 
@@ -67,6 +72,9 @@ class Writer:
         number = len(self.calls)
         self.calls.append(name)
         self.before(number)
+        if name in FILLING and self.fills == sum(call in FILLING for call in self.calls[:-1]):
+            self.has_lost = True
+            raise OSError(errno.ENOSPC, "no space left on device")
         answer = do()
         if name in WRITES and self.loses == sum(call in WRITES for call in self.calls[:-1]):
             self.has_lost = True
@@ -117,6 +125,9 @@ class WatchedDisk(Disk):
 
     def link(self, source: str, target: str) -> None:
         self._writer.call("link", OSError(errno.EIO, "the answer was lost"), lambda: Disk.link(self, source, target))
+
+    def write(self, path: str, data: bytes) -> None:
+        self._writer.call("write", OSError(errno.EIO, "lost"), lambda: Disk.write(self, path, data))
 
     def rename(self, source: str, target: str) -> None:
         self._writer.call(

@@ -24,6 +24,7 @@ from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.decoding import decode
+from pipeline_defs.edges.lake_memory import FOLDER
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
@@ -152,7 +153,8 @@ class World:
                 assert condition()
 
     def lake_afresh(self) -> None:
-        """Goes on with an empty lake beside the old one."""
+        """Goes on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
+        (self.settings.dagster_home / FOLDER / self.name).unlink()
         lake = self.lake_folder.with_name(f"lake-{uuid.uuid4().hex[:6]}")
         self.settings = dataclasses.replace(self.settings, lake=str(lake))
         self.edges.kafka(self.topic).close()
@@ -293,12 +295,12 @@ class World:
 def _copy_empty_instance(settings: Settings) -> None:
     """Gives a Dagster home that is not there yet a copy of empty databases: making them takes three times as long."""
     empty = settings.home / "empty_dagster"
-    if settings.dagster_home.exists():
+    if (settings.dagster_home / "dagster.yaml").exists():
         return
     if not empty.exists():
         with open_instance(empty) as instance:
             instance.get_runs()
-    shutil.copytree(empty, settings.dagster_home)
+    shutil.copytree(empty, settings.dagster_home, dirs_exist_ok=True)
 
 
 def _dotted(configs: dict[str, str]) -> dict[str, str]:

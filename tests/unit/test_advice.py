@@ -19,6 +19,7 @@ URGENT = Standing(
     late=("land it soon",),
     stuck=("range 0-0-9 has failed 3 times",),
     held_back=("an open transaction",),
+    undecoded="2 ranges wait to be decoded",
     is_ticking=False,
 )
 ORDER = [  # what is put right, and the sentence that is then the most urgent
@@ -27,13 +28,15 @@ ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({"not_accepted": 0}, "range 0-0-9 has failed 3 times"),
     ({"stuck": ()}, "land 3 ranges: `offsetlake land orders --pending`, or start Dagster"),
     ({"is_ticking": True}, "2 ranges failed and are tried again"),
-    ({"failed": 0, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
+    ({"failed": 0, "held": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
     ({"is_landing": False, "waiting": "run abc is queued since noon"}, "wait: run abc is queued since noon"),
     ({"held": 0, "waiting": ""}, "wait: the next tick asks for 3 ranges"),
-    ({"pending": 0}, f"{NOTHING} yet: an open transaction"),
+    ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
+    ({"undecoded": ""}, f"{NOTHING} yet: an open transaction"),
     ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
     ({"is_ticking": False}, "plan 70 offsets: `offsetlake plan orders --commit`, or start Dagster"),
     ({"lag": 0}, f"{NOTHING}: everything is landed"),
+    ({"pending": 3, "held": 2, "is_landing": True}, f"{NOTHING}: a run is landing 2 of 3 ranges"),
 ]
 
 
@@ -55,6 +58,7 @@ standings = st.builds(
     *[counts] * 5,
     *[words] * 3,
     waiting=st.sampled_from(["", "what waits"]),
+    undecoded=st.sampled_from(["", "what waits to be decoded"]),
     is_landing=st.booleans(),
     is_ticking=st.booleans(),
 ).filter(lambda now: now.held <= now.pending)  # held ranges are pending ones
@@ -66,7 +70,9 @@ def test_nothing_to_do_is_said_only_where_nobody_must_act(now: Standing) -> None
     said = next_action(now)
     waits_for_a_person = (now.lag or now.pending) and not now.held and not now.is_ticking
     nothing_lands = now.pending and not (now.held and now.is_landing)
-    must_act = bool(now.late or now.not_accepted or now.stuck or waits_for_a_person or now.failed or nothing_lands)
+    must_act = bool(
+        now.late or now.not_accepted or now.stuck or waits_for_a_person or now.failed or nothing_lands or now.undecoded
+    )
     assert said.startswith(NOTHING) != must_act
     assert (said == f"{NOTHING}: everything is landed") == (
         not must_act and not any((now.lag, now.pending, now.failed, now.held, now.held_back))

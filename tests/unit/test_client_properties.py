@@ -289,7 +289,7 @@ def test_a_key_that_kafkas_own_client_does_not_read_is_refused(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "No such file or directory"),
+        (None, "no such file or directory"),
         (b"\xfe\xed\xfe\xed\x00\x00", "it is not PEM; where it is a JKS or PKCS12 store, convert it by keytool"),
         (b"nothing", "it has no BEGIN CERTIFICATE"),
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),

@@ -48,6 +48,7 @@ def write_step(lake: Lake, topic: str) -> Path:
 def edges(tmp_path: Path) -> Edges:
     """A lake with a good topic and a damaged one, whose broker does not answer."""
     environment = {"OFFSETLAKE_LAKE": str(tmp_path), "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    environment["DAGSTER_HOME"] = str(tmp_path / "dagster")
     edges = Edges(read_settings(environment), kafka_timeout_seconds=0.2)
     write_step(edges.lake, GOOD.name)
     write_step(edges.lake, DAMAGED.name).write_text("{}")
@@ -161,7 +162,7 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
     first = write_step(edges.lake, "held")
     log = World()
     log.grow(0, 40)
-    tail = edges.lake.read_tail("held")
+    tail = edges.lake.read_plan_log("held").tail
     step = plan(tail, dataclasses.replace(log.observe(tail), topic="held"), Policy(records_per_range=10), EPOCH_MS)
     assert step is not None and edges.lake.commit_step(step)
     with pytest.raises(BrokerUnavailable):
@@ -169,3 +170,41 @@ def test_nothing_is_planned_from_a_log_of_which_an_earlier_step_is_damaged(
     first.write_text("{}")
     with pytest.raises(BrokenPlanLog):
         run_tick(Topic("held", Policy()), instance, Edges(edges.settings, kafka_timeout_seconds=0.2))
+
+
+STRAY = [
+    "x.json",
+    "00000000000000000000.json.swp",
+    "backup/00000000000000000000.json",
+    "00000000000000000000 (1).json",
+    "1.json",
+]
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_a_stray_file_in_a_plan_log_is_named_and_nobody_is_sent_to_a_backup(edges: Edges, name: str) -> None:
+    """What could be a step is not passed over. The control is the other topic."""
+    assert edges.lake.store.local_root is not None
+    stray = edges.lake.store.local_root / "plan" / GOOD.name / name
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text("{}")
+    for read in (edges.lake.read_plan_log, edges.lake.coverage):
+        with pytest.raises(BrokenPlanLog, match="what is no step lies in the plan log of topic orders") as caught:
+            read(GOOD.name)
+        assert (
+            str(stray) in str(caught.value)
+            and "move it away" in str(caught.value)
+            and "backup of" not in str(caught.value)
+        )
+    write_step(edges.lake, "payments")
+    assert len(edges.lake.read_plan_log("payments").steps) == 1
+
+
+@pytest.mark.parametrize(
+    "name", [".DS_Store", "._00000000000000000000.json", ".00000000000000000000.json.swp", ".nfs01"]
+)
+def test_what_file_managers_and_editors_hide_is_no_step(edges: Edges, name: str) -> None:
+    assert edges.lake.store.local_root is not None
+    (edges.lake.store.local_root / "plan" / GOOD.name / name).write_bytes(b"\0\0\0\1Bud1")
+    (edges.lake.store.local_root / "plan" / GOOD.name / "empty").mkdir()
+    assert len(edges.lake.read_plan_log(GOOD.name).ranges) == 2

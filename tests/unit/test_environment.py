@@ -35,7 +35,19 @@ def injected(service: str, ports: dict[str, tuple[int, str]]) -> dict[str, str]:
     return made
 
 
-@pytest.mark.parametrize("service", ["offsetlake", "offsetlake-lake", "offsetlake-home", "offsetlake-metrics-2"])
+@pytest.mark.parametrize(
+    "service",
+    [
+        "offsetlake",
+        "offsetlake-lake",
+        "offsetlake-home",
+        "offsetlake-metrics-2",
+        "dagster-home",
+        "dagster-home-2",
+        *(name.lower().replace("_", "-").replace("offsetlake", "offset-lake") for name in OURS),
+        *(name.lower().replace("_", "-") + "-2" for name in OURS),
+    ],
+)
 def test_what_kubernetes_injects_for_a_service_is_ignored(service: str) -> None:
     ports = {"http": (8080, "TCP"), "metrics-web": (9308, "TCP"), "": (53, "UDP")}
     settings = read_settings(injected(service, ports) | {"OFFSETLAKE_LAKE": "/somewhere"}, project=Path("/project"))
@@ -43,7 +55,7 @@ def test_what_kubernetes_injects_for_a_service_is_ignored(service: str) -> None:
 
 
 @given(
-    service=st.from_regex(r"offsetlake(-[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?)?", fullmatch=True),
+    service=st.from_regex(r"([a-z]{1,3}-)?offset-?lake(-[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?)?", fullmatch=True),
     label=st.from_regex(r"[a-z]([a-z0-9-]{0,12}[a-z0-9])?", fullmatch=True),
     port=st.integers(1, 65_535),
     kind=st.sampled_from(["TCP", "UDP", "SCTP"]),
@@ -57,6 +69,10 @@ def test_whatever_the_service_is_called(service: str, label: str, port: int, kin
     ("name", "meant"),
     [
         ("OFFSETLAKE_LAKES", "OFFSETLAKE_LAKE"),
+        ("OFFSETLAKE_LAEK", "OFFSETLAKE_LAKE"),
+        ("DAGSTER_HMOE", "DAGSTER_HOME"),
+        ("DAGSTERHOME", "DAGSTER_HOME"),
+        ("dagster_home", "DAGSTER_HOME"),
         ("OFFSETLAKE_BOOTSTRAP_SERVER", "OFFSETLAKE_BOOTSTRAP_SERVERS"),
         ("OFFSET_LAKE_HOME", "OFFSETLAKE_HOME"),
         ("offsetlake_lake", "OFFSETLAKE_LAKE"),
@@ -69,7 +85,7 @@ def test_a_near_miss_is_refused_with_the_name_that_was_meant(name: str, meant: s
         read_settings({name: "x"})
 
 
-@given(name=st.sampled_from(OURS), seed=st.integers(0, 2**32))
+@given(name=st.sampled_from([*OURS, "DAGSTER_HOME"]), seed=st.integers(0, 2**32))
 def test_any_single_slip_of_the_finger_is_refused(name: str, seed: int) -> None:
     drawn = random.Random(seed)
     at = drawn.randrange(len(name))
@@ -94,6 +110,10 @@ def test_what_has_nothing_to_do_with_us_is_left_alone() -> None:
         "DELTALAKE_HOME": "x",
         "LAKE": "x",
         "OFFSET": "1",
-        "DAGSTER_HOMES": "x",
+        "DAGSTER_HOME_OLD": "x",
+        "DAGSTER_HOME_2": "x",
+        "DAGSTER_CLOUD_HOME": "x",
+        "DAGSTER_IS_DEV_CLI": "1",
+        "DAGSTER_HOST": "x",
     }
     assert read_settings(others, project=Path("/project")) == read_settings({}, project=Path("/project"))

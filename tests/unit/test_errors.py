@@ -51,6 +51,7 @@ def test_only_what_is_outside_can_be_retried() -> None:
             "registry_unavailable",
             "jars_unavailable",
             "scan_failed",
+            "disk_refuses",
             "staged_file_gone",
         )
     }

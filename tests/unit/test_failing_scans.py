@@ -11,9 +11,11 @@ from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import ScanFailed
 from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.scans import Scan
-from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.core.verdicts import Outcome, violations_by_range
+from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
@@ -36,6 +38,56 @@ class Stumbling(FakeSpark):
         super().stage(topic, scan, isolation_level, folder)
 
 
+class Java(Exception):
+    """What py4j raises, as Spark words it."""
+
+
+class OnFullDisk(Stumbling):
+    """Spark whose every job ends as Java says, by the error that edges/spark.py makes of that."""
+
+    def __init__(self, kafka: FakeKafka, cause: str) -> None:
+        super().__init__(kafka, -1)
+        self.cause = cause
+
+    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+        self.jobs += 1
+        said = (
+            f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{self.cause}"
+        )
+        raise scan_failed(f"land {len(scan.ranges)} ranges", Java(said), "nothing became visible")
+
+
+@pytest.mark.parametrize(
+    ("cause", "says"),
+    [
+        ("Caused by: java.io.IOException: No space left on device", "make room on that disk"),
+        ("Caused by: java.io.FileNotFoundError: /lake/staging/a (Read-only file system)", "mount it writable"),
+        ("Caused by: java.io.IOException: Disk quota exceeded", "make room on that disk"),
+    ],
+)
+def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -> None:
+    """[R-15] All ranges of the scan fail with that error at once; another error is looked for in halves, the control."""
+    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
+    kafka.now.partitions[0].append([SpanKind.DATA] * 64, "v", EPOCH_MS)
+    policy = Policy(records_per_range=4, max_age_seconds=0)
+    while commit_next_step(TOPIC, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
+        pass
+    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
+    assert len(keys) == 16
+
+    def jobs_of(cause: str) -> tuple[int, list[str]]:
+        spark = OnFullDisk(kafka, cause)
+        tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS)
+        verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
+        assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
+        return spark.jobs, sorted({violation for verdict in verdicts for violation in verdict.violations})
+
+    jobs, violations = jobs_of(cause)
+    assert jobs == 1
+    assert len(violations) == 1 and says in violations[0]
+    assert jobs_of("Caused by: java.io.IOException: Connection reset")[0] > 16
+
+
 @pytest.mark.parametrize("delivery", Delivery)
 def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path: Path, delivery: Delivery) -> None:
     """[R-15] Under `at_most_once` what fails is abandoned, so its ranges are read in jobs of their own; else in halves."""
@@ -52,3 +104,11 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     assert [verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED] == [bad]
     assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == {*ranges} - {bad}
     assert spark.jobs == len(ranges) if delivery is Delivery.AT_MOST_ONCE else 1 < spark.jobs < len(ranges)
+
+
+def test_each_line_of_a_failed_run_names_its_range() -> None:
+    """[R-15] What went wrong with a whole job names none; what names its range already is left as it is."""
+    here, there = OffsetRange(0, 0, 0, 10), OffsetRange(0, 3, 10, 20)
+    said = [line for each in (here, there) for line in violations_by_range("orders", each, ["Spark could not decode"])]
+    assert said == ["range orders/0 [0, 10): Spark could not decode", "range orders/3 [10, 20): Spark could not decode"]
+    assert violations_by_range("orders", here, [said[0], said[1]]) == [said[0], f"range orders/0 [0, 10): {said[1]}"]

@@ -14,6 +14,7 @@ from dagster._cli.utils import get_possibly_temporary_instance_for_cli
 from pipeline_defs.cli import cli
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.launching import open_instance
 from pipeline_defs.project import plan_project, write_env, write_project
 from pipeline_defs.settings import check_home, read_settings
 
@@ -59,6 +60,20 @@ def test_an_exported_home_is_taken_by_both(project: Path, tmp_path: Path, monkey
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "elsewhere"))
     assert home_of_dagster_dev(project, monkeypatch) == tmp_path / "elsewhere"
     assert read_settings(project=project).dagster_home == tmp_path / "elsewhere"
+
+
+def test_a_home_that_begins_anew_is_said_unless_it_is_the_projects_own(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """U4: a mistyped DAGSTER_HOME shows nothing of before, and would record elsewhere without a word; it is said once."""
+    monkeypatch.chdir(project)
+    mistyped = tmp_path / "dagstre"
+    with open_instance(mistyped):
+        said = capsys.readouterr().err
+    assert f"DAGSTER_HOME {mistyped} was empty: a new history of runs begins there" in said
+    for home in (mistyped, read_settings(project=project).dagster_home):
+        with open_instance(home):
+            assert "a new history" not in capsys.readouterr().err, "the control"
 
 
 def test_what_a_person_writes_into_the_file_holds_for_the_commands_too(project: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ PAGES = {
     "/metrics": metrics_application(lambda: [Family("up", "is it", (), {(): 1})]),
     "/map/orders": html_page(lambda: "<title>orders</title>"),
     "/map/damaged": html_page(damaged),
+    "/map/large": html_page(lambda: "x" * 50_000_000),
+    "/map/wrong": html_page(lambda: "" + str({}["ours"])),
 }
 
 
@@ -55,7 +58,9 @@ def test_known_paths_are_answered_and_others_are_not_there(ask: Ask) -> None:
     assert ask("/map/orders") == (200, "<title>orders</title>")
     for path in ("/", "/nope", "/map/nope", "/map/", "/metrics/", "/map/orders%2f", "/favicon.ico"):
         status, text = ask(path)
-        assert status == 404 and "expected one of /map/damaged, /map/orders, /metrics" in text, path
+        assert (
+            status == 404 and "expected one of /map/damaged, /map/large, /map/orders, /map/wrong, /metrics" in text
+        ), path
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
@@ -112,3 +117,32 @@ def test_idle_connections_are_few_threads_and_are_ended(port: int, ask: Ask, cap
                 answer = 0
         assert threading.active_count() - before <= CONNECTIONS
     assert capfd.readouterr().err == ""
+
+
+def answering() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if "process_request" in each.name]
+
+
+def await_all_answered() -> None:
+    deadline = time.monotonic() + 60
+    while answering():
+        assert time.monotonic() < deadline, "somebody is still being answered"
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_client_that_does_not_read_its_page_is_nobodys_traceback(
+    port: int, ask: Ask, capfd: pytest.CaptureFixture[str], *, resets: bool
+) -> None:
+    """I13: one goes away in the middle of the page, the other stays and reads nothing."""
+    await_all_answered()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET /map/large HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert client.recv(100), "the answer has begun"
+        if resets:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        await_all_answered()
+    assert capfd.readouterr().err == ""
+    assert ask("/map/wrong")[0] == 500
+    await_all_answered()
+    assert "KeyError: 'ours'" in capfd.readouterr().err, "the control: our own faults are printed"

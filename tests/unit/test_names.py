@@ -23,11 +23,26 @@ from pipeline_defs.map.draw import write_page
 from pipeline_defs.project import defs_yaml, folder_name
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from pipeline_defs.topics import Topic, slug_of
+from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 
 LONGEST = "a-.b_" * 49 + "-.-."
-ALIKE = ("a-b", "a_b", "a.b", "a__dash_b", "a__b", "a--b", "A_b", "-", "_", "x" * 249, "x" * 248 + "-", LONGEST)
+OF_TREES = ("x", "x__decoded", "x__decoded__decoded", "raw__x", "seal_x")
+ALIKE = (
+    "a-b",
+    "a_b",
+    "a.b",
+    "a__dash_b",
+    "a__b",
+    "a--b",
+    "A_b",
+    "-",
+    "_",
+    "x" * 249,
+    "x" * 248 + "-",
+    LONGEST,
+    *OF_TREES,
+)
 names = st.from_regex(r"[a-c0-1._-]{1,12}|[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(
     lambda each: each not in {".", ".."}
 )
@@ -55,6 +70,23 @@ def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name(reposito
     assert {key.path[1] for key in graph.get_all_asset_keys()} == set(ALIKE)
     partitions = {graph.get(dg.AssetKey(["raw", name])).partitions_def.name for name in ALIKE}
     assert len(partitions) == len(ALIKE)
+
+
+def test_no_topics_runs_wait_for_the_turn_of_another_topic(repository: Any) -> None:
+    """`x__decoded` is a topic of its own, and its landing waits for no decoding of topic `x`."""
+    works = {op_name(key) for key in repository.asset_graph.materializable_asset_keys}
+    nodes = [node for node in repository.get_implicit_global_asset_job_def().nodes if node.name in works]
+    pools = [pool for node in nodes for pool in node.definition.pools]
+    assert len(nodes) == 2 * len(ALIKE), "landing and decoding of each"
+    assert [pool for pool, count in Counter(pools).items() if count > 1] == []
+    assert len(pools) == len(nodes)
+
+
+@given(found=st.lists(names | st.sampled_from(ALIKE), unique=True, max_size=6))
+def test_no_two_kinds_of_work_share_a_pool(found: list[str]) -> None:
+    topics = [Topic(name, Policy()) for name in found]
+    pools = [duty.pool for each in topics for duty in (each.landing, each.decoding, each.daily, each.upserting)]
+    assert len({*pools, *(each.seal_job for each in topics)}) == 5 * len(topics)
 
 
 def test_names_that_people_use_stay_as_they_are() -> None:

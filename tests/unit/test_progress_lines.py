@@ -15,6 +15,8 @@ from rich.console import Console
 from pipeline_defs.cli import cli, show
 from pipeline_defs.cli import progress as command
 from pipeline_defs.core.errors import UnknownTopic
+from pipeline_defs.topic_files import TopicFiles
+from tests.support.topics import NO_TOPICS
 
 FIRST_SECONDS = command.FIRST_SECONDS
 
@@ -104,11 +106,11 @@ def test_no_command_reads_the_project_in_silence(line: str, monkeypatch: pytest.
     monkeypatch.setattr(command, "FIRST_SECONDS", 0.02)
     deadline = time.monotonic() + 60
 
-    def load() -> dict[str, object]:
+    def load() -> TopicFiles:
         while not out.getvalue():
             assert time.monotonic() < deadline, "nothing is said"
             time.sleep(0.01)
-        return {}
+        return NO_TOPICS
 
     monkeypatch.setattr(show, "load_topics", load)
     assert isinstance(CliRunner().invoke(cli, line.split()).exception, UnknownTopic)

@@ -6,6 +6,7 @@ By a decoder without Spark; what decides, commits and publishes is the protocol'
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import read_dead_letters
 from pipeline_defs.edges.decodings import Decodings, decoded_path
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.spark import scan_failed
+from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.topics import Topic
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
 from tests.support.strategies import TOPIC
@@ -185,3 +188,26 @@ def test_dead_letters_are_shown_while_others_wait_to_be_published(topic: LandedT
     assert (total, [row[columns.index("offset")] for row in rows]) == (1, [3])
     topic.outcome(SECOND)
     assert read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, topic.edges)[0] == 1
+
+
+class OnFullDisk(ArrowDecoder):
+    """A decoder whose every job ends as Java says; counts its jobs."""
+
+    cause, jobs = "java.io.IOException: No space left on device", 0
+
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
+        self.jobs += 1
+        raise scan_failed(f"decode {len(files)} landed files", Exception(self.cause), "nothing became visible")
+
+
+def test_a_full_disk_is_no_decoded_ranges_fault(topic: LandedTopic) -> None:
+    """All ranges of the job fail with that error at once; another error is looked for in halves, the control."""
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
+    full, other = OnFullDisk(), OnFullDisk()
+    other.cause = "java.io.IOException: Connection reset"
+    said = [violation for verdict in topic.decode(FIRST, SECOND, by=full) for violation in verdict.violations]
+    assert full.jobs == 1 and len(said) == 2
+    assert all("make room on that disk" in each for each in said)
+    topic.decode(FIRST, SECOND, by=other)
+    assert other.jobs == 3

@@ -49,6 +49,7 @@ ENVIRONMENT = {
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "dagster_server.py": "sets what Dagster's processes inherit",
+    "run_locks.py": "finds the home of the Dagster process that it is in",
     "drills/children.py": "gives a child what its system needs",
     "drills/systems.py": "looks whether a JVM is shared",
 }

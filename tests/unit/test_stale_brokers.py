@@ -103,4 +103,4 @@ def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
     kafka = cast("Any", OldBrokers(ends))
     for now_ms in (1, 2):
         commit_next_step("orders", policy, lake, kafka, now_ms, planner="test", through_end=True)
-    assert lake.read_tail("orders").generation == generation
+    assert lake.read_plan_log("orders").tail.generation == generation

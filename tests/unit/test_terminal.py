@@ -17,6 +17,7 @@ from pipeline_defs.auditing import Finding
 from pipeline_defs.cli import cli, glance, read, show, terminal
 from pipeline_defs.cli import progress as bar
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
+from tests.support.topics import NO_TOPICS
 
 HOSTILE = (
     "[/b]",
@@ -109,7 +110,7 @@ def test_progress_is_literal(*, is_terminal: bool, monkeypatch: pytest.MonkeyPat
 def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """The record that ended `sql` with a traceback; `--json` stays exact, and nested values are no Python code."""
     monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
-    monkeypatch.setattr(read, "load_topics", dict)
+    monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
     moment = "{'at': TIMESTAMP '2013-01-01 05:15:00'}"
     statement = f"""SELECT '{{"x": "[/b]"}}' AS value, chr(27) || '[31m' AS esc, {moment} AS nested"""
     shown = CliRunner().invoke(cli, ["sql", statement])
@@ -121,14 +122,23 @@ def test_sql_shows_a_record_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert json.loads(exact.stdout) == [{"value": '{"x": "[/b]"}', "esc": "\x1b[31m", "nested": nested}]
 
 
-def test_an_error_that_names_a_topic_is_literal(
+def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:
+    """U16: as Python writes them; nobody reads base64. What is text is shown as text: the control."""
+    with pytest.MonkeyPatch.context() as patch:
+        screen = Screen(patch)
+        show.print_table("dead letters", ["value"], [[b"\xff\x00{"], [b"{}"]])
+    assert r"b'\xff\x00{'" in screen.text() and "/wB7" not in screen.text()
+    assert "{}" in screen.text() and "b'{}'" not in screen.text()
+
+
+def test_an_error_that_names_what_was_typed_is_literal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["offsetlake", "status", "[/b]\x1b[31m"])
-    monkeypatch.setattr(show, "load_topics", dict)
+    monkeypatch.setattr("sys.argv", ["offsetlake", "explain", "[/b]\x1b[31m"])
     with pytest.raises(SystemExit):
         commands.main()
-    assert "topic [/b]␛[31m has no defs.yaml" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "[/b]" in said and controls(said) == []
 
 
 def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -> None:

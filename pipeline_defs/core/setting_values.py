@@ -1,0 +1,103 @@
+"""What values of settings may be: addresses, sizes and words, checked before anything uses them.
+
+Invariant: a message shows no value that may have a login in it, and names what is expected.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, urlsplit
+
+LAKE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
+LEAST_MEMORY_MIB = 512
+LONGEST_SHOWN = 60
+_LIKE_A_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_LIKE_A_SHORT_SCHEME = re.compile(rf"({'|'.join(LAKE_SCHEMES)}):")
+_MASTER = re.compile(
+    r"local|local\[(\*|[1-9][0-9]{0,3})(, *[1-9][0-9]{0,3})?\]|local-cluster\[[0-9, ]+\]|spark://\S+|k8s://\S+|yarn"
+)
+_MEMORY = re.compile(r"([0-9]{1,9})([kmgt])", re.IGNORECASE)
+_MIB_OF = {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
+
+
+def check_plain(text: str) -> str:
+    """Return a value; raise `ValueError` for one with control characters, or with spaces around it."""
+    if any(ord(sign) < ord(" ") or ord(sign) == 0x7F for sign in text):
+        raise ValueError("it has a control character, such as a line break or NUL")
+    if text != text.strip():
+        raise ValueError("it has spaces around it")
+    return text
+
+
+def check_lake(text: str) -> str:
+    """Return where a lake lies, a path or a URL of a known store; raise `ValueError`."""
+    if "://" not in text:
+        alike = _LIKE_A_SCHEME.match(text) or _LIKE_A_SHORT_SCHEME.match(text)
+        if alike:
+            raise ValueError(
+                f"it begins with {alike[1]}: and has no //, expected a path, or a URL such as s3://bucket/lake"
+            )
+        return text
+    url = _split(text)
+    if url.scheme.lower() not in LAKE_SCHEMES or not text.startswith(f"{url.scheme.lower()}://"):
+        raise ValueError(
+            f"it begins with {_shown(text.partition('://')[0])}://, expected a path, or one of s3://, gs://, az://"
+        )
+    if "@" in url.netloc and not url.scheme.startswith("abfs"):
+        raise ValueError(
+            "it has a login in it (not shown), expected the address alone; logins come as the store's own variables, "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY say"
+        )
+    if url.scheme != "file" and not url.netloc:
+        raise ValueError(f"it names no bucket, expected such as {url.scheme}://bucket/lake")
+    if url.scheme == "file" and (url.netloc or not url.path.startswith("/")):
+        raise ValueError("it names another machine, or no whole path, expected such as file:///srv/lake")
+    return text
+
+
+def check_master(text: str) -> str:
+    """Return a Spark master; raise `ValueError`."""
+    if not _MASTER.fullmatch(text):
+        raise ValueError(f"found {_shown(text)!r}, expected local[*], local[N] with N from 1, or spark://host:port")
+    return text
+
+
+def check_memory(text: str) -> str:
+    """Return a size of a JVM's heap; raise `ValueError`."""
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"found {_shown(text)!r}, expected a number with k, m, g or t, such as 4g")
+    if int(found[1]) * _MIB_OF[found[2].lower()] < LEAST_MEMORY_MIB:
+        raise ValueError(
+            f"found {_shown(text)!r}, expected at least {LEAST_MEMORY_MIB}m: Spark does not start with less"
+        )
+    return text
+
+
+def check_web_address(text: str) -> str:
+    """Return an http address of somebody's; raise `ValueError`, which shows no login."""
+    url = _split(text)
+    if url.scheme.lower() not in {"http", "https"}:
+        raise ValueError(f"it begins with {_shown(text.partition(':')[0])}:, expected http:// or https://")
+    if "@" in url.netloc:
+        raise ValueError("it has a login in it (not shown), expected the address alone")
+    if not url.hostname or re.search(r"[\s\x00-\x1f\\<>\"'`{}|^]", text):
+        raise ValueError("it names no host, or has signs that no address has, expected such as http://host:8081")
+    try:
+        if url.port == 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError("its port is not a number from 1 to 65535") from None
+    return text
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        raise ValueError("it is no address: its brackets, or its host, cannot be read") from None
+
+
+def _shown(text: str) -> str:
+    cut = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return "".join(sign if sign.isprintable() else "?" for sign in cut)

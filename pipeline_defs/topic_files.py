@@ -1,0 +1,251 @@
+"""The defs.yaml of a project: each is read by itself, so that one that is wrong takes no other topic along.
+
+Dagster's own loader ends at the first wrong file; here it is given the right ones only. Invariant: a file that is left out
+is in `broken`, with one error that names it; commands show it, and `build_defs` has Dagster show it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.core.context import ComponentDeclLoadContext
+from dagster.components.core.decl import (
+    ComponentDecl,
+    DefsFolderDecl,
+    YamlFileDecl,
+    build_filesystem_component_decl_from_context,
+)
+from dagster.components.core.defs_module import (
+    EXPLICITLY_IGNORED_GLOB_PATTERNS,
+    ComponentPath,
+    CompositeYamlComponent,
+    find_defs_or_component_yaml,
+)
+from dagster.components.resolved.errors import ResolutionException
+from dagster_shared.check import CheckError
+from dagster_shared.error import DagsterError, DagsterUnresolvableSymbolError
+from pydantic import ValidationError
+
+from .component import KafkaTopic
+from .core.errors import BadSetting, OffsetlakeError
+from .core.near import meant
+from .core.offsets import is_topic
+from .edges.text_files import UnreadableText, read_text_file
+from .edges.yaml_text import Document, NotYaml, check_yaml, shown, sketch
+from .project import COMPONENT
+from .topics import Topic
+from .yaml_model import problems_of
+
+MOST_BYTES = 256 * 1024  # a longer schema is a file of its own
+_WRONG = (
+    *(ComponentTreeException, DagsterError, DagsterUnresolvableSymbolError, ResolutionException, CheckError),
+    *(OffsetlakeError, ValidationError, yaml.YAMLError),
+    *(ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, RecursionError),
+)
+"""What a file that a person wrote can make Dagster raise; what else there is, is our own mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A defs.yaml that cannot be used; `name` is its topic's as far as it can be read, else its folder's."""
+
+    name: str
+    folder: Path
+    error: OffsetlakeError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFiles:
+    """What the files below a project's folder of topics say; `tree` has all but the broken ones, and is for Dagster."""
+
+    tree: dg.ComponentTree
+    topics: Mapping[str, Topic]
+    broken: Sequence[Broken] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The topics, and those of broken files that name one: what is landed of them is still there."""
+        return [
+            *self.topics,
+            *(each.name for each in self.broken if is_topic(each.name) and each.name not in self.topics),
+        ]
+
+    def refuse_broken(self) -> None:
+        """Raise `BadSetting` with all that is wrong, where anything is."""
+        if self.broken:
+            raise BadSetting("; ".join(each.error.message for each in self.broken))
+
+    def find_broken(self, name: str) -> Broken | None:
+        """Return the broken file of a topic, by the topic's name or its folder's."""
+        return next((each for each in self.broken if name in {each.name, each.folder.name}), None)
+
+
+def read_topic_files(project: Path) -> TopicFiles:
+    """Read the topics of a project; nothing is started or asked, and no file is an error of another."""
+    tree = dg.ComponentTree.for_project(project)
+    broken: dict[Path, Broken] = {}
+    _declare_all(tree, broken)
+    topics: dict[str, list[tuple[Topic, Path]]] = defaultdict(list)
+    for decl in _topic_decls(tree.find_root_decl()):
+        folder = decl.context.path
+        try:
+            for component in _load(tree, decl):
+                topic = component.as_topic(project)
+                topics[topic.name].append((topic, folder))
+        except _WRONG as error:
+            broken[folder] = _explain(folder, error)
+    for name, found in topics.items():
+        if len(found) > 1:
+            broken |= {folder: _twice(name, folder, [each for _, each in found]) for _, folder in found}
+    if broken:
+        tree = dg.ComponentTree.for_project(project)
+        _declare_all(tree, broken)
+    good = {name: topic for name, ((topic, folder), *_) in topics.items() if folder not in broken}
+    return TopicFiles(tree, good, [each for _, each in sorted(broken.items())])
+
+
+def _declare_all(tree: dg.ComponentTree, broken: dict[Path, Broken]) -> None:
+    """Have the tree know its files but the broken ones, to which those that cannot be read are added."""
+    loc = ComponentPath.from_path(tree.defs_module_path)
+    context = tree.decl_load_context.for_component_loc(loc)
+    decl = _declare(context, broken) or DefsFolderDecl(
+        context=context, loc=loc, children={}, source_tree=None, component_file_model=None
+    )
+    tree.state_tracker.set_cache_data(loc, component_decl=decl)
+
+
+def _declare(context: ComponentDeclLoadContext, broken: dict[Path, Broken]) -> ComponentDecl[Any] | None:
+    """Return what Dagster's loader would of a path, but with each defs.yaml looked at by itself."""
+    path = context.path
+    if path in broken:
+        return None
+    if find_defs_or_component_yaml(path) is not None:
+        try:
+            _check_file(path)
+            return build_filesystem_component_decl_from_context(context)
+        except _WRONG as error:
+            broken[path] = _explain(path, error)
+            return None
+    if not path.is_dir():
+        return build_filesystem_component_decl_from_context(context)
+    children = {}
+    for each in sorted(path.iterdir()):
+        if not any(each.relative_to(path).match(pattern) for pattern in EXPLICITLY_IGNORED_GLOB_PATTERNS):
+            decl = _declare(context.for_component_loc(ComponentPath.from_path(each)), broken)
+            if decl is not None:
+                children[each] = decl
+    if not children:
+        return None
+    return DefsFolderDecl(
+        context=context,
+        loc=ComponentPath.from_path(path),
+        children=children,
+        source_tree=None,
+        component_file_model=None,
+    )
+
+
+def _check_file(folder: Path) -> None:
+    file = _file_of(folder)
+    try:
+        check_yaml(read_text_file(file, MOST_BYTES))
+    except (UnreadableText, NotYaml) as error:
+        raise _error(file, str(error)) from None
+
+
+def _topic_decls(root: ComponentDecl[Any]) -> Iterator[YamlFileDecl]:
+    """Yield the declared files that have a topic."""
+    for decl in root.iterate_all_component_decls():
+        if isinstance(decl, YamlFileDecl) and any(issubclass(each.component_type, KafkaTopic) for each in decl.decls):
+            yield decl
+
+
+def _load(tree: dg.ComponentTree, decl: YamlFileDecl) -> Iterator[KafkaTopic]:
+    found = tree.load_structural_component_at_loc(decl.loc)
+    if isinstance(found, CompositeYamlComponent):
+        yield from (each for each in found.components if isinstance(each, KafkaTopic))
+
+
+def _twice(name: str, folder: Path, folders: Sequence[Path]) -> Broken:
+    where = " and ".join(sorted(str(_file_of(each)) for each in folders))
+    return Broken(
+        name,
+        folder,
+        BadSetting(
+            f"a topic has one defs.yaml, found more: topic {name} in {where}; nothing of it was started, other topics go on; "
+            "take all but one away"
+        ),
+    )
+
+
+def _explain(folder: Path, error: BaseException) -> Broken:
+    """Return a broken file, with an error that says what is wrong in it in our own words."""
+    file = _file_of(folder)
+    documents = _sketch(file)
+    name = next((each.topic for each in documents if each.topic), None) or folder.name
+    own = next((each for each in _chain(error) if isinstance(each, OffsetlakeError)), None)
+    if own is not None:
+        is_named = own.message.startswith(str(file))
+        return Broken(shown(name), folder, own if is_named else type(own)(f"{file}: {own.message}", **own.fields))
+    return Broken(shown(name), folder, _error(file, _reason(error, documents)))
+
+
+def _reason(error: BaseException, documents: Sequence[Document]) -> str:
+    place = ""
+    for each in _chain(error):
+        if isinstance(each, ValidationError):
+            return "; ".join(f"{place if not said.startswith('line ') else ''}{said}" for said in problems_of(each))
+        if isinstance(each, DagsterUnresolvableSymbolError | ValueError) and not place:
+            wrong = [each for each in documents if each.type is not None and each.type != COMPONENT]
+            if wrong and not isinstance(each, ResolutionException):
+                found = str(wrong[0].type)
+                return f"`type` is {shown(found)}, expected {COMPONENT}{meant(found, [COMPONENT])}"
+        if isinstance(each, ResolutionException):
+            place = _place_of(str(each))
+        elif not isinstance(each, ComponentTreeException):
+            return place + shown_reason(str(each) or type(each).__name__)
+    return f"{place}it cannot be read"
+
+
+def shown_reason(text: str) -> str:
+    """Return another's words in one line, cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else f"{line[:300]}..."
+
+
+def _place_of(text: str) -> str:
+    """Return line and key of what Dagster says of a value: `<file>:<line> - attributes.<key>`."""
+    head, _, path = text.partition("\n")[0].partition(" - ")
+    line = head.rpartition(":")[2]
+    return f"line {line}: `{path.removeprefix('attributes.')}`: " if path and line.isdigit() else ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it came of: Dagster wraps what a file's values raise."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _error(file: Path, reason: str) -> BadSetting:
+    return BadSetting(
+        f"{file} cannot be used: {reason}; nothing of its topic was started, other topics go on; correct the file"
+    )
+
+
+def _sketch(file: Path) -> list[Document]:
+    try:
+        return sketch(read_text_file(file, MOST_BYTES))
+    except UnreadableText:
+        return []
+
+
+def _file_of(folder: Path) -> Path:
+    return find_defs_or_component_yaml(folder) or folder / "defs.yaml"

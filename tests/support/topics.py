@@ -1,0 +1,9 @@
+"""A project without topics, for commands that read one."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from pipeline_defs.topic_files import TopicFiles
+
+NO_TOPICS = TopicFiles(dg.ComponentTree.for_test(), {})

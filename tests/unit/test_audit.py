@@ -1,0 +1,68 @@
+"""An audit has a row for each of its checks: one that could not look says so, and is not left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pipeline_defs.auditing import Finding
+from pipeline_defs.cli.progress import progress
+from pipeline_defs.cli.read import run_audit
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.topics import Topic
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.strategies import EPOCH_MS
+
+CHECKS = ["tiling", "completeness", "published_digest", "broker", "losses"]
+
+
+def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
+    edges = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka)
+    with progress("auditing") as shown:
+        findings = run_audit(Topic(TOPIC, Policy()), cast("Any", edges), replay, "0", shown)
+    assert len({finding.check for finding in findings}) == len(findings)
+    return {finding.check: finding for finding in findings}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
+    """A landed topic."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path, "disk")
+    world.land()
+    return world
+
+
+def test_a_topic_that_holds_has_a_row_for_each_check(world: SmallWorld) -> None:
+    found = audit(world, "none")
+    assert list(found) == CHECKS and all(finding.passed for finding in found.values())
+
+
+def test_losses_and_broker_are_looked_at_where_the_lake_does_not_tile(world: SmallWorld) -> None:
+    """The fault is a file that is no range's; what Kafka has deleted is named all the same, and what is not read again too."""
+    partition = world.kafka.now.partitions[0]
+    partition.append([SpanKind.DATA] * 3, "v", EPOCH_MS)
+    world.plan()
+    partition.earliest = len(partition.appended)
+    stray = world.folder / "data" / TOPIC / "stray.parquet"
+    stray.write_bytes(b"")
+    found = audit(world, "1")
+    assert list(found) == [*CHECKS, "replay"]
+    assert not found["tiling"].passed, "the fault"
+    assert found["losses"].facts["not_accepted_offsets"] == 3 and not found["losses"].passed
+    assert found["broker"].passed and found["broker"].facts["pending"] == 3
+    assert not found["replay"].passed and "nothing was read again" in found["replay"].violations[0]
+
+
+def test_a_plan_log_that_cannot_be_read_leaves_no_row_out(world: SmallWorld) -> None:
+    step = next((world.folder / "plan" / TOPIC).iterdir())
+    step.write_text("{}")
+    world.lake = world.open(Writer())
+    found = audit(world, "1")
+    assert list(found) == [*CHECKS, "sealed", "replay"]
+    assert not any(finding.passed for finding in found.values())

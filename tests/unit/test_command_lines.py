@@ -1,0 +1,108 @@
+"""What a newcomer types wrongly: each command refuses it in one clear line, before anything is asked, read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pipeline_defs.cli import cli
+from pipeline_defs.cli.show import TopicName
+from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
+from pipeline_defs.project import plan_project, write_project
+
+pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+
+FILLED = {"kafka_partition": "0", "offset": "0", "key": "0-0-1", "keys": "0-0-1", "path": "records.jsonl"}
+NOT_NAMES = ("", " ", "a b", "..", "../orders", "a/b", "ü", "x" * 250, "orders\n", "[/b]\x1b[31m")
+
+
+def commands_of_topics() -> Iterator[tuple[str, click.Parameter]]:
+    """Yield each command that takes a topic, with the parameter that it is."""
+    for name, command in sorted(cli.commands.items()):
+        yield from ((name, each) for each in command.params if each.name in {"topic", "topics"})
+
+
+TAKING = dict(commands_of_topics())
+
+
+def typed(command: str, topic: str) -> list[str]:
+    """Return a command line that is right but for the topic."""
+    words = [command]
+    if command == "init":
+        return ["init", "my_lake", "--topic", topic]
+    for each in cli.commands[command].params:
+        if each is TAKING[command]:
+            words.append(topic)
+        elif each.required or (command, each.name) in {("land", "pending"), ("backfill", "every")}:
+            option = [each.opts[-1]] if isinstance(each, click.Option) else []
+            words += [*option, *([] if getattr(each, "is_flag", False) else [FILLED[str(each.name)]])]
+    return words
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of topic `orders`, whose broker does not answer; one, since its package is imported by name."""
+    folder = tmp_path_factory.mktemp("newcomer") / "typed_wrongly"
+    write_project(plan_project(folder, ["orders"], "127.0.0.1:1"))
+    (folder / "records.jsonl").write_text("{}\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the newcomer stands, with nothing exported."""
+    monkeypatch.chdir(folder)
+    for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE", "DAGSTER_HOME", "OFFSETLAKE_BOOTSTRAP_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def refused(words: list[str]) -> OffsetlakeError:
+    found = CliRunner().invoke(cli, words)
+    assert isinstance(found.exception, OffsetlakeError), f"{words}: {found.exception!r}\n{found.output}"
+    assert "\n" not in str(found.exception)
+    return found.exception
+
+
+def test_each_command_that_takes_a_topic_checks_its_name() -> None:
+    assert {"plan", "land", "status", "produce", "init", "trace", "decode", "map"} <= TAKING.keys()
+    assert [name for name, each in TAKING.items() if not isinstance(each.type, TopicName)] == []
+
+
+@pytest.mark.parametrize("command", sorted(TAKING))
+def test_a_name_that_no_topic_can_have_is_refused_alike(project: Path, command: str) -> None:
+    before = sorted(project.rglob("*"))
+    for name in NOT_NAMES:
+        error = refused(typed(command, name))
+        assert type(error) is Refused and "is not one Kafka allows" in str(error), error
+    assert sorted(project.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", sorted(TAKING.keys() - {"init", "produce"}))
+def test_a_topic_that_nobody_has_configured_is_refused_with_those_there_are(project: Path, command: str) -> None:
+    before = sorted(project.rglob("*.json"))
+    error = refused(typed(command, "ordres"))
+    assert isinstance(error, UnknownTopic), error
+    assert "known are orders, did you mean `orders`?" in str(error)
+    assert sorted(project.rglob("*.json")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["land", "orders", "--pending", "--partition", "0-0-1"], "give one of the two"),
+        (["land", "orders"], "say either --pending or --partition"),
+        (["produce", "orders", "--file", "records.jsonl", "--replicas", "2"], "say --partitions as well"),
+        (["produce", "orders", "--file", "records.jsonl", "--raw", "--key", "k"], "leave --key"),
+        (["produce", "orders", "--file", "records.jsonl", "--acks", "0", "--idempotence"], "contradict each other"),
+        (["backfill", "orders", "--all", "--missing"], "expected exactly one of"),
+        (["backfill", "orders"], "expected exactly one of"),
+    ],
+)
+def test_what_contradicts_itself_or_says_too_little_is_refused(words: list[str], said: str) -> None:
+    error = refused(words)
+    assert isinstance(error, Refused | BadSetting) and said in str(error), error

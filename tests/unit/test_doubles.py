@@ -1,0 +1,347 @@
+"""Files of a range that no manifest names: landed where they have what Kafka has, deleted once that is proven safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.auditing import check_published, check_tiling
+from pipeline_defs.core.coverage import State
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.losses import all_losses
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges.layout import manifest_path, published_path
+from pipeline_defs.edges.store import Store
+from tests.support.fake_log import COMMITTED, TOPIC
+from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
+    """A planned range of four records that is to be landed at least once."""
+    made = SmallWorld(tmp_path, request.param, records=4, grid=4)
+    made.delivery = Delivery.AT_LEAST_ONCE
+    return made
+
+
+@pytest.fixture
+def world(fresh: SmallWorld) -> SmallWorld:
+    """The range is landed, and doubled by the file of an attempt that was overtaken while it was at work."""
+    others = iter([True])
+
+    def overtake(passed: str, **_: object) -> None:
+        if passed == "verify" and next(others, False):
+            fresh.land(lake=fresh.open(Writer()))
+
+    (verdict,) = fresh.land(on_step=overtake)
+    assert verdict.outcome is Outcome.SUPERSEDED
+    fresh.lake = fresh.open(Writer())
+    assert fresh.shown() == dict.fromkeys(range(4), 2), "the fault"
+    assert fresh.coverage.pending() == [] and check_tiling(TOPIC, fresh.lake).passed, "what the policy allows"
+    return fresh
+
+
+def die_in(world: SmallWorld, mode: str, at: str) -> None:
+    def die(passed: str, **_: object) -> None:
+        if passed == at:
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.land(mode, on_step=die)
+    world.lake = world.open(Writer())
+
+
+def manifest_of(world: SmallWorld) -> Manifest:
+    (manifest,) = world.coverage.manifests.values()
+    return manifest
+
+
+def delete_landed_file(world: SmallWorld) -> None:
+    world.lake.store.delete_folder(published_path(manifest_of(world)))
+    world.lake = world.open(Writer())
+    assert len(world.coverage.pending()) == 1, "the fault"
+
+
+def delete_manifest(world: SmallWorld) -> None:
+    world.lake.store.delete_folder(manifest_path(TOPIC, manifest_of(world).offsets, 0))
+    world.lake = world.open(Writer())
+    assert len(world.coverage.pending()) == 1, "the fault"
+
+
+def rewrite(world: SmallWorld, path: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Have other bytes stand at a path, with the rows that a function makes of those that stand there."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(change(pq.read_table(pa.BufferReader(world.files()[path]))), sink, compression="gzip")
+    world.lake.store.delete_folder(path)
+    world.lake.store.put_new(path, sink.getvalue().to_pybytes(), "staging/rewritten")
+    world.lake = world.open(Writer())
+
+
+def with_other_values(rows: pa.Table) -> pa.Table:
+    at = rows.schema.get_field_index("value")
+    return rows.set_column(at, rows.schema.field(at), pc.binary_join_element_wise(rows["value"], b"x", b""))
+
+
+def the_double(world: SmallWorld) -> str:
+    (path,) = world.coverage.doubles
+    return path
+
+
+def assert_whole(world: SmallWorld, offsets: set[int] | None = None) -> None:
+    assert world.shown() == dict.fromkeys(world.in_kafka() if offsets is None else offsets, 1)
+    assert world.coverage.pending() == [] and check_tiling(TOPIC, world.lake).passed
+    assert check_published(TOPIC, world.lake).passed
+
+
+def assert_refused(verdict: Verdict, path: str, why: str) -> None:
+    assert verdict.outcome is Outcome.FAILED
+    assert path in verdict.violations[0] and why in verdict.violations[0]
+    assert "move it out of `data/` and keep it" in verdict.violations[0]
+
+
+# ---- deleted by a replace, and by nothing else
+
+
+@pytest.mark.parametrize("mode", ["land", "redo", "replace"])
+@pytest.mark.parametrize("policy", Delivery)
+@pytest.mark.parametrize("at", ["double_deleted", "commit", "publish"])
+def test_a_replace_deletes_doubles_before_it_takes_rows_away(
+    world: SmallWorld, at: str, mode: str, policy: Delivery
+) -> None:
+    """[R-37] Dead anywhere after that, it has left none, and the next run finishes it as any other replace."""
+    world.kafka.compact(100)
+    assert len(world.in_kafka()) < 4
+    die_in(world, "replace", at)
+    assert world.coverage.doubles == {} and set(world.shown().values()) == {1}
+    world.land(mode, delivery=policy)
+    assert world.shown() == dict.fromkeys(
+        world.in_kafka() if at != "double_deleted" or mode == "replace" else range(4), 1
+    )
+    assert world.coverage.pending() == [] and check_tiling(TOPIC, world.lake).passed
+
+
+def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-37] It finds the same rows, and so makes no revision: the state is as before, and said as before."""
+    before, said = world.files(), check_tiling(TOPIC, world.lake)
+    delete: Callable[[Store, str], None] = Store.delete_folder
+
+    def die(store: Store, prefix: str) -> None:
+        if prefix.startswith("data/"):
+            raise Dead
+        delete(store, prefix)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "delete_folder", die)
+        with pytest.raises(Dead):
+            world.land("replace")
+    world.lake = world.open(Writer())
+    assert world.files() == before and check_tiling(TOPIC, world.lake) == said and manifest_of(world).revision == 0
+    (verdict,) = world.land("replace")
+    assert verdict.outcome is Outcome.UNCHANGED
+    assert_whole(world)
+
+
+def test_a_replace_deletes_doubles_of_what_kafka_no_longer_has(world: SmallWorld) -> None:
+    """[R-37] Nothing is read for it: the landed file has each of their rows."""
+    world.kafka.expire(0, 100)
+    (verdict,) = world.land("replace")
+    assert verdict.outcome is Outcome.EXPIRED
+    assert_whole(world, {*range(4)})
+
+
+def test_a_double_with_rows_that_the_landed_file_lacks_is_kept_and_named(world: SmallWorld) -> None:
+    """[R-37] A stale attempt publishes after a replace; each run that replaces refuses, and moving it away ends it."""
+    path, data = the_double(world), world.files()[the_double(world)]
+    world.kafka.compact(100)
+    world.land("replace")
+    assert_whole(world)
+    world.lake.store.put_new(path, data, "staging/stale")
+    shown = world.shown()
+    assert set(shown) == {*range(4)}, "the fault: nothing else has these rows"
+    (violation,) = check_tiling(TOPIC, world.lake).violations
+    assert (
+        path in violation and "--on-change replace` deletes it where the landed file has each of its rows" in violation
+    )
+    assert world.coverage.pending() == [], "no run is asked for that could do nothing"
+    world.land()
+    (verdict,) = world.land("replace")
+    assert_refused(verdict, path, "offsets are not there")
+    assert world.shown() == shown and world.files()[path] == data
+    world.lake.store.delete_folder(path)  # a person has moved it away
+    assert_whole(world)
+
+
+def test_a_double_with_other_values_is_kept_and_named(world: SmallWorld) -> None:
+    """[R-37] Its offsets are all in the landed file, and are no proof."""
+    path = the_double(world)
+    rewrite(world, path, with_other_values)
+    before = world.files()
+    (verdict,) = world.land("replace")
+    assert_refused(verdict, path, "other values in value")
+    assert world.files() == before
+
+
+def test_a_double_of_equal_rows_in_other_bytes_is_deleted(world: SmallWorld) -> None:
+    """[R-37] The control: rows are compared, not bytes."""
+    rewrite(world, the_double(world), lambda rows: rows)
+    world.land("replace")
+    assert_whole(world)
+
+
+def test_a_replace_deletes_a_double_once_it_has_mended_the_landed_file(world: SmallWorld) -> None:
+    """[R-37] Before it, the landed file was damaged and proved nothing."""
+    rewrite(world, published_path(manifest_of(world)), with_other_values)
+    world.land("replace")
+    assert_whole(world)
+
+
+def test_a_double_that_cannot_be_deleted_fails_its_range_and_the_next_replace_deletes_it(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-15] The run goes on, and says so."""
+    delete: Callable[[Store, str], None] = Store.delete_folder
+
+    def refuse(store: Store, prefix: str) -> None:
+        with store.explained("delete", prefix):
+            if prefix.startswith("data/"):
+                raise PermissionError(13, "not yours", prefix)
+        delete(store, prefix)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "delete_folder", refuse)
+        (verdict,) = world.land("replace")
+        assert verdict.outcome is Outcome.FAILED and "not yours" in verdict.violations[0]
+    world.land("replace")
+    assert_whole(world)
+
+
+# ---- what only a double has
+
+
+@pytest.mark.parametrize("then", ["compacted", "expired"])
+def test_a_landed_file_that_is_gone_is_published_again_from_its_double(world: SmallWorld, then: str) -> None:
+    """[R-23] Somebody deleted it, and Kafka has less by now: the rows stand in a file with the very same bytes."""
+    delete_landed_file(world)
+    assert set(world.shown()) == {*range(4)}
+    if then == "compacted":
+        world.kafka.compact(100)
+    else:
+        world.kafka.expire(0, 75)
+    (verdict,) = world.land(on_loss="record")
+    assert verdict.outcome is Outcome.ROLLED_FORWARD
+    assert all_losses(world.coverage, world.kafka.read_watermarks(TOPIC, COMMITTED)) == []
+    world.land("replace", on_loss="record")
+    assert {*range(4)} >= set(world.shown()) >= world.in_kafka() and max(world.shown().values()) == 1
+    assert check_tiling(TOPIC, world.lake).passed
+
+
+@pytest.mark.parametrize("then", ["compacted", "expired"])
+def test_no_landing_deletes_the_only_file_that_has_rows(world: SmallWorld, then: str) -> None:
+    """[R-37] The landed file is gone, its double has other bytes, and the next revision has what Kafka has by now."""
+    rewrite(world, the_double(world), lambda rows: rows)
+    path = the_double(world)
+    delete_landed_file(world)
+    if then == "compacted":
+        world.kafka.compact(100)
+    else:
+        world.kafka.expire(0, 75)
+    for mode in ("land", "land", "replace"):
+        verdicts = world.land(mode, on_loss="record")
+        assert set(world.shown()) == {*range(4)}, "each row is shown yet"
+    assert_refused(verdicts[0], path, "offsets are not there")
+
+
+def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_deleted_since(fresh: SmallWorld) -> None:
+    """[R-49] It died before its commit, and its loss might be recorded: no row is lost, and none is doubled."""
+    die_in(fresh, "land", "publish")
+    before = fresh.files()
+    assert fresh.shown() == dict.fromkeys(range(4), 1) and not fresh.coverage.manifests, "the fault"
+    fresh.kafka.expire(0, 50)
+    (verdict,) = fresh.land(on_loss="record")
+    assert verdict.outcome is Outcome.ROLLED_FORWARD and fresh.files() == before
+    assert all_losses(fresh.coverage, fresh.kafka.read_watermarks(TOPIC, COMMITTED)) == []
+    assert_whole(fresh, {*range(4)})
+
+
+def test_what_no_file_has_is_lost(fresh: SmallWorld) -> None:
+    """[R-42] The control: the attempt had published nothing yet."""
+    die_in(fresh, "land", "verify")
+    fresh.kafka.expire(0, 50)
+    fresh.land(on_loss="record")
+    (loss,) = all_losses(fresh.coverage, fresh.kafka.read_watermarks(TOPIC, COMMITTED))
+    assert (loss.offsets.start, loss.offsets.end) == (0, 2)
+    assert_whole(fresh)
+
+
+@pytest.mark.parametrize("policy", Delivery)
+@pytest.mark.parametrize("then", ["nothing", "compacted", "expired"])
+def test_a_file_whose_manifest_is_deleted_is_landed_again_as_it_is(
+    fresh: SmallWorld, policy: Delivery, then: str
+) -> None:
+    """[R-16] Landed at least once, under its attempt's name: nothing is doubled, under whatever policy."""
+    fresh.land()
+    before = fresh.files()
+    delete_manifest(fresh)
+    if then == "compacted":
+        fresh.kafka.compact(100)
+    if then == "expired":
+        fresh.kafka.expire(0, 50)
+    fresh.land(delivery=policy, on_loss="record")
+    assert fresh.files() == before
+    assert_whole(fresh, {*range(4)})
+
+
+def test_a_file_that_has_not_what_kafka_has_is_not_landed(fresh: SmallWorld) -> None:
+    """[R-16] Its manifest is gone, and its rows were changed: Kafka's are landed beside it, and it stays."""
+    fresh.land()
+    delete_manifest(fresh)
+    (path,) = fresh.files()
+    rewrite(fresh, path, with_other_values)
+    fresh.land()
+    assert fresh.coverage.doubles.keys() == {path} and published_path(manifest_of(fresh)) != path
+    (verdict,) = fresh.land("replace")
+    assert_refused(verdict, path, "other values in value")
+
+
+def test_of_several_files_the_one_with_most_rows_is_landed(world: SmallWorld) -> None:
+    """[R-16] The other one is a double then, and proven to be one."""
+    rewrite(world, published_path(manifest_of(world)), lambda rows: rows.slice(0, 2).take([0, 1]))
+    delete_manifest(world)
+    world.kafka.expire(0, 50)
+    world.land("replace", on_loss="record")
+    assert_whole(world, {*range(4)})
+
+
+def test_what_is_left_of_a_lost_range_is_named_and_asks_for_no_run(world: SmallWorld) -> None:
+    """[R-37] A replace was committed and never published, its files are gone, and so is the topic; a double stands."""
+    path = the_double(world)
+    data = world.files()[path]
+    world.kafka.compact(100)
+    die_in(world, "replace", "commit")
+    for name in world.lake.store.entries("staging"):
+        world.lake.store.delete_folder(f"staging/{name}")
+    world.lake.store.delete_folder(published_path(manifest_of(world)))
+    world.lake.store.put_new(path, data, "staging/stale")
+    world.kafka.recreate(1, 3)
+    world.plan()
+    world.land()
+    world.lake = world.open(Writer())
+    assert State.LOST in world.coverage.states().values(), "the fault"
+    assert world.coverage.pending() == []
+    (violation, *_) = check_tiling(TOPIC, world.lake).violations
+    assert path in violation and "move it out of `data/` and keep it" in violation
+    world.land("replace")
+    assert world.files()[path] == data

@@ -1,0 +1,215 @@
+"""A lake that is gone is not a new one: whoever looks says so, nobody makes it, and nothing is landed again under its name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.core.errors import BrokerUnavailable, EmptySelection, LakeUnavailable, Refused
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.landing import land
+from pipeline_defs.planner import commit_next_step
+from pipeline_defs.reports import trace_row
+from pipeline_defs.resources import Edges
+from pipeline_defs.sensors import run_tick
+from pipeline_defs.settings import read_settings
+from pipeline_defs.status import read_statuses
+from pipeline_defs.topics import Topic
+from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
+from tests.support.strategies import EPOCH_MS
+
+POLICY = Policy(records_per_range=4, max_age_seconds=0)
+ORDERS = Topic(TOPIC, POLICY)
+
+
+class Place:
+    """A project's lake and Dagster home in a folder, and a broker with one topic."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake, self.home, self.kafka = folder / "lake", folder / "dagster", FakeKafka(1)
+        self.kafka.now.partitions[0].append([SpanKind.DATA] * 8, "v", EPOCH_MS)
+
+    @property
+    def edges(self) -> Edges:
+        """Edges of a new process, for which no broker answers."""
+        named = {"OFFSETLAKE_LAKE": str(self.lake), "DAGSTER_HOME": str(self.home)}
+        settings = read_settings({**named, "OFFSETLAKE_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+        return Edges(settings, kafka_timeout_seconds=0.2)
+
+    def plan(self, topic: str = TOPIC) -> None:
+        lake, kafka = self.edges.lake, cast("Any", self.kafka)
+        while commit_next_step(topic, POLICY, lake, kafka, EPOCH_MS, planner="test", through_end=True):
+            pass
+
+    def land(self) -> list[Outcome]:
+        lake, unused = self.edges.lake, cast("Any", None)
+        keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
+        spark = FakeSpark(self.kafka, lambda step, **_: None)
+        tools = Tools(lake, cast("Any", self.kafka), cast("Any", spark), unused, lambda: EPOCH_MS)
+        return [verdict.outcome for verdict in land(TOPIC, keys, Attempt("a", "run", "test"), tools)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A lake in which a topic is landed."""
+    place = Place(tmp_path)
+    place.plan()
+    assert place.land() == [Outcome.LANDED] * 2
+    return place
+
+
+def delete(place: Place) -> None:
+    shutil.rmtree(place.lake)
+
+
+def unmount(place: Place) -> None:
+    """Leave the empty folder that a lake was mounted on."""
+    shutil.rmtree(place.lake)
+    place.lake.mkdir()
+
+
+def mistype(place: Place) -> None:
+    place.lake = place.lake.with_name("lkae")
+
+
+def mount_another(place: Place) -> None:
+    """Have the lake of another topic stand there."""
+    other = Place(place.lake.parent / "other")
+    other.plan("payments")
+    shutil.rmtree(place.lake)
+    other.lake.rename(place.lake)
+
+
+def names_of(folder: Path) -> list[str] | None:
+    return sorted(str(each) for each in folder.rglob("*")) if folder.exists() else None
+
+
+def ask_status(place: Place) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        ((document, _),) = read_statuses([ORDERS], place.edges, instance)
+    if document["kind"] == "lake_unavailable":
+        raise LakeUnavailable(document["error"])
+    raise BrokerUnavailable(document["error"])
+
+
+def tick(place: Place) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        run_tick(ORDERS, instance, place.edges)
+
+
+ASKING: dict[str, Callable[[Place], object]] = {
+    "status": ask_status,
+    "tick": tick,
+    "audit: tiling": lambda place: check_tiling(TOPIC, place.edges.lake),
+    "audit: completeness": lambda place: check_completeness(TOPIC, place.edges.lake),
+    "audit: digests": lambda place: check_published(TOPIC, place.edges.lake),
+    "trace": lambda place: trace_row(ORDERS, 0, 1, place.edges),
+    "sql": lambda place: Duck(place.edges.lake, [TOPIC]).ask(f"SELECT count(*) FROM {TOPIC}"),
+    "plan": Place.plan,
+    "land": Place.land,
+}
+
+
+@pytest.mark.parametrize(
+    ("lose", "ask"),
+    [(delete, ask) for ask in ASKING]
+    + [(lose, ask) for lose in (unmount, mistype, mount_another) for ask in ("plan", "tick")],
+)
+def test_a_lake_that_is_gone_is_one_clear_error_and_stays_as_it_is(
+    place: Place, lose: Callable[[Place], None], ask: str
+) -> None:
+    """[R-76] Whoever reads, plans or ticks; the control is the same question before, and once the lake is back."""
+    kept = place.lake.with_name("kept")
+
+    def is_answered() -> bool:
+        try:
+            ASKING[ask](place)
+        except LakeUnavailable:
+            return False
+        except BrokerUnavailable:
+            assert ask in {"status", "tick"}
+        return True
+
+    assert is_answered(), "the control"
+    shutil.copytree(place.lake, kept)
+    lose(place)
+    before = names_of(place.lake)
+    with pytest.raises(LakeUnavailable, match=f"nothing of topic {TOPIC}, and something of it was planned or landed"):
+        ASKING[ask](place)
+    assert names_of(place.lake) == before
+    shutil.rmtree(place.lake, ignore_errors=True)
+    kept.rename(place.lake)
+    assert is_answered()
+
+
+@pytest.mark.parametrize("lose", [delete, unmount, mistype])
+def test_no_run_begins_on_a_lake_that_is_gone(place: Place, lose: Callable[[Place], None]) -> None:
+    """[R-76] What each run asks for first makes no folder either; before, and in a lake that is there, it passes."""
+    place.edges.check_lake()
+    lose(place)
+    before = names_of(place.lake)
+    with pytest.raises(LakeUnavailable, match=r"to begin an empty lake instead, delete .*known_topics/orders"):
+        place.edges.check_lake()
+    assert names_of(place.lake) == before
+
+
+@pytest.mark.parametrize("ask", ASKING)
+def test_looking_at_a_lake_that_is_not_begun_makes_nothing(tmp_path: Path, ask: str) -> None:
+    """[R-76] A new project says that nothing is planned; planning begins it, without any further step."""
+    place = Place(tmp_path)
+    if ask == "plan":
+        place.edges.check_lake()
+        place.plan()
+        assert place.land() == [Outcome.LANDED] * 2
+        return
+    with suppress(BrokerUnavailable, EmptySelection, Refused):  # what they say of a topic of which nothing is planned
+        ASKING[ask](place)
+    assert names_of(place.lake) is None
+
+
+def test_an_empty_lake_is_begun_where_a_person_says_so(place: Place) -> None:
+    """[R-76] By deleting what the error names."""
+    delete(place)
+    (place.home / "known_topics" / TOPIC).unlink()
+    place.plan()
+    assert place.land() == [Outcome.LANDED] * 2
+
+
+def test_another_topic_begins_in_a_lake_that_is_there(place: Place) -> None:
+    """[R-76] A home that knows one topic says nothing of others; `mount_another` is the control."""
+    place.plan("payments")
+    assert place.edges.lake.coverage("payments").log.steps
+
+
+def test_a_plan_log_that_goes_before_anything_is_landed_is_not_begun_anew(tmp_path: Path) -> None:
+    """[R-76] With `start: latest` a new log would skip what the lost one had planned."""
+    place = Place(tmp_path)
+    place.plan()
+    shutil.rmtree(place.lake / "plan")
+    policy, kafka = Policy(records_per_range=4, max_age_seconds=0, start="latest"), cast("Any", place.kafka)
+    with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC}"):
+        commit_next_step(TOPIC, policy, place.edges.lake, kafka, EPOCH_MS, planner="test")
+    assert not (place.lake / "plan").exists()
+
+
+def test_a_lake_that_was_moved_is_remembered_where_it_is_now(place: Place) -> None:
+    """[R-76] The next commit of each topic says so, and leaves nothing else in Dagster's home."""
+    before = set(place.home.iterdir())
+    moved = place.lake.with_name("moved")
+    place.lake.rename(moved)
+    place.lake = moved
+    place.kafka.now.partitions[0].append([SpanKind.DATA] * 4, "v", EPOCH_MS)
+    place.plan()
+    assert (place.home / "known_topics" / TOPIC).read_text() == str(moved)
+    assert set(place.home.iterdir()) == before

@@ -1,0 +1,149 @@
+"""What a person asks the lake is one statement that reads: nothing is written, no column is lost, and JSON is JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline_defs.cli import cli, read
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.edges.duck_questions import close_in
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake with a decoded file of topic `orders`, and a file beside it that is nobody's business."""
+    folder = tmp_path / str(getattr(request, "param", "lake"))
+    orders = folder / "decoded" / "orders"
+    orders.mkdir(parents=True)
+    pq.write_table(pa.table({"n": [1, 2, 3]}), orders / "some.parquet")
+    (tmp_path / "beside.csv").write_text("secret\n1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFSETLAKE_LAKE", str(folder))
+    monkeypatch.setattr(read, "load_topics", lambda: SimpleNamespace(names=["orders"]))
+    return folder
+
+
+def ask(statement: str, *options: str) -> Result:
+    return CliRunner().invoke(cli, ["sql", statement, *options])
+
+
+def everything(folder: Path) -> set[Path]:
+    return {path for path in folder.parent.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("lake", ["lake", "lake[1]", "it's a lake*"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT sum(n) AS s FROM decoded.orders",
+        "FROM decoded.orders SELECT sum(n) AS s;",
+        "WITH a AS (SELECT n FROM decoded.orders) SELECT sum(n) AS s FROM a -- of all",
+        "SELECT sum(n) AS s FROM read_parquet('{pattern}/decoded/**/*.parquet')",
+        "VALUES (6)",
+        "FROM query('SELECT sum(n) FROM decoded.orders')",
+    ],
+)
+def test_what_reads_the_lake_is_answered(lake: Path, statement: str) -> None:
+    pattern = "".join(f"[{each}]" if each in "*[" else each for each in str(lake)).replace("'", "''")
+    shown = ask(statement.format(pattern=pattern), "--json")
+    assert shown.exception is None, shown.output
+    assert [[*row.values()] for row in json.loads(shown.stdout)] in ([[6]], [["6"]])
+
+
+@pytest.mark.parametrize("statement", ["DESCRIBE decoded.orders", "SUMMARIZE decoded.orders", "SHOW ALL TABLES"])
+def test_what_describes_is_answered(lake: Path, statement: str) -> None:
+    assert ask(statement).exception is None
+    assert ask(statement, "--json").exception is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO '{folder}/written.csv'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{folder}/written.csv'",
+        "WITH a AS (COPY (SELECT 1) TO '{folder}/written.csv') SELECT 1",
+        "SELECT (WITH a AS (COPY (SELECT 1) TO '{folder}/written.csv') SELECT 1)",
+        "FROM query('COPY (SELECT 1) TO ''{folder}/written.csv''')",
+        "SELECT 1; COPY (SELECT 1) TO '{folder}/written.csv'",
+        "EXPORT DATABASE '{folder}/written'",
+        "ATTACH '{folder}/written.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "PRAGMA enable_profiling='json'",
+        "CALL enable_logging(storage = 'file', storage_path = '{folder}/written')",
+        "FROM enable_logging(storage = 'file', storage_path = '{folder}/written')",
+        "FROM enable_profiling(save_location = '{folder}/written.json')",
+        "CREATE TABLE t AS SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SELEC 1",
+        "",
+        " ; -- nothing",
+    ],
+)
+def test_what_writes_or_is_more_than_one_is_refused_and_nothing_is_written(lake: Path, statement: str) -> None:
+    before = everything(lake)
+    refused = ask(statement.format(folder=lake))
+    assert isinstance(refused.exception, Refused), refused.output
+    assert everything(lake) == before
+    assert "query(" not in str(refused.exception) or "query(" in statement, "not the words of our own line"
+
+
+def test_the_connection_itself_can_write_nothing_beside_the_lake(lake: Path) -> None:
+    """What DuckDB may learn to do within a SELECT stays in there too."""
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT 1) TO '{lake.parent}/control.csv'")
+        close_in(connection, [f"{lake}/"])
+        before = everything(lake)
+        for statement in (f"COPY (SELECT 1) TO '{lake.parent}/written.csv'", "SET enable_external_access = true"):
+            with pytest.raises((duckdb.PermissionException, duckdb.InvalidInputException)):
+                connection.execute(statement)
+    assert everything(lake) == before
+
+
+def test_no_file_outside_of_the_lake_is_read(lake: Path) -> None:
+    refused = ask(f"SELECT * FROM read_csv('{lake.parent / 'beside.csv'}')".replace("it's", "it''s"))
+    assert isinstance(refused.exception, Refused) and "reads this lake alone" in str(refused.exception)
+
+
+def test_columns_of_one_name_are_all_there(lake: Path) -> None:
+    """A join of two topics has most names twice."""
+    shown = ask(
+        "SELECT a.n, b.n + 1 AS n, 7 AS N FROM decoded.orders a JOIN decoded.orders b USING (n) LIMIT 1", "--json"
+    )
+    (row,) = json.loads(shown.stdout)
+    assert len(row) == 3 and list(row.values())[1:] == [row["n"] + 1, 7]
+
+
+def test_json_is_json_whatever_the_value(lake: Path) -> None:
+    """Python's own NaN is refused by every other parser; a map's keys need not be text."""
+
+    def strict(name: str) -> Any:
+        raise AssertionError(f"{name} is not JSON")
+
+    shown = ask(
+        "SELECT 'nan'::DOUBLE AS a, ['inf'::FLOAT, '-inf'::FLOAT, 0.5] AS b, {'c': 'nan'::DOUBLE} AS d, "
+        "MAP {DATE '2026-01-02': 'x'} AS e, '\\xFF'::BLOB AS f, 2::HUGEINT ** 70 AS g, 1.50::DECIMAL(5, 2) AS h",
+        "--json",
+    )
+    assert shown.exception is None, shown.output
+    (row,) = json.loads(shown.stdout, parse_constant=strict)
+    assert row == {
+        "a": "NaN",
+        "b": ["Infinity", "-Infinity", 0.5],
+        "d": {"c": "NaN"},
+        "e": {"2026-01-02": "x"},
+        "f": "/w==",
+        "g": float(2**70),
+        "h": "1.50",
+    }
+    assert ask("SELECT MAP {DATE '2026-01-02': 'nan'::DOUBLE} AS e").exception is None

@@ -1,0 +1,268 @@
+"""Values of settings that cannot work are refused when they are read, by their name, and no login in them is shown."""
+# ruff: noqa: E501  the table reads better with a case on a line
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from pathlib import Path
+
+import pytest
+from obstore.exceptions import GenericError
+
+from pipeline_defs.core.client_properties import check_addresses, parse_client_properties
+from pipeline_defs.core.decoders import Format, Side
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError
+from pipeline_defs.edges.access import read_access
+from pipeline_defs.edges.store import Store
+from pipeline_defs.project import make_home
+from pipeline_defs.settings import check_home, load_env_file, read_env_file, read_settings
+from tests.support.fuzz import draws, mutate
+from tests.support.secured import jaas, write_properties
+
+SECRET = "hush-4711"
+
+WRONG = [
+    ("OFFSETLAKE_LAKE", "s3:/b", "begins with s3: and has no //, expected a path, or a URL such as s3://bucket/lake"),
+    ("OFFSETLAKE_LAKE", "s3:b", "begins with s3: and has no //"),
+    ("OFFSETLAKE_LAKE", "ftp://x/y", r"begins with ftp://, expected a path, or one of s3://, gs://, az://"),
+    ("OFFSETLAKE_LAKE", "S3://b", "begins with S3://"),
+    ("OFFSETLAKE_LAKE", "s3://", "names no bucket, expected such as s3://bucket/lake"),
+    ("OFFSETLAKE_LAKE", "s3:///lake", "names no bucket"),
+    ("OFFSETLAKE_LAKE", f"s3://key:{SECRET}@b/lake", r"has a login in it \(not shown\).*AWS_SECRET_ACCESS_KEY"),
+    ("OFFSETLAKE_LAKE", "s3://[b/lake", "it is no address"),
+    ("OFFSETLAKE_LAKE", "file://host/lake", "names another machine"),
+    ("OFFSETLAKE_LAKE", "/a\0b", "has a control character"),
+    ("OFFSETLAKE_LAKE", " /srv/lake", "has spaces around it"),
+    ("OFFSETLAKE_LAKE", "/dev/null", "OFFSETLAKE_LAKE is /dev/null, expected a folder, .*something else is there"),
+    ("OFFSETLAKE_LAKE", "/dev/null/lake", "expected a folder, .*not a directory"),
+    ("OFFSETLAKE_LAKE", "/" + "a" * 300, "expected a folder, .*file name too long"),
+    ("OFFSETLAKE_HOME", "/dev/null", "OFFSETLAKE_HOME is /dev/null, expected a folder"),
+    ("OFFSETLAKE_HOME", "a\nb", "has a control character"),
+    ("DAGSTER_HOME", "/dev/null", "DAGSTER_HOME is /dev/null, expected a folder"),
+    ("OFFSETLAKE_KAFKA_PROPERTIES", "a\0b", "has a control character"),
+    ("OFFSETLAKE_SPARK_MASTER", "locl[2]", r"found 'locl\[2\]', expected local\[\*\]"),
+    *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
+    *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "such as 4g") for each in ("-1g", "1x", "4", "4gb", "g", "1.5g", "4 g", "٤g")),
+    *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "at least 512m") for each in ("0g", "0k", "100m", "1k")),
+    ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
+    ("OFFSETLAKE_PAGES_URL", "http://", "names no host"),
+    ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "its port is not a number from 1 to 65535"),
+    ("OFFSETLAKE_PAGES_URL", "http://[::1", "it is no address"),
+    ("OFFSETLAKE_PAGES_URL", "http://h/<script>", "has signs that no address has"),
+    ("OFFSETLAKE_PAGES_URL", f"http://u:{SECRET}@h", r"has a login in it \(not shown\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "reason"), WRONG)
+def test_a_value_that_cannot_work_is_refused_by_its_name(name: str, text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=reason) as caught:
+        read_settings({name: text}, tmp_path)
+    assert name in str(caught.value) and "nothing was started" in str(caught.value)
+    assert SECRET not in str(caught.value) and len(str(caught.value)) < 700
+
+
+RIGHT = {
+    "OFFSETLAKE_LAKE": [
+        "lake",
+        "/srv/lake",
+        "s3://b",
+        "s3://b/a/b",
+        "gs://b/x",
+        "az://c/x",
+        "file:///srv/lake",
+        "abfss://c@a.dfs/x",
+    ],
+    "OFFSETLAKE_SPARK_MASTER": ["local", "local[*]", "local[2]", "local[*,4]", "spark://h:7077", "yarn", ""],
+    "OFFSETLAKE_SPARK_DRIVER_MEMORY": ["512m", "1g", "4G", "1t", "2000000k", ""],
+    "OFFSETLAKE_PAGES_URL": ["http://h", "https://h:9308/a/", "http://[::1]:9308", ""],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in RIGHT.items() for text in texts])
+def test_a_value_that_may_work_is_taken(name: str, text: str, tmp_path: Path) -> None:
+    """The control."""
+    assert read_settings({name: text}, tmp_path)
+
+
+REGISTRIES = [
+    "ftp://h",
+    "http://h:99999999",
+    "http://h:0",
+    "http://[::1",
+    "http://",
+    "h:8081",
+    "",
+    " ",
+    "http://a b",
+    "http://h,ftp://h",
+]
+
+
+@pytest.mark.parametrize("address", REGISTRIES)
+def test_an_address_that_is_no_registrys_is_refused_when_definitions_load(address: str) -> None:
+    with pytest.raises(ValueError, match=r"`registry` address \d|has no schema"):
+        Side(Format.AVRO, registry=address)
+    with pytest.raises(ValueError, match="has a login in it") as caught:
+        Side(Format.AVRO, registry=f"http://u:{SECRET}@h")
+    assert SECRET not in str(caught.value)
+    assert Side(Format.AVRO, registry="http://h:8081, https://[::1]:8081")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "h", "h:", ":9", "h:0", "h:99999", "h:9a", "http://h:9", "h:9,,k:9", "::1:9", "h:9;k:9", f"u:{SECRET}@h:9"],
+)
+def test_a_list_of_brokers_that_is_none_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(ValueError, match=r"broker \d is not host:port") as caught:
+        check_addresses(text)
+    assert SECRET not in str(caught.value)
+    assert check_addresses("a:1, b:2,[::1]:3") == "a:1, b:2,[::1]:3"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (f"export sasl.jaas.config={jaas('PLAIN', SECRET)}", "line 2: export stands before sasl.jaas.config"),
+        (f"set sasl.jaas.config={jaas('PLAIN', SECRET)}", "line 2: set stands before sasl.jaas.config"),
+        ("export security.protocol=SASL_SSL", "line 2: export stands before security.protocol"),
+        (f"schema.registry.basic.auth.user.info=:{SECRET}", "basic.auth.user.info has no user before its colon"),
+        ("ssl.truststore.type=PEM\nssl.truststore.location=/a\\u0000b\nsecurity.protocol=SSL", "ssl.truststore.location has a NUL"),
+    ],
+)  # fmt: skip
+def test_a_line_of_the_properties_that_java_reads_as_another_is_refused(line: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(f"client.id=x\n{line}\n")
+    with pytest.raises(BadSetting, match=reason) as caught:
+        read_access(path)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a device", "a socket", "large"])
+def test_what_is_no_properties_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    """A device would be read for ever."""
+    path = {"a folder": tmp_path, "a device": Path("/dev/zero")}.get(kind, tmp_path / "it")
+    if kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    if kind == "large":
+        path.write_bytes(b"#" * 2_000_000)
+    with pytest.raises(BadSetting, match=r"it is a|it has 2,000,000 bytes"):
+        read_access(path)
+    store = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(path)}
+    with pytest.raises(BadSetting, match=r"it is a|it has 2,000,000 bytes"):
+        read_access(write_properties(tmp_path / "c.properties", store))
+
+
+def test_a_store_of_which_openssl_says_nothing_has_no_none_in_its_error(tmp_path: Path) -> None:
+    store = tmp_path / "ca.pem"
+    store.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    values = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)}
+    with pytest.raises(BadSetting, match="a certificate in it cannot be read") as caught:
+        read_access(write_properties(tmp_path / "c.properties", values))
+    assert "None" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A=1\nwhat is this\n", r"\.env, line 2: it is not NAME=value"),
+        ("A=1\n\nB='open\n", r"\.env, line 3: it is not NAME=value"),
+        ("OFFSETLAKE_LAKE\n", r"\.env, line 1: it has no value"),
+        ("A=a\0b\n", r"\.env, line 1: it has a NUL character"),
+        (b"A=\xff\n", r"\.env cannot be read: line 1 has the byte 0xff, expected UTF-8"),
+        ("OFFSETLAKE_LAKE=s3:/b\n", "OFFSETLAKE_LAKE cannot be used: it begins with s3:"),
+    ],
+)  # fmt: skip
+def test_a_line_of_env_that_is_no_setting_is_named(text: str | bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(BadSetting, match=reason):
+        read_settings({}, tmp_path)
+
+
+def test_a_virtual_environment_called_env_is_nobodys_setting(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    assert read_env_file(tmp_path, {}) == {}
+
+
+ENV = "# of this machine\nexport OFFSETLAKE_LAKE=\"/srv/lake\"\nDAGSTER_HOME='${DAGSTER_HOME:-/srv/dagster}'\nA=b # c\nOFFSETLAKE_SPARK_MASTER=local[2]\n"
+
+
+@pytest.mark.parametrize(("seed", "dice"), list(draws(150)))
+def test_no_text_of_env_or_properties_ends_in_a_traceback(
+    tmp_path: Path, seed: int, dice: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings, or one error; nothing of a login is in it."""
+    (tmp_path / ".env").write_bytes(mutate(dice, ENV.encode()))
+    monkeypatch.setattr("pipeline_defs.settings.find_project", lambda: tmp_path)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    good = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas("PLAIN", SECRET)}
+    path = write_properties(tmp_path / f"{seed}.properties", good)
+    path.write_bytes(mutate(dice, path.read_bytes()))
+    for read in (lambda: read_settings({}, tmp_path), load_env_file, lambda: read_access(path)):
+        said = ""
+        try:
+            read()
+        except OffsetlakeError as error:
+            said = str(error)
+        assert SECRET not in said and len(said) < 4_000
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME .*/file/home cannot be written: not a directory"):
+        make_home(tmp_path / "file" / "home", tmp_path)
+
+
+def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system's answer comes as a text of obstore's; the control is another answer."""
+    store = Store(str(tmp_path))
+
+    def fail(*_: object) -> None:
+        raise GenericError(said)
+
+    monkeypatch.setattr("obstore.get", fail)
+    said = "Generic LocalFileSystem error: Unable to open file: Permission denied (os error 13)"
+    with pytest.raises(LakeUnavailable, match="let this user read there") as caught:
+        store.get("plan/x")
+    assert "OFFSETLAKE_LAKE" not in str(caught.value)
+    for words, step in [
+        ("Unable to copy data to file: No space left on device (os error 28)", "make room on that disk"),
+        ("Unable to open file: Read-only file system (os error 30)", "mount it writable"),
+    ]:
+        said = f"Generic LocalFileSystem error: {words}"
+        with pytest.raises(LakeUnavailable, match=step) as caught:
+            store.get("plan/x")
+        assert "OFFSETLAKE_LAKE" not in str(caught.value)
+    said = "Generic LocalFileSystem error: Is a directory (os error 21)"
+    with pytest.raises(LakeUnavailable, match="check that OFFSETLAKE_LAKE"):
+        store.get("plan/x")
+
+
+def test_an_exported_home_makes_a_moved_env_file_nobodys_matter(tmp_path: Path) -> None:
+    """What `.env` says of Dagster's home does not count then; the control is without it."""
+    (tmp_path / ".env").write_text("DAGSTER_HOME=/elsewhere/.offsetlake/dagster\n")
+    check_home(tmp_path, {"OFFSETLAKE_HOME": "/srv/o"})
+    with pytest.raises(BadSetting, match="the home of another folder"):
+        check_home(tmp_path, {})
+
+
+def test_dagster_dev_never_records_where_no_command_looks(tmp_path: Path) -> None:
+    """OFFSETLAKE_HOME moves the commands' home, `.env` is stronger for `dagster dev`: two homes, so it is refused."""
+    (tmp_path / ".env").write_text(f"DAGSTER_HOME={tmp_path}/.offsetlake/dagster\n")
+    dev = {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_HOME": f"{tmp_path}/.offsetlake/dagster"}
+    check_home(tmp_path, dev)
+    check_home(tmp_path, dev | {"OFFSETLAKE_HOME": ".offsetlake"})
+    with pytest.raises(
+        BadSetting, match=r"OFFSETLAKE_HOME is /srv/o, so that commands record in /srv/o/dagster, and .*`offsetlake up`"
+    ):
+        check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
+    check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o", "DAGSTER_HOME": "/srv/o/dagster"})
+    (tmp_path / ".env").write_text(f"OFFSETLAKE_HOME=/srv/o\nDAGSTER_HOME={tmp_path}/.offsetlake/dagster\n")
+    check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
+
+
+def test_a_key_with_the_name_of_a_shells_word_is_its_own_where_nothing_follows() -> None:
+    """The control of `export`."""
+    assert parse_client_properties({"retries": "3", "client.id": "a=b"}, "the file").kafka

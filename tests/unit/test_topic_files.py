@@ -1,0 +1,267 @@
+"""A defs.yaml that is wrong: one clear error that names it, and no other topic is harmed."""
+# ruff: noqa: E501  the table reads better with a case on a line
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+
+from pipeline_defs.cli import cli, show
+from pipeline_defs.core.errors import OffsetlakeError
+from pipeline_defs.definitions import build_defs, load_topics
+from pipeline_defs.metrics import read_metrics
+from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import read_settings
+from pipeline_defs.topic_files import MOST_BYTES
+from tests.support.fuzz import draws, mutate
+
+pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+
+HEAD = "type: offsetlake.KafkaTopic\nattributes:\n  topic: bad\n"
+WHOLE = (
+    HEAD
+    + """  records_per_range: 20000
+  max_age_seconds: 60
+  start: 2026-01-31T10:00:00Z
+  owners: ['team:data']
+  tags: {team: data}
+  description: what is in it
+  bootstrap_servers: 127.0.0.1:9092
+  decode:
+    key: {format: string}
+    value: {format: json, inline_schema: 'id BIGINT, at TIMESTAMP'}
+    dead_letters: {records: 10, share: 0.5}
+  days: {event_time: value.at, start: 2013-01-01}
+  latest: {buckets: 4}
+"""
+)
+LAUGHS = "x: &a0 [l, l]\n" + "".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+WRONG: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "it is empty, expected `type` and `attributes`"),
+    "a comment only": ("# nothing\n", "it is empty"),
+    "a tab": ("type: offsetlake.KafkaTopic\nattributes:\n\ttopic: bad\n", r"line 3, column 1: .*'\\t'.*indent by spaces"),
+    "a list": ("- a\n", "line 1: expected the keys `type` and `attributes`"),
+    "a text": ("hello\n", "line 1: expected the keys `type` and `attributes`"),
+    "no type": ("attributes: {topic: bad}\n", "`type` is missing"),
+    "no topic": ("type: offsetlake.KafkaTopic\nattributes: {budget: 1}\n", "`topic` is missing"),
+    "no attributes": ("type: offsetlake.KafkaTopic\n", "`topic` is missing"),
+    "another type": (HEAD.replace("KafkaTopic", "KafkaTopc"), "`type` is offsetlake.KafkaTopc, expected .*did you mean"),
+    "a type without its package": (HEAD.replace("offsetlake.", ""), "`type` is KafkaTopic, expected offsetlake.KafkaTopic"),
+    "a package that is not there": (HEAD.replace("offsetlake", "offsetlak"), "`type` is offsetlak.KafkaTopic"),
+    "an anchor in itself": (HEAD + "  owners: &a [*a]\n", "line 4: the anchor contains itself"),
+    "a billion laughs": (LAUGHS + HEAD, "more than 20,000 values where its anchors are written out"),
+    "a key twice": (HEAD + "  topic: other\n", "line 4: `topic` is there twice, first in line 3"),
+    "a key twice, deeper": (HEAD + "  tags: {a: b, c: d,\n    a: e}\n", "line 5: `a` is there twice, first in line 4"),
+    "minutes": (HEAD + "  max_age_seconds: 1:30\n", "line 4: 1:30 is written so that YAML reads another number"),
+    "grouped digits": (HEAD + "  records_per_range: 1_000\n", "line 4: 1_000 is written so"),
+    "octal": (HEAD + "  records_per_range: 010\n", "line 4: 010 is written so"),
+    "octal, newer": (HEAD + "  records_per_range: 0o10\n", "line 4: `records_per_range`: expected a number from 1 .*'0o10'"),
+    "a yes": (HEAD + "  description: yes\n", "line 4: yes is read as true or false, expected a text in quotes: 'yes'"),
+    "a true": (HEAD + "  description: true\n", "line 4: `description`: expected a text, found true; in quotes"),
+    "an on": (HEAD + "  tags: {on: a}\n", "line 4: on is read as true"),
+    "one owner": (HEAD + "  owners: me\n", r"line 4: `owners`: expected a list, `owners: \[me\]`, found a text"),
+    "one tag": (HEAD + "  tags: me\n", "line 4: `tags`: expected keys with their values"),
+    "a number as a topic": (HEAD.replace("bad", "123"), "line 3: `topic`: expected a text, found 123; in quotes it is a text"),
+    "nothing as a number": (HEAD + "  records_per_range:\n", "line 4: `records_per_range`: expected a whole number, found nothing"),
+    "a long number": (HEAD + "  budget: " + "9" * 5000 + "\n", "line 4: a number of 5,000 digits, expected at most 100"),
+    "a fraction": (HEAD + "  budget: 1.5\n", "line 4: `budget`: expected a whole number, found 1.5"),
+    "not a number": (HEAD + "  max_age_seconds: .nan\n", "line 4: `max_age_seconds`: expected a number from 0"),
+    "true as a number": (HEAD + "  decode: {}\n  latest: {buckets: true}\n", "line 5: `latest.buckets`: expected a number from 1"),
+    "fewer than no records": (HEAD + "  decode: {dead_letters: {records: -5}}\n", "`decode.dead_letters.records`: expected a number"),
+    "a nul": (HEAD + '  decode: {value: {format: avro, schema_file: "a\\0b"}}\n', "line 4: a value has a NUL character"),
+    "a folder as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: .}}\n", "it is a folder, expected a file"),
+    "a device as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: /dev/zero}}\n", "it is a device, a pipe"),
+    "no file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: nope}}\n", "no such file"),
+    "a template of a name that is not there": (
+        HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n",
+        "the template '{{ nope }}' cannot be rendered: 'nope' is undefined",
+    ),
+    "a template of a variable that is not set": (
+        HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_NOPE }}'\n",
+        "line 4: `bootstrap_servers`: the template .* cannot be rendered: it gives nothing",
+    ),
+    "a template that does not end": (HEAD + "  bootstrap_servers: 'a {{ b'\n", "line 4: `bootstrap_servers`: the template"),
+    "a template as a topic": (HEAD.replace("bad", "'{{ env.HOME }}'"), "line 3: `topic`: topic name .* is not one Kafka allows"),
+    "bytes that are no text": (HEAD.encode() + b"  description: \xe9\n", "line 4 has the byte 0xe9, expected UTF-8"),
+    "UTF-16": (HEAD.encode("utf-16"), "line 1 has the byte 0xff, expected UTF-8"),
+    "a control character": (HEAD + "  description: a\x1bb\n", "line 4: the character 0x1b is not allowed"),
+    "an object": (HEAD + "  description: !!python/object:os.system {}\n", "line 4: the tag .*python/object:os.system is not read"),
+    "a set": (HEAD + "  tags: !!set {a}\n", "line 4: the tag .*set is not read here"),
+    "a list as a key": (HEAD + "  ? [a]\n  : b\n", "line 4: a key is a list or a mapping, expected a text"),
+    "deep": (HEAD + "  owners: " + "[" * 3000 + "\n", "line 4: nested more than 50 levels deep"),
+    "long": (HEAD + "#" * MOST_BYTES, "bytes, expected at most 262,144"),
+    "an unknown part": (HEAD + "foo: 1\n", "line 4: `foo`: there is no such field"),
+    "an unknown field": (HEAD + "  recrds_per_range: 1\n", "line 4: `recrds_per_range`: there is no such field, did you mean"),
+    "a wrong post_processing": (HEAD + "post_processing: {assetz: 1}\n", "`post_processing.assetz`: there is no such field"),
+    "a module that is not there": (HEAD + "template_vars_module: nope.nope\n", "No module named 'nope'"),
+    "a long topic": (HEAD.replace("bad", "b" * 9000), "line 3: `topic`: topic name 'bbb"),
+    "a long start": (HEAD + f"  start: {'b' * 9000}\n", "line 4: `start`: start 'bbb"),
+    "a long owner": (HEAD + f"  owners: [{'b' * 9000}]\n", "line 4: `owners`: owner 'bbb"),
+    "a topic twice": (HEAD + "---\n" + HEAD, r"a topic has one defs\.yaml, found more: topic bad in"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("projects") / "wrong_files"
+    path = [*sys.path]
+    write_project(plan_project(folder, ["orders", "bad"], None))
+    yield folder
+    sys.path[:] = path
+
+
+@pytest.fixture
+def file(project: Path) -> Iterator[Path]:
+    """The file that is wrong; the project is whole again afterwards."""
+    file = project / "wrong_files" / "defs" / "bad" / "defs.yaml"
+    file.write_text(HEAD)
+    yield file
+    if file.is_dir():
+        file.rmdir()
+    file.write_text(HEAD)
+
+
+def write(file: Path, text: str | bytes) -> None:
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def assert_clear(text: str, file: Path) -> None:
+    """One message for a person: it names the file, and has nothing of what libraries say for programmers."""
+    assert str(file) in text
+    assert not re.search(
+        r"errors\.pydantic\.dev|input_value|input_type|Traceback|set_int_max_str|Explained|\n", text
+    ), text
+    assert len(text) < 1_500
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_file_is_one_clear_error_and_the_other_topics_stay(project: Path, file: Path, name: str) -> None:
+    text, reason = WRONG[name]
+    write(file, text)
+    found = load_topics(project)
+    assert set(found.topics) == {"orders"}
+    (broken, *more) = found.broken
+    assert not more
+    assert re.search(reason, broken.error.message), broken.error.message
+    assert_clear(broken.error.message, file)
+
+
+def test_a_folder_in_place_of_the_file_and_one_that_may_not_be_read(project: Path, file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+    (broken,) = load_topics(project).broken
+    assert "it is a folder, expected a file" in broken.error.message
+    file.rmdir()
+    file.symlink_to(file)
+    assert set(load_topics(project).topics) == {"orders"}, "a link to itself is no file, and nobody's"
+    file.unlink()
+
+
+RIGHT = {
+    "everything": WHOLE,
+    "a byte order mark": "\ufeff" + HEAD,
+    "Windows' lines": HEAD.replace("\n", "\r\n"),
+    "texts that look otherwise": HEAD + "  description: '1_000'\n  tags: {a: 'yes', b: '1_0', c: '010'}\n",
+    "braces in prose and schemas": HEAD + "  description: 'a {{ x }} {% b #}'\n",
+    "an anchor": HEAD + "  decode: {key: &a {format: string}, value: *a}\n",
+    "a template": HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_BROKERS }}'\n",
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_loads_as_it_is_written(
+    project: Path, file: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    monkeypatch.setenv("OFFSETLAKE_TEST_BROKERS", "k:1")
+    write(file, RIGHT[name])
+    found = load_topics(project)
+    assert not found.broken and set(found.topics) == {"bad", "orders"}
+    topic = found.topics["bad"]
+    if name == "texts that look otherwise":
+        assert (topic.description, topic.tags) == ("1_000", {"a": "yes", "b": "1_0", "c": "010"})
+    if name == "braces in prose and schemas":
+        assert topic.description == "a {{ x }} {% b #}"
+    if name == "a template":
+        assert topic.bootstrap_servers == "k:1"
+
+
+def test_two_files_of_one_topic_are_both_left_out_and_named(project: Path, file: Path) -> None:
+    """Of two one would be taken, and nobody would know which."""
+    write(file, HEAD.replace("bad", "orders"))
+    found = load_topics(project)
+    assert not found.topics and len(found.broken) == 2
+    assert all(str(file) in each.error.message and "defs/orders" in each.error.message for each in found.broken)
+
+
+def test_the_code_location_loads_the_others_and_says_which_file_is_wrong(
+    project: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where definitions are only checked, by `dg check defs`, the file is the error."""
+    write(file, "")
+    environment = {"DAGSTER_HOME": str(project / ".home"), "OFFSETLAKE_HOME": str(project / ".offsetlake")}
+    edges = Edges(read_settings(environment, project))
+    definitions = build_defs(edges, project=project)
+    sensors = {sensor.name: sensor for sensor in definitions.sensors or ()}
+    assert "plan_and_land_orders" in sensors and "plan_and_land_bad" not in sensors
+    assert definitions.resolve_job_def("land_orders")
+    tell = sensors["broken_topics"]
+    assert isinstance(tell, dg.SensorDefinition) and tell.default_status is dg.DefaultSensorStatus.RUNNING
+    with dg.build_sensor_context() as context, pytest.raises(OffsetlakeError, match="it is empty") as caught:
+        tell(context)
+    assert_clear(str(caught.value), file)
+    monkeypatch.setenv("DAGSTER_IS_DEFS_VALIDATION_CLI", "1")
+    with pytest.raises(OffsetlakeError, match="it is empty"):
+        build_defs(edges, project=project)
+    write(file, HEAD)
+    assert "broken_topics" not in {sensor.name for sensor in build_defs(edges, project=project).sensors or ()}
+
+
+def test_commands_name_the_wrong_file_and_go_on_with_the_others(
+    project: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, "attributes: [")
+    monkeypatch.chdir(project)
+    for name in [each for each in os.environ if each.startswith(("OFFSETLAKE_", "DAGSTER_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OFFSETLAKE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(show, "PATIENCE_SECONDS", 0.2)
+    runner = CliRunner()
+    counted = runner.invoke(cli, ["sql", "SELECT count(*) FROM orders"])
+    assert counted.exit_code == 0, counted.output
+    shown = runner.invoke(cli, ["status", "--json"])
+    kinds = {each["topic"]: each["kind"] for each in json.loads(shown.stdout)}
+    assert kinds == {"orders": "broker_unavailable", "bad": "bad_setting"} and shown.exit_code == 1
+    refused = runner.invoke(cli, ["map", "bad"])
+    assert isinstance(refused.exception, OffsetlakeError)
+    assert_clear(str(refused.exception), file)
+
+
+def test_metrics_count_a_wrong_file_as_a_topic_that_is_not_up(project: Path, file: Path, tmp_path: Path) -> None:
+    write(file, "")
+    edges = Edges(read_settings({"OFFSETLAKE_LAKE": str(tmp_path)}, project))
+    with dg.DagsterInstance.ephemeral() as instance:
+        families = {each.name: each.samples for each in read_metrics([], edges, instance, load_topics(project).broken)}
+    assert families["offsetlake_up"] == {("bad",): 0}
+    assert families["offsetlake_topic_error"] == {("bad", "bad_setting"): 1}
+
+
+@pytest.mark.parametrize(("seed", "dice"), list(draws(60)))
+def test_no_text_takes_another_topic_along(project: Path, file: Path, seed: int, dice: random.Random) -> None:
+    """Whatever bytes are there: a topic, or one clear error."""
+    write(file, mutate(dice, WHOLE.encode()))
+    found = load_topics(project)
+    assert "orders" in found.topics or any("orders" in each.error.message for each in found.broken)
+    for each in found.broken:
+        assert_clear(each.error.message, file)
