@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .attempt import Attempt
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
-from .core.errors import DiskRefuses, OffsetlakeError, ScanFailed, SealedFileGone
+from .core.errors import DiskRefuses, EngineUnavailable, OffsetlakeError, ScanFailed, SealedFileGone
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
@@ -24,7 +24,7 @@ from .edges import parquet
 from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake
 from .landing import find_ranges
-from .staging import VERIFY_THREADS, bring, match_parts, open_staging, stage_empty, written_back
+from .staging import VERIFY_THREADS, bring, match_parts, open_staging, stage_anew, stage_empty, written_back
 from .standing import LandedFile, landed_files
 
 RANGES_PER_JOB = 200
@@ -88,7 +88,10 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
     with ExitStack() as opened:
         try:
             landed = opened.enter_context(landed_files(with_rows, work.tools.lake))
-            batch = _stage(work, with_rows, landed, folder)
+            batch, _ = stage_anew(lambda anew: _stage(work, with_rows, landed, anew), folder, work.tools.on_step)
+        except EngineUnavailable as error:
+            yield from (decode_failed(each.offsets, str(error)) for each in manifests)
+            return
         except (ScanFailed, SealedFileGone, FileNotFoundError) as error:
             if len(manifests) == 1 or isinstance(error, DiskRefuses):
                 yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)

@@ -183,6 +183,12 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
     # where what fails is abandoned, a scan that fails must take as little along as can be
     reads_at_once = 1 if run.tools.delivery is Delivery.AT_MOST_ONCE else READS_AT_ONCE
     for scan in group_scans(by_rest, reads_at_once=reads_at_once):
+        if run.tools.delivery is Delivery.AT_MOST_ONCE:
+            try:
+                run.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
+            except EngineUnavailable as error:
+                yield from (failed(by_rest[rest].offsets, str(error)) for rest in scan.ranges)
+                continue
         refused, ours = claim(
             run, [by_rest[rest] for rest in scan.ranges]
         )  # now, not before the scans that come before it
@@ -217,9 +223,8 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
 
     try:
         # a range that is abandoned where its first read fails is not read a second time
-        folder = stage_anew(
-            stage, folder, tools.on_step, tries=1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
-        )
+        tries = 1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
+        _, folder = stage_anew(stage, folder, tools.on_step, tries)
     except (DiskRefuses, EngineUnavailable) as error:
         yield from (failed(reading.offsets, str(error)) for reading in readings)
         return

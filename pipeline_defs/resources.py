@@ -36,7 +36,8 @@ from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
 from .edges.spark_files import SparkFiles
 from .edges.spark_latest import SparkLatest
-from .edges.spark_server import open_here, start_server
+from .edges.spark_server import find_server, fingerprint_of, start_server
+from .edges.spark_serving import find_here, open_here
 from .latest import LatestTools
 from .settings import IN_PROCESS, Settings, code_version
 from .steps import StepWatcher, no_step
@@ -56,7 +57,7 @@ class Edges:
     watch_step: StepWatcher = no_step
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     kafka_timeout_seconds: float = 20.0
-    spark_log: Path | None = None  # what a command's JVM prints; none where Dagster captures it
+    spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
     _latest_files: LatestFiles | None = field(default=None, init=False)
@@ -128,9 +129,9 @@ class Edges:
     def spark_conf(self) -> dict[str, str]:
         """Derives the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
-        jars = [settings.jars / "spark" / name for name in sorted(read_pins("spark"))]
-        work = f"-Duser.dir={settings.home / 'spark'}"  # where Spark makes its folder `artifacts`, whoever starts it
-        options = " ".join(f'"{option}"' for option in [work, *archive_options(settings.jars, "spark")])
+        cache = settings.jars.resolve()  # homes that share it have the same configuration
+        jars = [cache / "spark" / name for name in sorted(read_pins("spark"))]
+        options = " ".join(f'"{option}"' for option in archive_options(cache, "spark"))
         return spark_config(
             settings.spark_master, jars, driver_memory=settings.spark_driver_memory, java_options=options
         )
@@ -142,9 +143,7 @@ class Edges:
         return LazyPySparkResource(spark_config=self.spark_conf())
 
     def tools(self, topic: Topic, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> Tools:
-        """Are the tools of one landing run; checks Java and jars before Spark would fail with less to say."""
-        use_java()
-        resolve_jars("spark", self.settings.jars)
+        """Return the tools of one landing run; Spark is looked for, or started, at the first scan."""
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
@@ -173,16 +172,23 @@ class Edges:
         return self._engines[key]
 
     def _find_url(self, config: Mapping[str, str]) -> str:
+        """Find the server that a configuration is of, or start it; Java and jars are checked before Spark would say less."""
+        settings = self.settings
         if "spark.remote" in config:
             return config["spark.remote"]
-        use_java()
-        resolve_jars("spark", self.settings.jars)
-        if self.settings.engine == IN_PROCESS:
-            return open_here(config)
-        self.watch_step("start_spark")
-        url = start_server(self.settings.engine_folder, config, code_version()).url
-        self.watch_step("spark_started")
-        return url
+        is_here = settings.engine == IN_PROCESS
+        fingerprint = fingerprint_of(config, code_version())
+        found = find_here() if is_here else find_server(settings.engine_folder, fingerprint)
+        if found is None:
+            use_java()
+            resolve_jars("spark", settings.jars)
+            self.watch_step("start_spark")
+            if is_here:
+                found = open_here(config, fingerprint, settings.home / "spark", self.spark_log)
+            else:
+                found = start_server(settings.engine_folder, config, fingerprint)
+            self.watch_step("spark_started")
+        return found.url
 
     def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
         """Are what merges landed files and cuts sealed ones."""
@@ -198,9 +204,7 @@ class Edges:
     def decode_tools(
         self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step
     ) -> DecodeTools:
-        """Are the tools of one decoding run; Spark starts at the first range that is read."""
-        use_java()
-        resolve_jars("spark", self.settings.jars)
+        """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
         return DecodeTools(
             decodings=self.decodings,
             decode=decode,
@@ -217,9 +221,7 @@ class Edges:
         return self._latest_files
 
     def latest_tools(self, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> LatestTools:
-        """Are the tools of one update of a latest state; Spark starts where anything is due."""
-        use_java()
-        resolve_jars("spark", self.settings.jars)
+        """Return the tools of one update of a latest state; Spark is looked for, or started, where anything is due."""
         return LatestTools(
             decodings=self.decodings,
             files=self.latest_files,
@@ -241,9 +243,7 @@ class Edges:
         return self._day_files
 
     def day_tools(self, days: Days, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> DayTools:
-        """Are the tools of one run that brings days up to date; Spark starts at the first day that is due."""
-        use_java()
-        resolve_jars("spark", self.settings.jars)
+        """Return the tools of one run that updates days; Spark is looked for, or started, at the first day that is due."""
         return DayTools(
             files=self.day_files,
             decodings=self.decodings,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage
@@ -29,6 +30,8 @@ from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .steps import StepWatcher
+
+Result = TypeVar("Result")
 
 WATCH_SECONDS = 0.05
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
@@ -80,21 +83,21 @@ def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: N
         watcher.join()
 
 
-def stage_anew(stage: Callable[[Path], None], folder: Path, on_step: StepWatcher, tries: int = ENGINE_TRIES) -> Path:
-    """Stage in a folder and return it: in another one where Spark went away meanwhile, which may still write into the first.
+def stage_anew(
+    stage: Callable[[Path], Result], folder: Path, on_step: StepWatcher, tries: int = ENGINE_TRIES
+) -> tuple[Result, Path]:
+    """Stage in a folder, in another one where Spark went away meanwhile: it may still write into the first.
 
-    Raises `EngineUnavailable` after the last try, and what else `stage` raises at once.
+    Returns what `stage` returns, and the folder that has it. Raises `EngineUnavailable` after the last try, and what else
+    `stage` raises at once.
     """
     for again in range(1, tries):
         try:
-            stage(folder)
+            return stage(folder), folder
         except EngineUnavailable as error:
             on_step("engine_lost", reason=str(error), again=again)
             folder = folder.with_name(f"{folder.name}_{again}")
-        else:
-            return folder
-    stage(folder)
-    return folder
+    return stage(folder), folder
 
 
 def match_parts(

@@ -22,6 +22,7 @@ from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
 from .drill import drill
+from .engine import engine
 from .explain import explain
 from .glance import status
 from .init import init
@@ -46,6 +47,7 @@ SECTIONS: Mapping[str, Sequence[click.Command]] = {
     "Operate": (
         status,
         audit,
+        engine,
         metrics,
         rebuild,
         seal,

@@ -71,4 +71,4 @@ def restart() -> None:
     with progress("starting Spark"):
         stop_server(edges.settings.engine_folder)
         version = edges.engine(edges.pyspark()).version
-    OUT.print(f"Spark {version} is there")
+    OUT.print(f"Spark {version} runs")

@@ -8,15 +8,13 @@ those written down when it was started.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from kafka.errors import KafkaError
 from ..core.errors import BrokerUnavailable
 from .broker_properties import HOST, Node, data_directory, format_properties, plan_properties
 from .java import archive_options, find_java
-from .processes import Process, spawn_process, stop_process
+from .processes import Process, free_ports, locked, spawn_process, stop_process
 
 _STATE = "broker.json"
 _LOG = "broker.log"
@@ -220,15 +218,6 @@ def _binds(port: int) -> bool:
         return True
 
 
-def free_ports(count: int) -> list[int]:
-    """Are ports that nobody listens on now, all different."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def _broker(directory: Path, state: _State) -> Broker:
     return Broker(f"{HOST}:{state.port}", state.process.pid, directory, directory / _LOG)
 
@@ -258,11 +247,3 @@ def _write_state(directory: Path, state: _State) -> None:
     scratch = directory / f".{_STATE}"
     scratch.write_text(json.dumps(text), "utf-8")
     scratch.replace(directory / _STATE)
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Holds the start lock of `directory`: two who start at once get the same broker."""
-    with (directory / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -22,8 +22,9 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from ..core.errors import BadSetting, BrokerUnavailable
-from .broker import QUICK_JAVA, Broker, free_ports, locked, new_cluster_id, read_broker, start_broker, stop_broker
+from .broker import QUICK_JAVA, Broker, new_cluster_id, read_broker, start_broker, stop_broker
 from .broker_properties import HOST, Node, data_directory, replicated
+from .processes import free_ports, locked
 
 _STATE = "cluster.json"
 _POLL_SECONDS = 0.02

@@ -6,10 +6,12 @@ Nothing else opens a session. Sessions are made anew when the server that had th
 
 from __future__ import annotations
 
+import atexit
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..core.errors import DiskRefuses, EngineUnavailable, ScanFailed
@@ -26,84 +28,112 @@ RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a c
 class Engine:
     """Sessions of one Spark Connect server, one for each configuration that is asked for.
 
-    `find_url` finds or starts the server and returns its `sc://` URL; it raises `EngineUnavailable`.
+    `find_url` finds or starts the server and returns its `sc://` URL; it raises `EngineUnavailable`. It is asked before each
+    job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start.
     """
 
     def __init__(self, find_url: Callable[[], str]) -> None:
         self._find_url = find_url
         self._url: str | None = None
+        self._version: str | None = None
         self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
+        self._guard = threading.RLock()  # threads verify ranges side by side
+        atexit.register(self.close)
 
     @property
     def version(self) -> str:
-        """Version of the Spark that answers."""
-        return str(self.session({}).version)
+        """Version of the Spark that answers, or that answered last."""
+        return self._version or str(self.session({}).version)
 
     def session(self, conf: Mapping[str, str]) -> SparkSession:
         """Return the session with this configuration; raise `EngineUnavailable` where no server answers."""
         from pyspark.errors import PySparkException
 
         key = tuple(sorted(conf.items()))
-        if key not in self._sessions:
-            self._url = self._url or self._find_url()
-            try:
-                self._sessions[key] = _open_session(self._url, conf)
-            except PySparkException as error:
+        with self._guard:
+            url = self._find_url()
+            if url != self._url:
                 self._forget()
-                raise EngineUnavailable(
-                    f"Spark does not answer at {_place(self._url)}: {first_cause(error)}; nothing became visible; what was "
-                    "to be done is tried again"
-                ) from error
-        return self._sessions[key]
+                self._url = url
+            if key not in self._sessions:
+                try:
+                    if not _answers(url):  # by itself a client would try for minutes to reach nobody
+                        raise ConnectionRefusedError("nobody listens there")
+                    self._sessions[key] = _open_session(url, conf)
+                except (PySparkException, ConnectionRefusedError) as error:
+                    self._forget()
+                    raise EngineUnavailable(
+                        f"Spark does not answer at {_place(url)}: {first_cause(error)}; nothing became visible; what was to "
+                        "be done is tried again"
+                    ) from error
+                self._version = str(self._sessions[key].version)
+            return self._sessions[key]
 
     @contextmanager
     def told(self, what: str, consequence: str, **fields: object) -> Iterator[None]:
         """Turn what Spark raises into `EngineUnavailable` where the server is gone, and into `ScanFailed` elsewhere.
 
-        `what` says what was to be done, such as `land 3 ranges of flights`.
+        `what` says what was to be done, such as `land 3 ranges of flights`. Spark's words do not tell the two apart: the
+        server is asked whether it still does anything.
         """
         from pyspark.errors import PySparkException
-        from pyspark.errors.exceptions.base import RetriesExceeded
 
+        url = self._url
         try:
             yield
         except PySparkException as error:
-            if isinstance(error, RetriesExceeded) or not _answers(self._url):
-                place = _place(self._url)
+            if url is None or not _works(url):
                 self._forget()
                 raise EngineUnavailable(
-                    f"Spark could not {what}: the server at {place} went away; {consequence}", **fields
+                    f"Spark could not {what}: the server at {_place(url)} went away; {consequence}", **fields
                 ) from error
             raise scan_failed(what, error, consequence, **fields) from error
 
+    def close(self) -> None:
+        """Give all sessions back; the next one that is asked for is new."""
+        with self._guard:
+            if self._url is not None and _answers(self._url):
+                for session in self._sessions.values():
+                    session.stop()
+            self._forget()
+
     def _forget(self) -> None:
-        self._url = None
-        self._sessions.clear()
+        with self._guard:
+            self._url = None
+            self._sessions.clear()
 
 
 def _open_session(url: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    session: SparkSession = SparkSession.builder.remote(url).create()
+    session: Any = SparkSession.builder.remote(url).create()  # its types are those of the classic one
     session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
     for name, value in conf.items():
         session.conf.set(name, value)
-    str(session.version)  # asks: a server that is not there, or lets nobody in, is told now
-    return session
+    str(session.version)  # asks: a server that lets nobody in is told now
+    opened: SparkSession = session
+    return opened
 
 
-def _answers(url: str | None) -> bool:
+def _works(url: str) -> bool:
+    """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
+    from pyspark.errors import PySparkException
+
+    if not _answers(url):
+        return False
+    try:
+        probe = _open_session(url, {})
+        return probe.range(1).count() == 1
+    except PySparkException:
+        return False
+
+
+def _answers(url: str) -> bool:
     """Return whether anybody listens where the server was."""
-    place = urlsplit(url or "")
-    with (
-        suppress(OSError),
-        closing(
-            socket.create_connection(
-                (place.hostname or "localhost", place.port or DEFAULT_PORT), timeout=ANSWER_SECONDS
-            )
-        ),
-    ):
+    place = urlsplit(url)
+    address = (place.hostname or "localhost", place.port or DEFAULT_PORT)
+    with suppress(OSError), closing(socket.create_connection(address, timeout=ANSWER_SECONDS)):
         return True
     return False
 

@@ -6,12 +6,14 @@ Invariant: a signal goes only to a process whose start time is the one recorded.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,3 +124,20 @@ def _observe_with_ps(pid: int) -> _Seen | None:
     shown = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
     state, _, started = shown.stdout.strip().partition(" ")
     return _Seen(Process(pid, started.strip()), has_ended=state.startswith("Z")) if started else None
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on now, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the start lock of `directory`: two who start at once get the same process."""
+    with (directory / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -164,6 +164,10 @@ class Spark:
         """Names what wrote a file: equal bytes can be expected only from the same writer."""
         return f"spark {self._engine.version} zstd-{ZSTD_LEVEL}"
 
+    def open(self) -> None:
+        """Have Spark ready; raise `EngineUnavailable` where there is none."""
+        self._engine.session(SCAN_CONF)
+
     def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
         """Write one Parquet file per range of the scan below `folder`.
 

@@ -1,9 +1,8 @@
 """The warm Spark of one home: a Spark Connect server that outlives its clients and is found again by all of them.
 
-Whoever needs it first starts it, in a process and a JVM of its own. It listens on loopback, wants a token that only the
-home's owner can read, and ends by itself: when nobody has used it for a while, when it is old and idle, and when another
-server has taken its place. It knows nothing of topics and lakes. Invariant: what is committed never depends on it; where it
-dies, its clients' jobs fail, and the next client starts another one.
+Whoever needs it first starts it, in a process and a JVM of its own (`spark_serving.py`). It listens on loopback and wants a
+token that only the home's owner can read. It knows nothing of topics and lakes. Invariant: what is committed never depends
+on it; where it dies its clients' jobs fail, and the next client starts another one.
 """
 
 from __future__ import annotations
@@ -12,44 +11,37 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ..core.errors import EngineUnavailable
-from .broker import free_ports, locked
-from .processes import Process, read_process, spawn_process, stop_process
+from .processes import Process, locked, spawn_process, stop_process
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-STATE = "server.json"
-LOG = "server.log"
+STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
+SERVING = "pipeline_defs.edges.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew
+LOG_LINES = 5  # the last ones, in an error
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process that is a client
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
+STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
-WATCH_SECONDS = 1.0
-LAST_CALL_SECONDS = 3.0  # who has read the state just now may still come
-IDLE_SECONDS = 900.0
-OLD_SECONDS = 4 * 3600.0  # each session leaves 0.23 MB of heap behind: a run each 10 s leaves 330 MB
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
-# a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
-CONNECT_CONF: Mapping[str, str] = {
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
-    "spark.connect.execute.manager.detachedTimeout": "10s",
-    "spark.connect.execute.manager.maintenanceInterval": "3s",
-    "spark.scheduler.mode": "FAIR",  # a small scan does not wait for a large one of another client
-}
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a server ends by itself.
+
+    A server that is idle or old is withdrawn: no new client finds it. It ends once nobody has used it for
+    `last_call_seconds`, so that whoever found it just before is still served.
+    """
+
+    idle_seconds: float = 900.0
+    old_seconds: float = 4 * 3600.0  # each session leaves 0.23 MB of heap behind: a run each 10 s leaves 330 MB
+    last_call_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +60,35 @@ class Server:
         """Where clients find it, with the token: a secret. Spark sends a token in the clear to the name `localhost` only."""
         return f"sc://localhost:{self.port}/;token={self.token}"
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What may be shown of it: no token."""
+        return {"port": self.port, "pid": self.process.pid, "since": self.since, "spark": self.spark}
 
-def start_server(folder: Path, config: Mapping[str, str], code: str) -> Server:
-    """Return the server of `folder`, started where there is none of this configuration and code.
 
-    One of another configuration is left to finish what it does. Raises `EngineUnavailable`.
-    """
-    fingerprint = hashlib.sha256(json.dumps([sorted(config.items()), code, sys.executable]).encode()).hexdigest()
+def fingerprint_of(config: Mapping[str, str], code: str) -> str:
+    """Return what tells servers apart: configuration, code and Python."""
+    return hashlib.sha256(json.dumps([sorted(config.items()), code, sys.executable]).encode()).hexdigest()
+
+
+def find_server(folder: Path, fingerprint: str) -> Server | None:
+    """Return the server of `folder` if it runs and has this fingerprint; raise `EngineUnavailable` for an unreadable state."""
     found = read_server(folder)
-    if found is not None and found.fingerprint == fingerprint:
-        return found
+    return found if found is not None and found.fingerprint == fingerprint else None
+
+
+def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Limits = Limits()) -> Server:
+    """Return the server of `folder` with this fingerprint, started where there is none; raise `EngineUnavailable`.
+
+    One of another fingerprint is left to finish what it does, and ends then.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder):
-        found = read_server(folder)
-        if found is not None and found.fingerprint == fingerprint:
+        found = find_server(folder, fingerprint)
+        if found is not None:
             return found
         (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go
-        return _spawn(folder, config, fingerprint)
+        return _spawn(folder, config, fingerprint, limits)
 
 
 def read_server(folder: Path) -> Server | None:
@@ -102,136 +106,51 @@ def read_server(folder: Path) -> Server | None:
     return server if server.process.is_running() else None
 
 
-def stop_server(folder: Path, timeout_seconds: float = 20) -> bool:
-    """Stop the server of `folder` and say whether one ran; jobs that it has under way fail."""
+def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
+    """Stop the server of `folder` and return whether one ran; jobs that it has under way fail."""
     server = read_server(folder)
     (folder / STATE).unlink(missing_ok=True)
     return server is not None and stop_process(server.process, timeout_seconds)
 
 
-def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str) -> Server:
+def write_private(path: Path, document: object) -> None:
+    """Write a document that its owner alone can read, whole or not at all."""
+    fresh = path.with_name(f".{path.name}")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(document, file)
+    fresh.replace(path)
+
+
+def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Limits) -> Server:
     log = folder / LOG
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.unlink()
-    asked = {"config": dict(config), "fingerprint": fingerprint}
-    request = folder / "request.json"
-    request.write_text(json.dumps(asked))
-    command = [sys.executable, "-m", __name__, str(folder)]
+    asked = {"config": dict(config), "fingerprint": fingerprint, "limits": asdict(limits)}
+    write_private(folder / REQUEST, asked)
     # its Python workers are the Python that this is, and it is no client, whatever this process is
     environment = {**os.environ, TOKEN: secrets.token_hex(32), "PYSPARK_PYTHON": sys.executable}
     environment.pop(CONNECT_MODE, None)
-    process = spawn_process(command, log=log, environment=environment)
+    process = spawn_process([sys.executable, "-m", SERVING, str(folder)], log=log, environment=environment)
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        found = read_server(folder)
-        if found is not None and found.process == process:
-            return found
-        if not process.is_running() or time.monotonic() > deadline:
-            stop_process(process, 1)
-            lines = log.read_text("utf-8", errors="replace").splitlines()[-5:] if log.exists() else []
-            raise EngineUnavailable(
-                f"the Spark server of {folder} did not start: {' | '.join(lines)}; nothing became visible; {log} has all that "
-                "it said; OFFSETLAKE_ENGINE=in-process does without a server"
-            )
-        time.sleep(POLL_SECONDS)
-
-
-# ---- the server's own process
-
-
-def open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
-    """Start Spark in this process's JVM with a Connect server in it; return its session and the port."""
-    from pyspark.sql import SparkSession
-
-    (port,) = free_ports(1)
-    builder = SparkSession.builder
-    for name, value in {**config, **CONNECT_CONF, "spark.connect.grpc.binding.port": str(port)}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate(), port
-
-
-def open_here(config: Mapping[str, str]) -> str:
-    """Start a server in this process's own JVM, which ends with it; return its URL."""
-    os.environ[TOKEN] = os.environ.get(TOKEN) or secrets.token_hex(32)
-    os.environ.pop(CONNECT_MODE, None)  # what is started now is no client
-    _, port = open_port(config)
-    return f"sc://localhost:{port}/;token={os.environ[TOKEN]}"
-
-
-def serve(folder: Path, *, idle_seconds: float = IDLE_SECONDS, old_seconds: float = OLD_SECONDS) -> None:
-    """Be the server of `folder`, until nobody wants it any more or SIGTERM comes."""
-    ended = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, lambda *_: ended.set())
-    asked = json.loads((folder / "request.json").read_text())
-    process = read_process(os.getpid())
-    assert process is not None, "this process runs"
-    work = folder / "work" / str(os.getpid())
-    for old in work.parent.glob("*"):
-        if not (old.name.isdigit() and read_process(int(old.name))):
-            shutil.rmtree(old, ignore_errors=True)  # what a server that was killed left
-    work.mkdir(parents=True)
-    os.chdir(work)  # where Spark makes its folder `artifacts`
-    local = {"spark.local.dir": str(work), "spark.sql.warehouse.dir": str(work / "warehouse")}
-    session, port = open_port({**asked["config"], **local})
-    server = Server(port, os.environ[TOKEN], process, time.time(), asked["fingerprint"], session.version)
-    _write(folder, server)
+    found = None
     try:
-        _watch(folder, server, session, ended, idle_seconds, old_seconds)
+        while found is None:
+            ran = process.is_running() and time.monotonic() < deadline
+            found = read_server(folder)
+            if found is None and not ran:
+                raise EngineUnavailable(
+                    f"the Spark server of {folder} did not start: {_last_lines(log)}; nothing became visible; {log} has all "
+                    "that it said; OFFSETLAKE_ENGINE=in-process does without a server"
+                )
+            time.sleep(0 if found else POLL_SECONDS)
     finally:
-        if _is_alive(session):
-            session.stop()
-        os.chdir(folder.parent)
-        shutil.rmtree(work, ignore_errors=True)
+        if found is None:  # Ctrl-C included: nobody else knows of this process
+            stop_process(process, 1)
+            (folder / REQUEST).unlink(missing_ok=True)
+    return found
 
 
-def _write(folder: Path, server: Server) -> None:
-    fresh = folder / f".{STATE}"
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(asdict(server), file)
-    fresh.replace(folder / STATE)
-
-
-def _watch(
-    folder: Path, server: Server, session: SparkSession, ended: threading.Event, idle_seconds: float, old_seconds: float
-) -> None:
-    """Wait until the server is to end; its state is gone then, and nobody new finds it."""
-    service = session.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService  # type: ignore[union-attr]  # noqa: SLF001
-    used, seen, is_going = time.monotonic(), "", False
-    while not ended.wait(WATCH_SECONDS) and _is_alive(session):
-        active = service.listActiveExecutions()
-        now, mark = time.monotonic(), active.toString()
-        if active.isRight() or mark != seen:
-            used, seen = now, mark
-        if not is_going:
-            is_spent = now - used > idle_seconds or time.time() - server.since > old_seconds
-            is_going = (is_spent and now - used > LAST_CALL_SECONDS) or not _is_of(folder, server)
-            if is_going:
-                _withdraw(folder, server)
-                used = now  # whoever has read the state just now may still come
-        elif now - used > LAST_CALL_SECONDS:
-            return
-    _withdraw(folder, server)
-
-
-def _is_alive(session: SparkSession) -> bool:
-    gateway: Any = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
-    return gateway.proc.poll() is None
-
-
-def _is_of(folder: Path, server: Server) -> bool:
-    found = read_server(folder)
-    return found is not None and found.process == server.process
-
-
-def _withdraw(folder: Path, server: Server) -> None:
-    """Take the state away where it is this server's, so that nobody finds it any more."""
-    if folder.is_dir():
-        with locked(folder):
-            if _is_of(folder, server):
-                (folder / STATE).unlink(missing_ok=True)
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+def _last_lines(log: Path) -> str:
+    lines = log.read_text("utf-8", errors="replace").splitlines() if log.exists() else []
+    return " | ".join(lines[-LOG_LINES:]) or "it said nothing"

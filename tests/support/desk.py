@@ -20,6 +20,7 @@ import stamina
 import yaml
 
 from pipeline_defs.drills.systems import gateway_environment
+from pipeline_defs.edges.processes import free_ports
 from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import PROJECT, Settings
 
@@ -51,7 +52,7 @@ class Desk:
         self.folder = folder
         self.settings = settings
         self._gateway = gateway_environment(session) if session else {}
-        self.port, self._code_port = _free_ports(2)
+        self.port, self._code_port = free_ports(2)
         self._processes = ExitStack()
         self._write_project(topics)
 
@@ -140,11 +141,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
                 return
             except subprocess.TimeoutExpired:
                 continue
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in sockets]

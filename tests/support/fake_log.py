@@ -225,6 +225,9 @@ class FakeSpark:
         self._kafka = kafka
         self._on_step = on_step
 
+    def open(self) -> None:
+        """Does nothing: it is there."""
+
     def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
         Path(folder).mkdir(parents=True)
         # the files' order says nothing, as with Spark

@@ -29,8 +29,9 @@ from kafka.admin import (
 )
 
 from pipeline_defs.core.client_properties import MODULES
-from pipeline_defs.edges.broker import free_ports, start_broker, stop_broker
+from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.broker_properties import Node
+from pipeline_defs.edges.processes import free_ports
 
 PLAIN_PASSWORD = 'plain-K7 "quoted" \\ ä-secret'  # as hard as properties files and JAAS have it
 SCRAM_PASSWORD = "scram-Q3-secret"

@@ -18,8 +18,8 @@ from pipeline_defs.core.decoding import Decided, choose_outdated
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import read_dead_letters
 from pipeline_defs.edges.decodings import Decodings, decoded_path
+from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.spark import scan_failed
 from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.topics import Topic
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at

@@ -17,6 +17,7 @@ SYSTEMS: dict[str, str | None] = {
     "kafka": "Kafka",
     "pyspark": "Spark",
     "py4j": "Spark",
+    "avro": None,
     "obstore": "object store",
     "pyarrow.dataset": "Parquet",
     "pyarrow.fs": "Parquet",
@@ -46,6 +47,8 @@ ENVIRONMENT = {
     "settings.py": "the only reader of settings",
     "edges/java.py": "through an argument's default",
     "edges/processes.py": "hands it to a child process",
+    "edges/spark_server.py": "hands it to a child process, with a token",
+    "edges/spark_serving.py": "has the token, and sets what Spark in this process looks at",
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "dagster_server.py": "sets what Dagster's processes inherit",
@@ -181,8 +184,8 @@ def test_every_file_opens_with_a_charter_of_at_most_six_lines() -> None:
 def test_the_walk_sees_what_it_must_see() -> None:
     """Control: relative, late and TYPE_CHECKING imports are found, and the mapped ones are really there."""
     assert "pipeline_defs.core.offsets.OffsetRange" in set(imports("core/planning.py"))
-    assert "pipeline_defs.core.errors.ScanFailed" in set(imports("edges/spark.py"))
-    assert foreign("edges/spark.py") == {"pyspark", "py4j"}
+    assert "pipeline_defs.core.errors.ScanFailed" in set(imports("edges/engine.py"))
+    assert foreign("edges/spark_serving.py") == {"pyspark", "py4j"}
     assert foreign("edges/parquet.py") == {"numpy", "pyarrow"}
     assert [systems(f"edges/{name}.py") for name in ("parquet", "store", "java")] == [
         {"Parquet"},

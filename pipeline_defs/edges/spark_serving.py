@@ -1,0 +1,223 @@
+"""Spark with a Connect server in it: as the process that `spark_server.py` starts, or in the JVM of this process.
+
+The process ends by itself: when nobody has used it for a while, when it is old, when another server has taken its place, or
+when its JVM is gone. Invariant: it leaves neither a process nor a file behind but its log, even where it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import EngineUnavailable
+from .processes import Process, free_ports, locked, read_process
+from .spark_server import (
+    CONNECT_MODE,
+    LOG_BYTES,
+    REQUEST,
+    STATE,
+    TOKEN,
+    WORK,
+    Limits,
+    Server,
+    read_server,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WATCH_SECONDS = 0.5
+JVM_END_SECONDS = 10
+HOST = "127.0.0.1"
+
+# a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
+CONNECT_CONF: Mapping[str, str] = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": HOST,
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
+    "spark.connect.execute.manager.detachedTimeout": "30s",  # a client on a busy machine may be late by some seconds
+    "spark.connect.execute.manager.maintenanceInterval": "3s",
+    "spark.scheduler.mode": "FAIR",  # a small scan does not wait for a large one of another client
+}
+
+
+_here: list[Server] = []  # the one of this process, once there is one
+
+
+def find_here() -> Server | None:
+    """Return the server in this process's own JVM, whatever its configuration: a process has one JVM."""
+    return _here[0] if _here else None
+
+
+def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path | None) -> Server:
+    """Start a server in this process's own JVM, which ends with it.
+
+    `work` is where Spark makes its folder `artifacts`; what the JVM prints goes to `log`, where one is given. Raises
+    `EngineUnavailable`.
+    """
+    os.environ[TOKEN] = os.environ.get(TOKEN) or secrets.token_hex(32)
+    os.environ["PYSPARK_PYTHON"] = (
+        sys.executable
+    )  # else workers are the first `python3`, which need not have our packages
+    os.environ.pop(CONNECT_MODE, None)  # what is started now is no client
+    work.mkdir(parents=True, exist_ok=True)
+    options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
+    config = {**config, "spark.driver.extraJavaOptions": options}
+    if log is not None:
+        _start_jvm(config, log)
+    session, port = _open_port(config)
+    _here.append(Server(port, os.environ[TOKEN], _this_process(), time.time(), fingerprint, session.version))
+    return _here[0]
+
+
+def _start_jvm(config: Mapping[str, str], log: Path) -> None:
+    """Start the JVM of this process's Spark with what it prints in a log, above nobody's output."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf(loadDefaults=False)
+    for name, value in config.items():
+        conf.set(name, value)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    is_long = log.exists() and log.stat().st_size > LOG_BYTES
+    with log.open("wb" if is_long else "ab") as output:
+        try:
+            gateway: object = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"stdout": output, "stderr": output}
+            )
+        except (PySparkException, OSError) as error:
+            raise EngineUnavailable(
+                f"Spark's JVM does not start: {error}; nothing became visible; what it says itself is in {log}"
+            ) from error
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+
+
+def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
+    """Start Spark in this process's JVM with a Connect server in it; return its session and the port."""
+    from pyspark.sql import SparkSession
+
+    (port,) = free_ports(1)
+    builder = SparkSession.builder
+    for name, value in {**config, **CONNECT_CONF, "spark.connect.grpc.binding.port": str(port)}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate(), port
+
+
+def serve(folder: Path) -> None:
+    """Be the server of `folder`, until nobody wants it any more or SIGTERM comes."""
+    ended = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda *_: ended.set())
+    asked = json.loads((folder / REQUEST).read_text())
+    (folder / REQUEST).unlink()
+    work = _make_work(folder)
+    os.chdir(work)  # where Spark makes its folder `artifacts`
+    local = {"spark.local.dir": str(work), "spark.sql.warehouse.dir": str(work / "warehouse")}
+    session, port = _open_port({**asked["config"], **local})
+    server = Server(port, os.environ[TOKEN], _this_process(), time.time(), asked["fingerprint"], session.version)
+    write_private(folder / STATE, asdict(server))
+    try:
+        _watch(folder, server, session, ended, Limits(**asked["limits"]))
+    finally:
+        _withdraw(folder, server)
+        _stop(session)
+        os.chdir("/")
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _this_process() -> Process:
+    found = read_process(os.getpid())
+    assert found is not None, "it runs"
+    return found
+
+
+def _make_work(folder: Path) -> Path:
+    """Make this server's own folder, and delete those that servers that were killed have left."""
+    works = folder / WORK
+    for old in works.glob("*"):
+        if not (old.name.isdigit() and read_process(int(old.name))):
+            shutil.rmtree(old, ignore_errors=True)
+    work = works / str(os.getpid())
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    return work
+
+
+def _watch(folder: Path, server: Server, session: SparkSession, ended: threading.Event, limits: Limits) -> None:
+    """Wait until the server is to end."""
+    from py4j.protocol import Py4JError
+
+    service = session.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService  # type: ignore[union-attr]  # noqa: SLF001
+    used, seen, is_going = time.monotonic(), "", False
+    while not ended.wait(WATCH_SECONDS) and _is_alive(session):
+        try:
+            active = service.listActiveExecutions()
+            is_used, mark = active.isRight(), active.toString()
+        except Py4JError:
+            return  # the JVM is about to be gone
+        now = time.monotonic()
+        if is_used or mark != seen:
+            used, seen = now, mark
+        if not is_going:
+            is_spent = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
+            is_going = is_spent or not _is_of(folder, server)
+            if is_going:
+                _withdraw(folder, server)
+                used = now  # whoever has read the state just now may still come
+        elif now - used > limits.last_call_seconds:
+            return
+
+
+def _jvm_process(session: SparkSession) -> Any:
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
+    return gateway.proc
+
+
+def _is_alive(session: SparkSession) -> bool:
+    return _jvm_process(session).poll() is None
+
+
+def _stop(session: SparkSession) -> None:
+    """End Spark and its JVM, and return when that is gone."""
+    from py4j.protocol import Py4JError
+
+    jvm = _jvm_process(session)
+    with suppress(Py4JError):  # where the JVM has died, or dies meanwhile
+        session.stop()
+    jvm.stdin.close()  # by which it ends
+    try:
+        jvm.wait(JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def _is_of(folder: Path, server: Server) -> bool:
+    found = read_server(folder)
+    return found is not None and found.process == server.process
+
+
+def _withdraw(folder: Path, server: Server) -> None:
+    """Take the state away where it is this server's, so that nobody finds it any more."""
+    if folder.is_dir() and _is_of(folder, server):
+        with locked(folder):
+            if _is_of(folder, server):
+                (folder / STATE).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
