@@ -7,6 +7,7 @@ Nothing else opens a session. Sessions are made anew when the server that had th
 from __future__ import annotations
 
 import atexit
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_PORT = 15002
+_CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 ANSWER_SECONDS = 5.0
 RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
 
@@ -154,7 +156,7 @@ def scan_failed(what: str, error: Exception, consequence: str, **fields: object)
 
 
 def first_cause(error: Exception) -> str:
-    """Return the innermost `Caused by` of a Java error in one line, or the first line of what there is."""
-    lines = str(error).splitlines()
+    """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class."""
+    lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (causes[-1] if causes else lines[0] if lines else type(error).__name__).strip()
+    return causes[-1] if causes else lines[0] if lines else type(error).__name__

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from ..core.avro import END, MARK, VALUE, enclose, record_name
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
+from ..core.errors import unusable_schema
 from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
-from .spark_avro_schema import Mismatch, check_schema, find_mismatch, read_type, whole_schema
+from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
@@ -67,7 +68,14 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
         reader = check_schema(session, whole_schema(latest.text, latest.references.values(), what), what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
     known = {each: avro[each] for each in writers}
-    mismatches, refused = usable(known, lambda schema: find_mismatch(writers[schema.id], reader))
+    unparsed = find_unparsed(session, writers)
+
+    def judge(schema: Registered) -> Mismatch | None:
+        if schema.id in unparsed:
+            raise unusable_schema("it", unparsed[schema.id])
+        return find_mismatch(writers[schema.id], reader)
+
+    mismatches, refused = usable(known, judge)
     readable = {each: _read(body, writers[each], reader) for each, found in mismatches.items() if not _is_other(found)}
     datum = choose_by_id(raw, readable, _read(f.lit(None).cast("binary"), reader, reader))
     failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ class Mismatch:
     is_other_type: bool
 
 
+ROOT = "/"
 NOT_A_SCHEMA = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading JSON as a schema raises where it is none: each part of it may be of any type."""
 
@@ -56,13 +57,37 @@ def check_schema(session: SparkSession, schema: str, what: str) -> str:
 
 def read_type(session: SparkSession, schema: str) -> DataType:
     """Return the type that Spark reads a schema's data as; it raises what it finds wrong."""
+    (found,) = _types(session, [schema], {})
+    return found
+
+
+def find_unparsed(session: SparkSession, schemas: Mapping[int, str]) -> dict[int, str]:
+    """Return the writers' schemas that Spark's own Avro does not take, each with the reason.
+
+    One of them, met first in a task, would fail the whole job.
+    """
+    from pyspark.errors import PySparkException
+
+    # a record that contains itself has no type in Spark, which a writer's need not: cut off, it has one
+    options = {"recursiveFieldMaxDepth": "1"}
+    try:
+        _types(session, [*schemas.values()], options)
+    except PySparkException as error:
+        if len(schemas) == 1:
+            return dict.fromkeys(schemas, _explain(error))
+        each_alone = (find_unparsed(session, {number: schema}) for number, schema in schemas.items())
+        return {number: reason for found in each_alone for number, reason in found.items()}
+    return {}
+
+
+def _types(session: SparkSession, schemas: Sequence[str], options: Mapping[str, str]) -> list[DataType]:
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
 
-    options = {"enableStableIdentifiersForUnionType": "true"}
-    datum = from_avro(f.lit(None).cast("binary"), enclose(schema), options).alias("datum")
-    found: DataType = session.range(0).select(datum[VALUE].alias(VALUE)).schema[VALUE].dataType
-    return found
+    options = {"enableStableIdentifiersForUnionType": "true", **options}
+    nothing = f.lit(None).cast("binary")
+    data = [from_avro(nothing, enclose(schema), options)[VALUE].alias(str(at)) for at, schema in enumerate(schemas)]
+    return [column.dataType for column in session.range(0).select(*data).schema]
 
 
 def find_mismatch(writer: str, reader: str) -> Mismatch | None:
@@ -72,26 +97,41 @@ def find_mismatch(writer: str, reader: str) -> Mismatch | None:
     """
     from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
     from avro.errors import AvroException
-    from avro.schema import NamedSchema
+    from avro.schema import make_avsc_object
 
+    check: Any = ReaderWriterCompatibilityChecker  # it and `make_avsc_object` are without types
+    parse: Any = make_avsc_object
     try:
-        written, read = _parse(writer), _parse(reader)
-        check: Any = ReaderWriterCompatibilityChecker  # without types
-        found = check().get_compatibility(read, written)
+        # names are Spark's to judge: by Avro 1.12 they may be of any letters, by its Python of ASCII's
+        pair = [
+            parse(_bare(parse_avro(text)), None, validate_enum_symbols=False, validate_names=False)
+            for text in (reader, writer)
+        ]
+        found = check().get_compatibility(*pair)
     except (*NOT_A_SCHEMA, AvroException) as error:
         raise unusable_schema("it", _explain(error)) from error
     if found.compatibility is SchemaCompatibilityType.compatible:
         return None
     kinds = ", ".join(sorted({each.name for each in found.incompatibilities}))
-    at = ", ".join(sorted(found.locations))
-    is_other = isinstance(written, NamedSchema) and isinstance(read, NamedSchema) and written.name != read.name
-    return Mismatch(f"{kinds} at {at}: {'; '.join(sorted(found.messages))}", is_other)
+    places = sorted(found.locations - {ROOT}) or [ROOT]  # the root is added to each other place
+    return Mismatch(f"{kinds} at {', '.join(places)}: {'; '.join(sorted(found.messages))}", f"{ROOT}name" in places)
 
 
-def _parse(text: str) -> Any:
-    from avro.schema import parse
-
-    return parse(text, validate_enum_symbols=False, validate_names=False)
+def _bare(schema: Any) -> Any:
+    """Return a schema as far as compatibility goes: types in types unwrapped, errors as records, without logical types."""
+    if isinstance(schema, list):
+        return [_bare(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if isinstance(kind, dict | list):
+        return _bare(kind)
+    bare = {name: value for name, value in schema.items() if name not in {"logicalType", "precision", "scale"}}
+    bare["type"] = "record" if kind == "error" else kind
+    bare |= {name: _bare(schema[name]) for name in ("items", "values") if name in schema}
+    if "fields" in schema:
+        bare["fields"] = [{**each, "type": _bare(each["type"])} for each in schema["fields"]]
+    return bare
 
 
 def _explain(error: Exception) -> str:

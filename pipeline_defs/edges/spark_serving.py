@@ -220,4 +220,5 @@ def _withdraw(folder: Path, server: Server) -> None:
 
 
 if __name__ == "__main__":
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # of whoever started it: a lock or a pipe among them would be held for hours
     serve(Path(sys.argv[1]))
