@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from ..component import build_topic_defs
 from ..core.planning import Policy
@@ -29,18 +28,6 @@ from {module} import {name}
 
 defs = {name}(Path(__file__).parent)
 """
-
-
-class MarkingPySpark(LazyPySparkResource):
-    """Starts the session as ever, and marks how long that took."""
-
-    folder: str
-
-    def _init_session(self) -> None:
-        if self._spark_session is None:
-            mark(Path(self.folder), "session_asked")
-            super()._init_session()
-            mark(Path(self.folder), "session_started")
 
 
 def write_location(
@@ -67,10 +54,9 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
     given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
     settings = Settings(**given)
     edges = Edges(settings, watch_step=watch_step or partial(mark, folder))
-    pyspark = MarkingPySpark(spark_config=edges.spark_conf(), folder=str(folder))
     return dg.Definitions.merge(
         build_topic_defs(Topic(document["topic"], Policy(**document["policy"]))),
-        dg.Definitions(resources={"edges": edges, "pyspark": pyspark}, executor=dg.in_process_executor),
+        dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
     )
 
 

@@ -12,21 +12,20 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
 
 from ..core.errors import OffsetlakeError
-from ..core.planning import Policy
 from ..edges.broker import start_broker, stop_broker
 from ..edges.jars import resolve_jars
+from ..edges.spark_server import read_server, stop_server
+from ..edges.spark_serving import find_here
 from ..resources import Edges
 from ..settings import Settings
-from ..topics import Topic
 from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
@@ -81,27 +80,21 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
         )
         tell("starting Spark")
         pyspark = edges.pyspark()
-        edges.tools(Topic("bench", Policy()), pyspark)  # checks Java and jars
+        engine = edges.engine(pyspark)
         started = time.perf_counter()
-        session = pyspark.spark_session
+        session = engine.session({})
         session_seconds = time.perf_counter() - started
         started = time.perf_counter()
         session.range(10).count()
         first_job_seconds = time.perf_counter() - started
-        jvm = session.sparkContext._jvm  # noqa: SLF001 (pyspark has no other way to the JVM's process id)
+        found = find_here() or read_server(edges.settings.engine_folder)
+        assert found is not None, "it has just answered"
         try:
-            yield Bench(
-                edges,
-                pyspark,
-                folder,
-                session_seconds,
-                first_job_seconds,
-                int(jvm.java.lang.ProcessHandle.current().pid()),
-            )
+            yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm_pid)
         finally:
-            with suppress(Py4JError):  # the signal that ends us may have cut the connection in the middle of an answer
-                session.stop()
+            engine.close()
     finally:
+        stop_server(folder / "engine")
         stop_broker(folder / "broker")
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -22,7 +22,7 @@ from ..core.offsets import OffsetRange
 from ..core.planning import Policy
 from ..core.scans import Read
 from ..core.verdicts import Outcome
-from ..edges.spark import PARQUET_OPTIONS, kafka_options, raw_columns
+from ..edges.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
 from ..landing import land
 from ..launching import land_through_dagster, open_instance
 from ..planner import commit_next_step
@@ -57,9 +57,8 @@ class Place:
 
     @property
     def session(self) -> SparkSession:
-        """Is the one Spark session of the benchmark, started long before."""
-        session: SparkSession = self.pyspark.spark_session
-        return session
+        """A session of the benchmark's one Spark, started long before, with every setting at its default."""
+        return self.edges.engine(self.pyspark).session({})
 
     @property
     def bootstrap_servers(self) -> str:
@@ -267,4 +266,5 @@ def _our_read(place: Place) -> DataFrame:
     ranges = tuple(OffsetRange(0, p, mark.earliest, mark.end) for p, mark in sorted(marks.items()))
     read = Read(ranges, load.records_per_range)
     options = kafka_options(place.bootstrap_servers, load.topic, read, ISOLATION_LEVEL)
-    return raw_columns(place.session.read.format("kafka").options(**options).load(), 0)
+    session = place.edges.engine(place.pyspark).session(SCAN_CONF)
+    return raw_columns(session.read.format("kafka").options(**options).load(), 0)

@@ -28,7 +28,7 @@ from ..settings import Settings
 from ..topics import Topic
 from .children import Child, ChildFailed, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
-from .systems import LOOP, OURS, STREAMING, TUTORIAL, Books, Offsetlake, System, visible_values
+from .systems import LOOP, OURS, STREAMING, TUTORIAL, Books, Offsetlake, System, visible_values, with_own_jvm
 
 WAIT_SECONDS = 60
 _PEERS: Mapping[str, Callable[..., System]] = {
@@ -75,7 +75,6 @@ class Arena:
     folder: Path
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     records_per_range: int = 50
-    environment: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
     partitions: int = 2
     broker_pid: int = 0
@@ -232,8 +231,7 @@ class Arena:
     @contextmanager
     def stopped(self, system: System, step: str, nth: int = 1, *, own_jvm: bool = True) -> Iterator[Child]:
         """Runs the system in a child up to a step; the child is killed in the end, unless it was let go on."""
-        environment = {} if own_jvm else self.environment
-        with stopped_at(system, step, nth, log=self.log, environment=environment) as child:
+        with stopped_at(with_own_jvm(system) if own_jvm else system, step, nth, log=self.log) as child:
             self.fault_proven = True
             yield child
 
@@ -245,7 +243,7 @@ class Arena:
     @contextmanager
     def running(self, system: System, *, own_jvm: bool = True) -> Iterator[Child]:
         """Runs the system in a child for the while."""
-        with started(system, log=self.log, environment={} if own_jvm else self.environment) as child:
+        with started(with_own_jvm(system) if own_jvm else system, log=self.log) as child:
             yield child
 
     def run_in_child(self, system: System, *, own_jvm: bool = True) -> str:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import OffsetlakeError
+from ..edges.spark_server import CONNECT_MODE
 from ..steps import no_step
 
 PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.peers", "dagster_pyspark", "pyarrow.dataset", "pyspark.sql"]
@@ -74,12 +75,10 @@ class Child:
 
 
 @contextmanager
-def started(
-    work: Work, step: str = "", nth: int = 1, *, log: Path, environment: Mapping[str, str] = {}
-) -> Iterator[Child]:
+def started(work: Work, step: str = "", nth: int = 1, *, log: Path) -> Iterator[Child]:
     """Starts a child that does the work, and stands still at the `nth` passing of `step`; kills it in the end."""
     ours, theirs = FORKS.Pipe()
-    process = FORKS.Process(target=_main, args=(work, step, nth, theirs, log, dict(environment)), daemon=True)
+    process = FORKS.Process(target=_main, args=(work, step, nth, theirs, log), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -90,11 +89,9 @@ def started(
 
 
 @contextmanager
-def stopped_at(
-    work: Work, step: str, nth: int = 1, *, log: Path, environment: Mapping[str, str] = {}
-) -> Iterator[Child]:
+def stopped_at(work: Work, step: str, nth: int = 1, *, log: Path) -> Iterator[Child]:
     """Runs a child up to a step; raises `ChildFailed` where it never gets there."""
-    with started(work, step, nth, log=log, environment=environment) as child:
+    with started(work, step, nth, log=log) as child:
         word, said = child.hear()
         if (word, said) != ("reached", step):
             raise ChildFailed(f"a child was to stand still at {step}, it {word} {said}; its log: {log}")
@@ -116,9 +113,9 @@ def become(out: Path, err: Path) -> None:
             os.dup2(file.fileno(), number)
 
 
-def _main(work: Work, step: str, nth: int, connection: Connection, log: Path, environment: Mapping[str, str]) -> None:
+def _main(work: Work, step: str, nth: int, connection: Connection, log: Path) -> None:
     become(log, log)
-    os.environ.update(environment)
+    os.environ.pop(CONNECT_MODE, None)  # whoever started it may be a client of Spark; it is none yet
     passed = 0
 
     def watch(name: str, **_: object) -> None:

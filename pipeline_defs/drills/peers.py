@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 from ..bench.handwritten import read_and_write
 from ..edges.kafka import Kafka
 from ..edges.operations import Operations
+from ..resources import Edges
 from ..settings import Settings
 from ..steps import StepWatcher, no_step
 from ..topics import Topic
-from .systems import Books, attach, count_visible, limit_files, remove_tree, start_session
+from .systems import Books, count_visible, limit_files, remove_tree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +58,8 @@ class StructuredStreaming:
 
     def run(self, watch: StepWatcher) -> None:
         """Runs the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
-        attach()
         limit_files(self.disk_bytes)
-        session = start_session(self.settings)
+        session: SparkSession = Edges(self.settings).pyspark().spark_session
         ended = threading.Event()
         if watch is not no_step:
             threading.Thread(target=self._freeze, args=(session, watch, ended), daemon=True).start()

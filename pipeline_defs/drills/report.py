@@ -16,13 +16,13 @@ from ..core.delivery import Delivery
 from ..core.errors import BadSetting
 from ..edges.broker import Broker, start_broker, stop_broker
 from ..edges.jars import resolve_jars
+from ..edges.spark_server import stop_server
 from ..settings import Settings
 from .acks import NAME as ACKS
 from .acks import drill_acks
 from .arena import Arena, Row
 from .catalog import DRILLS, Drill
 from .schedules import run_schedule
-from .systems import gateway_environment, start_session
 
 # retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
 BROKER_PROPERTIES = {
@@ -61,11 +61,11 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
     rows: list[Row] = []
     random_rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder, _ground(settings, Path(folder)) as ground:
-        own, broker, environment = ground
+        own, broker = ground
         turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
         for number, (drill, name, policy) in enumerate(turns, 1):
             say(f"drill {number} of {len(turns)}: {drill.name}, {name} {policy.value if name == 'offsetlake' else ''}")
-            with _arena(own, broker, environment, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
+            with _arena(own, broker, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
                 rows.append(_run(arena, drill, name))
         if chosen.acks:
             say(f"drill {ACKS}, on three brokers")
@@ -74,7 +74,7 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
             wrong = sum(row.verdict != "right" for row in random_rows)
             done = number - chosen.first + 1
             say(f"schedule {done} of {chosen.schedules}, seed {chosen.seed}: {wrong} wrong so far")
-            with _arena(own, broker, environment, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
+            with _arena(own, broker, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
                 random_rows.append(run_schedule(arena, chosen.seed, number))
     report: dict[str, Any] = {"seed": chosen.seed, "drills": [asdict(row) for row in rows]}
     if chosen.schedules:
@@ -131,21 +131,23 @@ def _sum_up(rows: Sequence[Row], seed: int) -> Row:
 
 
 @contextmanager
-def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker, Mapping[str, str]]]:
-    """Starts broker and Spark session, and says how children find the latter."""
+def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker]]:
+    """Start a broker, and have what lands share a warm Spark of its own."""
     jars = resolve_jars("broker", settings.jars)
     resolve_jars("spark", settings.jars)
     broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES)
     try:
+        (folder / "jars").symlink_to(settings.jars)
         own = replace(
-            settings, bootstrap_servers=broker.bootstrap_servers, kafka_properties=None, spark_master="local[2]"
+            settings,
+            home=folder,
+            bootstrap_servers=broker.bootstrap_servers,
+            kafka_properties=None,
+            spark_master="local[2]",
         )
-        session = start_session(own)
-        try:
-            yield own, broker, gateway_environment(session)
-        finally:
-            session.stop()
+        yield own, broker
     finally:
+        stop_server(folder / "engine")
         stop_broker(folder / "broker")
 
 
@@ -153,12 +155,11 @@ def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker
 def _arena(
     settings: Settings,
     broker: Broker,
-    environment: Mapping[str, str],
     folder: Path,
     policy: Delivery,
     configs: Mapping[str, str],
 ) -> Iterator[Arena]:
-    arena = Arena(settings, folder, policy, environment=environment, configs=configs, broker_pid=broker.pid)
+    arena = Arena(settings, folder, policy, configs=configs, broker_pid=broker.pid)
     try:
         yield arena
     finally:

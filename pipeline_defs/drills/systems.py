@@ -7,14 +7,13 @@ it. What it has made visible is what a plain glob over `glob` shows.
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..component import build_topic_defs
 from ..core.errors import Refused, ScanFailed
@@ -26,12 +25,9 @@ from ..landing import group_of
 from ..launching import land_through_dagster, open_instance
 from ..resources import Edges
 from ..sensors import run_tick
-from ..settings import Settings
+from ..settings import IN_PROCESS, Settings
 from ..steps import StepWatcher
 from ..topics import Topic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"
 TUTORIAL = "tutorial_consumer"
@@ -55,7 +51,6 @@ KILLS: Mapping[str, tuple[str, ...]] = {
     TUTORIAL: ("auto_committed",),
 }
 TRIES = 6
-GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 POLL_SECONDS = 0.002
 
 
@@ -121,7 +116,6 @@ class Offsetlake:
 
     def run(self, watch: StepWatcher) -> None:
         """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
-        attach()
         limit_files(self.disk_bytes)
         edges = Edges(self.settings, watch_step=watch)
         if self.answers_lost:
@@ -178,34 +172,11 @@ def count_visible(folder: Path) -> int:
         return 0
 
 
-def start_session(settings: Settings) -> SparkSession:
-    """Starts this process's Spark session, or returns the one that there is."""
-    session: SparkSession = Edges(settings).pyspark().spark_session
-    return session
-
-
-def gateway_environment(session: SparkSession) -> dict[str, str]:
-    """Is what a child's environment needs to use the JVM of a session of this process."""
-    gateway = session.sparkContext._gateway  # noqa: SLF001 (the only way to it)
-    assert gateway is not None
-    found = gateway.gateway_parameters
-    return {GATEWAY_PORT: str(found.port), GATEWAY_SECRET: found.auth_token}
-
-
-def attach() -> None:
-    """Has this process use the Spark session of another one's JVM, where the environment names its gateway."""
-    if GATEWAY_PORT not in os.environ:
-        return
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
-
-    gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    jvm = gateway.jvm
-    context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
-        jvm.org.apache.spark.SparkContext.getOrCreate()
-    )
-    SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jvm=jvm, _jconf=context.getConf())))
+def with_own_jvm(system: System) -> System:
+    """Return a system whose Spark ends with its process, as that of most people does; ours shares a server by default."""
+    if not isinstance(system, Offsetlake):
+        return system
+    return replace(system, settings=replace(system.settings, engine=IN_PROCESS))
 
 
 def limit_files(size: int | None) -> None:

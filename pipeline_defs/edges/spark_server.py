@@ -46,11 +46,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server as it was found: where it listens, as which process, since when (Unix seconds), made of what."""
+    """One server as it was found: where it listens, as which process and JVM, since when (Unix seconds), made of what."""
 
     port: int
     token: str
     process: Process
+    jvm_pid: int
     since: float
     fingerprint: str
     spark: str

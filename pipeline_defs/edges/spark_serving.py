@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import EngineUnavailable
-from .processes import Process, free_ports, locked, read_process
+from .processes import free_ports, locked, read_process
 from .spark_server import (
     CONNECT_MODE,
     LOG_BYTES,
@@ -79,7 +79,7 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
     if log is not None:
         _start_jvm(config, log)
     session, port = _open_port(config)
-    _here.append(Server(port, os.environ[TOKEN], _this_process(), time.time(), fingerprint, session.version))
+    _here.append(_describe(session, port, fingerprint))
     return _here[0]
 
 
@@ -128,7 +128,7 @@ def serve(folder: Path) -> None:
     os.chdir(work)  # where Spark makes its folder `artifacts`
     local = {"spark.local.dir": str(work), "spark.sql.warehouse.dir": str(work / "warehouse")}
     session, port = _open_port({**asked["config"], **local})
-    server = Server(port, os.environ[TOKEN], _this_process(), time.time(), asked["fingerprint"], session.version)
+    server = _describe(session, port, asked["fingerprint"])
     write_private(folder / STATE, asdict(server))
     try:
         _watch(folder, server, session, ended, Limits(**asked["limits"]))
@@ -139,10 +139,11 @@ def serve(folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _this_process() -> Process:
-    found = read_process(os.getpid())
-    assert found is not None, "it runs"
-    return found
+def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:
+    process = read_process(os.getpid())
+    assert process is not None, "this process runs"
+    jvm_pid = _jvm_process(session).pid
+    return Server(port, os.environ[TOKEN], process, jvm_pid, time.time(), fingerprint, session.version)
 
 
 def _make_work(folder: Path) -> Path:
@@ -220,5 +221,7 @@ def _withdraw(folder: Path, server: Server) -> None:
 
 
 if __name__ == "__main__":
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # of whoever started it: a lock or a pipe among them would be held for hours
+    os.closerange(
+        3, os.sysconf("SC_OPEN_MAX")
+    )  # of whoever started it: a lock or a pipe among them would be held for hours
     serve(Path(sys.argv[1]))

@@ -83,10 +83,10 @@ def visits(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[Wo
 
 
 @pytest.fixture(scope="module")
-def desk(visits: World, spark: SparkSession) -> Iterator[Desk]:
-    """Is Dagster over the topic with its decoder mended: what is there was decoded before that. Runs use the tests' JVM."""
+def desk(visits: World) -> Iterator[Desk]:
+    """Is Dagster over the topic with its decoder mended: what is there was decoded before that. Runs use the tests' Spark."""
     topics = {"visits": {name: said for name, said in attributes(MENDED).items() if name != "topic"}}
-    with Desk(visits.folder / "project", visits.settings, topics, spark) as desk:
+    with Desk(visits.folder / "project", visits.settings, topics) as desk:
         yield desk
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.days import Days
 from pipeline_defs.days import update_days
 from pipeline_defs.drills.children import stopped_at
-from pipeline_defs.drills.systems import attach, gateway_environment, start_session
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.support.daily import configure, event, expected, shown, update
@@ -34,8 +32,6 @@ class Update:
 
     def run(self, watch: Callable[..., None]) -> None:
         """Does it once, and tells `watch` each step as it is passed."""
-
-        attach()
         edges = Edges(self.settings, watch_step=watch)
         tools = edges.day_tools(self.days, edges.pyspark())
         attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test")
@@ -79,12 +75,11 @@ def test_a_kill_between_days_shows_no_half_day_and_the_next_update_finishes(worl
     world.decode([other])
     assert world.topic.days is not None
     work = Update(world.settings, world.name, world.topic.days)
-    environment = {**os.environ, **gateway_environment(start_session(world.settings))}
     reader = Reader(world)
     with reader.reading():
         for killed_after in (2, 1):  # two days of five, then one of the three that are left
             log = world.folder / "children.log"
-            with stopped_at(work, "swap_day", killed_after, log=log, environment=environment):
+            with stopped_at(work, "swap_day", killed_after, log=log):
                 reader.wait_for(shown(world))
         rows: dict[str, int] = {}
         for day, *_ in shown(world):

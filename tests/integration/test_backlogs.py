@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.scans import READS_AT_ONCE
 from pipeline_defs.core.verdicts import Outcome
 from tests.support.world import World
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PARTITIONS, ROUNDS = 3, 8
 
@@ -42,22 +39,22 @@ def plan_irregularly(world: World) -> list[OffsetRange]:
     return list(world.coverage.log.ranges)
 
 
-def count_jobs(spark: SparkSession) -> int:
-    return len(spark.sparkContext.statusTracker().getJobIdsForGroup())
-
-
-def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(world: World, spark: SparkSession) -> None:
-    """[R-12] L5: a union of reads is one Spark job, with a task and a file for each range, as if each were read alone."""
+def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(world: World) -> None:
+    """[R-12] L5: a union of reads is one scan, with a task and a file for each range, as if each were read alone."""
     ranges = plan_irregularly(world)
     assert len(ranges) == PARTITIONS * ROUNDS
     assert len({len(offsets) for offsets in ranges}) > ROUNDS // 2, "the fault: there is no grid in them"
-    before = count_jobs(spark)
-    assert {verdict.outcome for verdict in world.land()} == {Outcome.LANDED}
-    jobs = count_jobs(spark) - before
+    scans: list[int] = []
+
+    def count(step: str, **fields: Any) -> None:
+        if step == "scan":
+            scans.append(fields["ranges"])
+
+    assert {verdict.outcome for verdict in world.land(on_step=count)} == {Outcome.LANDED}
     world.assert_all_landed_once()
     empty = [offsets for offsets, manifest in world.coverage.manifests.items() if manifest.file is None]
     assert len(empty) == PARTITIONS, "the control: aborted records are a range without a file"
-    assert jobs <= -(-len(ranges) // READS_AT_ONCE)
+    assert len(scans) <= -(-len(ranges) // READS_AT_ONCE) and sum(scans) == len(ranges)
     for offsets in ranges[::7]:
         (alone,) = world.land([offsets.key], redo=True)
         assert (alone.outcome, alone.violations) == (Outcome.UNCHANGED, ()), "a note would say: equal rows, other bytes"

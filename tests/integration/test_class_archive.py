@@ -14,23 +14,30 @@ import pytest
 from pipeline_defs.edges.broker import Broker
 from pipeline_defs.edges.class_archive import make_archive
 from pipeline_defs.edges.java import archive_options, class_archive, find_java
+from pipeline_defs.edges.spark_server import read_server
 from pipeline_defs.settings import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
+
+
+@pytest.fixture
+def warm(engine: Engine, settings: Settings) -> psutil.Process:
+    """The JVM of the tests' warm Spark."""
+    assert engine.session({}).version
+    server = read_server(settings.engine_folder)
+    assert server is not None
+    return psutil.Process(server.jvm_pid)
 
 
 def run_java(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([find_java(), *options, "-version"], capture_output=True, text=True, check=False)
 
 
-def test_sparks_jvm_starts_with_the_archive(spark: SparkSession, settings: Settings) -> None:
-    archive = class_archive(settings.jars, "spark")
+def test_sparks_jvm_starts_with_the_archive(warm: psutil.Process, settings: Settings) -> None:
+    archive = class_archive(settings.jars.resolve(), "spark")
     assert archive.is_file(), "make setup makes it"
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    given = list(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
-    assert f"-XX:SharedArchiveFile={archive}" in given
+    assert str(archive) in {found.path for found in warm.memory_maps()}
 
 
 def test_the_brokers_jvm_starts_with_the_archive(broker: Broker, settings: Settings) -> None:
@@ -72,8 +79,6 @@ def test_making_the_archives_leaves_nothing_in_the_folder_it_is_done_in(settings
     assert [each.name for each in folder.iterdir()] == []
 
 
-def test_a_session_of_ours_works_in_no_folder_of_the_user(spark: SparkSession, settings: Settings) -> None:
+def test_spark_works_in_no_folder_of_the_user(warm: psutil.Process, settings: Settings) -> None:
     """U12: also where somebody lands from the project's root."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    assert Path(jvm.java.lang.System.getProperty("user.dir")) != Path.cwd()
+    assert Path(warm.cwd()).is_relative_to(settings.engine_folder.resolve())

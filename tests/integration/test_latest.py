@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import shutil
 import threading
@@ -26,7 +25,6 @@ from pipeline_defs.core.errors import BrokenManifest, LatestOutdated
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.drills.children import stopped_at
-from pipeline_defs.drills.systems import gateway_environment, start_session
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
@@ -310,9 +308,8 @@ def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(
     new = {f"k{n}": n + 20 for n in range(20)}
     reader = Reader(topic, old, new)
     with reader.reading():
-        environment = {**os.environ, **gateway_environment(start_session(world.settings))}
         task, log = UpdateTask(world.settings, world.topic), world.folder / "children.log"
-        with stopped_at(task, step, log=log, environment=environment):
+        with stopped_at(task, step, log=log):
             applied = {each.applied for each in Edges(world.settings).latest_files.read_facts(topic.name).values()}
             assert len(applied) == (2 if step == "exchange_latest" else 1), "the fault: it is half done"
         later = Edges(world.settings, now_ms=lambda: time.time_ns() // 1_000_000 + 60_000)  # its back-off is over

@@ -65,7 +65,7 @@ def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
 def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, command: Callable[..., str]) -> None:
     """AC11: two backfills at once, and records that the sensor lands meanwhile; each does its own and nothing twice.
 
-    Five scattered ranges that are landed are five runs to Dagster, and one or two Spark sessions; they end unchanged.
+    Five scattered ranges that are landed are five runs to Dagster, and one or two scans; they end unchanged.
     """
     world.create_topic(2)
     world.send_numbered(1000, 0)
@@ -100,12 +100,12 @@ def test_scattered_failed_and_missing_ranges_beside_the_sensor(world: World, com
         for backfill, ranges in ((first, missing), (second, scattered)):
             assert set(reporters(world, backfill)) == {o.key for o in ranges}, "just what was chosen, and nothing else"
         world.wait_until(lambda: not world.pending and len(world.rows()) == len(world.sent))
-        sessions = sum(mark["step"] == "session_asked" for mark in daemon.marks)
+        scans = sum(mark["step"] == "scan" for mark in daemon.marks)
     world.assert_all_landed_once()
     now = world.coverage.manifests
     assert {offsets: now[offsets] for offsets in before} == before, "what was landed stays, byte for byte"
     assert len(set.union(*reporters(world, second).values())) <= 2 < len(scattered)
-    assert sessions <= 6, daemon.marks
+    assert scans <= 6, daemon.marks
     configs = [run.run_config for run in world.instance.get_runs() if run.tags.get(BACKFILL_TAG) == second]
     assert configs == [land_config(world.topic, "replace")] * 5, "what the launchpad takes, a backfill takes too"
     assert "1-300-350" in reporters(world), "the sensor landed what arrived, outside of any backfill"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline_defs.bench.location import read_marks, write_location
-from pipeline_defs.drills.systems import gateway_environment, start_session
 from pipeline_defs.settings import PROJECT
 from tests.support.world import PATIENCE_SECONDS, World
 
@@ -28,22 +27,14 @@ class Daemon:
     def marks(self) -> list[Mapping[str, Any]]:
         return read_marks(self._folder)
 
-    @property
-    def sessions(self) -> int:
-        """Is how many Spark sessions its runs have started."""
-        return sum(mark["step"] == "session_started" for mark in self.marks)
-
 
 @contextmanager
 def running_daemon(world: World) -> Iterator[Daemon]:
     """Runs the daemon while the context is open, once it says that it is there."""
     folder = world.folder / "location"
     workspace = write_location(folder, world.settings, world.topic)
-    code = folder / "location.py"
-    code.write_text(f"from pipeline_defs.drills.systems import attach\n\nattach()\n{code.read_text()}")
     command = [sys.executable, __file__, "run", "-w", str(workspace)]
-    gateway = gateway_environment(start_session(world.settings))  # a JVM per run would be all that the test waits for
-    env = {**os.environ, **gateway, "DAGSTER_HOME": str(world.settings.dagster_home), "PYTHONPATH": str(PROJECT)}
+    env = {**os.environ, "DAGSTER_HOME": str(world.settings.dagster_home), "PYTHONPATH": str(PROJECT)}
     with (world.folder / "daemon.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=PROJECT)
         try:

@@ -18,7 +18,6 @@ from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.drills.systems import attach
 from pipeline_defs.edges import parquet
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.lake import Lake
@@ -135,7 +134,6 @@ class UpdateTask:
 
     def run(self, watch: Callable[..., None]) -> None:
         """Does it once, and tells `watch` each step as it is passed."""
-        attach()
         edges = Edges(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
             topics = build_topic_defs(self.topic)

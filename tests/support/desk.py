@@ -14,27 +14,18 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import stamina
 import yaml
 
-from pipeline_defs.drills.systems import gateway_environment
 from pipeline_defs.edges.processes import free_ports
 from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import PROJECT, Settings
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 START_SECONDS = 120
 STOP_SECONDS = 20
 MODULE = "desk_definitions"
-ATTACHED = """from pipeline_defs.drills.systems import attach
-
-attach()  # to the JVM that the environment names, if it does
-from pipeline_defs.definitions import defs as defs
-"""
+DEFINITIONS = "from pipeline_defs.definitions import defs as defs\n"
 TREE = ("dagster.yaml", "docs", "pipeline_defs", "pyproject.toml")
 
 
@@ -46,12 +37,9 @@ class Desk:
         folder: Path,
         settings: Settings,
         topics: Mapping[str, Mapping[str, object]],
-        session: SparkSession | None = None,
     ) -> None:
-        """Takes the Spark session whose JVM its runs use; without one each run starts its own, which takes longer."""
         self.folder = folder
         self.settings = settings
-        self._gateway = gateway_environment(session) if session else {}
         self.port, self._code_port = free_ports(2)
         self._processes = ExitStack()
         self._write_project(topics)
@@ -89,7 +77,7 @@ class Desk:
             document = {"type": "offsetlake.KafkaTopic", "attributes": {"topic": topic, **attributes}}
             (folder / "defs.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         (self.folder / "assets" / "__init__.py").touch()
-        (self.folder / f"{MODULE}.py").write_text(ATTACHED)
+        (self.folder / f"{MODULE}.py").write_text(DEFINITIONS)
         server = {"host": "127.0.0.1", "port": self._code_port, "location_name": "offsetlake"}
         (self.folder / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
 
@@ -105,7 +93,6 @@ class Desk:
             "OFFSETLAKE_SPARK_DRIVER_MEMORY": self.settings.spark_driver_memory,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": self.folder,
-            **self._gateway,
         }
         with self._log(module).open("ab") as log:
             process = subprocess.Popen(

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,13 @@ from pipeline_defs.component import build_topic_defs
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
-from pipeline_defs.drills.systems import attach, gateway_environment, start_session
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
 from pipeline_defs.originals import plan_restoration, plan_retirement, restore_originals, retire_originals
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import seal
 from pipeline_defs.sensors import run_tick
-from pipeline_defs.settings import Settings
+from pipeline_defs.settings import IN_PROCESS, Settings
 from pipeline_defs.swept import find_originals, plan_sweep, sweep_originals
 from pipeline_defs.topics import Topic
 from tests.support.world import PATIENCE_SECONDS, World
@@ -48,7 +47,6 @@ class Task:
 
     def run(self, watch: Callable[..., None]) -> None:
         """Does it once, and tells `watch` each step as it is passed."""
-        attach()
         edges = Edges(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
             if self.action == "tick":
@@ -72,9 +70,9 @@ class Task:
             if self.action.startswith("run "):
                 work_off(self.action.removeprefix("run "), self.topic, edges, instance)
                 return
-            coverage, replace = edges.lake.coverage(self.topic.name), self.action == "replace"
-            ranges = sorted(coverage.manifests) if replace else coverage.pending()
-            how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replace else {"redo": False}
+            coverage, replaces = edges.lake.coverage(self.topic.name), self.action == "replace"
+            ranges = sorted(coverage.manifests) if replaces else coverage.pending()
+            how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replaces else {"redo": False}
             defs = build_topic_defs(self.topic)
             list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
 
@@ -110,12 +108,12 @@ def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstan
 def stopped_at(world: World, action: str, step: str, nth: int = 1, *, own_jvm: bool = False) -> Iterator[Child]:
     """Runs the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended.
 
-    With a JVM of its own the kill takes that too. Else it shares the session's, which starts at once, and whose scan goes
-    on after the kill, as that of a cluster would.
+    With a JVM of its own the kill takes that too. Else it shares the tests' warm Spark, which is there at once, and whose
+    scan goes on after the kill, as that of a cluster would.
     """
-    task = Task(world.settings, world.topic, action)
-    environment = {**os.environ, **({} if own_jvm else gateway_environment(start_session(world.settings)))}
-    with child_stopped_at(task, step, nth, log=world.folder / "children.log", environment=environment) as child:
+    settings = replace(world.settings, engine=IN_PROCESS) if own_jvm else world.settings
+    task = Task(settings, world.topic, action)
+    with child_stopped_at(task, step, nth, log=world.folder / "children.log") as child:
         yield child
 
 

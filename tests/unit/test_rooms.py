@@ -53,8 +53,7 @@ ENVIRONMENT = {
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "dagster_server.py": "sets what Dagster's processes inherit",
     "run_locks.py": "finds the home of the Dagster process that it is in",
-    "drills/children.py": "gives a child what its system needs",
-    "drills/systems.py": "looks whether a JVM is shared",
+    "drills/children.py": "has a child forget what its parent is",
 }
 
 WITHOUT_DAGSTER = ["attempt.py", "landing.py", "staging.py", "redo.py", "planner.py", "auditing.py", "sealing.py"]
