@@ -32,6 +32,7 @@ from ..resources import Edges
 from ..settings import find_project
 from ..topics import Topic
 from ..undecoded import read_due
+from .engine import stopping_engine
 from .show import find_topic, open_edges, print_table, size_text
 from .terminal import OUT, Words, styled
 
@@ -85,7 +86,7 @@ def demo(once: bool, days: int) -> None:
         )
     edges = open_edges()
     topic = find_topic(TOPIC)
-    with _broker(edges):
+    with _broker(edges), stopping_engine(edges.settings):
         records = _load_flights(edges, topic, days)
         with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
             OUT.print(

@@ -17,6 +17,7 @@ from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file
 from ..topics import Topic
+from .engine import spark_text
 from .progress import progress
 from .show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
 
@@ -24,7 +25,7 @@ from .show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_t
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check Java, jars, broker, lake, Dagster home and topics. Exit code 1 where something is wrong.
+    """Check Java, jars, Spark, broker, lake, Dagster home and topics. Exit code 1 where something is wrong.
 
     The last lines say of each topic what the loss of a broker would take: a risk is no error.
 
@@ -36,6 +37,7 @@ def doctor(as_json: bool) -> None:
     questions: dict[str, Callable[[], str]] = {
         "java": lambda: str(find_java()),
         "jars": lambda: f"{len(resolve_jars('spark', edges.settings.jars))} in {edges.settings.jars}",
+        "spark": lambda: spark_text(edges.settings),
         "broker": lambda: _ask_brokers(edges),
         "lake": lambda: _ask_lake(edges),
         "dagster home": lambda: _ask_dagster(edges),

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from ..edges.spark_server import read_server, stop_server
 from ..moments import duration_text
-from ..settings import read_settings
+from ..settings import IN_PROCESS, Settings, read_settings
 from .progress import progress
 from .show import json_option, open_edges, print_json
 from .terminal import OUT
+
+
+@contextmanager
+def stopping_engine(settings: Settings) -> Iterator[None]:
+    """Stop the warm Spark of the home at the end."""
+    try:
+        yield
+    finally:
+        if stop_server(settings.engine_folder):
+            OUT.print("Spark is stopped")
 
 
 @click.group()
@@ -25,6 +37,17 @@ def engine() -> None:
     """
 
 
+def spark_text(settings: Settings) -> str:
+    """Return in words which Spark the next run of this home uses; raise `EngineUnavailable` where its state is unreadable."""
+    if settings.engine == IN_PROCESS:
+        return "each run starts its own (OFFSETLAKE_ENGINE=in-process)"
+    server = read_server(settings.engine_folder)
+    if server is None:
+        return "none runs; the next run starts it"
+    since = duration_text(time.time() - server.since)
+    return f"Spark {server.spark} answers at localhost:{server.port} for {since} (pid {server.process.pid})"
+
+
 @engine.command()
 @json_option
 def status(as_json: bool) -> None:
@@ -34,14 +57,12 @@ def status(as_json: bool) -> None:
     Example:
       offsetlake engine status --json
     """
-    server = read_server(read_settings().engine_folder)
+    settings = read_settings()
+    server = read_server(settings.engine_folder)
     if as_json:
         print_json({"running": server is not None, **(server.facts if server else {})})
-    elif server:
-        since = duration_text(time.time() - server.since)
-        OUT.print(f"Spark {server.spark} answers at localhost:{server.port} for {since} (pid {server.process.pid})")
     else:
-        OUT.print("no Spark runs; the next run starts it")
+        OUT.print(spark_text(settings))
     if server is None:
         raise SystemExit(1)
 

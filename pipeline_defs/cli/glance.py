@@ -9,6 +9,7 @@ import click
 
 from ..moments import duration_text
 from ..status import broken_document, find_instance, read_statuses
+from .engine import spark_text
 from .progress import progress
 from .show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
 from .terminal import OUT, styled
@@ -49,6 +50,7 @@ def status(topic: str | None, as_json: bool) -> None:
         print_json(documents)
     else:
         print_status(documents, time.time_ns() // 1_000_000, by_partition=topic is not None)
+        OUT.print(f"Spark: {spark_text(edges.settings)}", style="dim", soft_wrap=True)
     if any("error" in each for each in documents):
         raise SystemExit(1)
 

@@ -19,6 +19,7 @@ from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
 from ..definitions import load_topics
+from ..edges.spark_server import LOG
 from ..resources import Edges
 from ..settings import Settings, check_home, defs_folder, find_project, read_settings
 from ..topic_files import Broken, TopicFiles
@@ -59,7 +60,7 @@ def open_edges() -> Edges:
     """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
     check_home(find_project())
     settings = read_settings()
-    SPARK_LOGS.append(spark_log(settings))
+    SPARK_LOGS.extend([spark_log(settings), settings.engine_folder / LOG])
     return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
 
 

@@ -25,6 +25,7 @@ from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
+from .engine import stopping_engine
 from .progress import progress
 from .show import open_edges, print_broken
 from .terminal import OUT, styled
@@ -94,7 +95,10 @@ def _services(project: Path, edges: Edges, port: int | None) -> Iterator[Dagster
     if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
         write_env(project, settings.dagster_home)
     OUT.print("starting Dagster, which takes some 20 seconds")
-    with DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server:
+    with (
+        stopping_engine(settings),
+        DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server,
+    ):
         try:
             yield server
         finally:

@@ -80,10 +80,10 @@ class Engine:
         """
         from pyspark.errors import PySparkException
 
-        url = self._url
         try:
             yield
         except PySparkException as error:
+            url = self._url
             if url is None or not _works(url):
                 self._forget()
                 raise EngineUnavailable(

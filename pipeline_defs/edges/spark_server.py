@@ -93,16 +93,20 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
 
 
 def read_server(folder: Path) -> Server | None:
-    """Return the server of `folder` if its process runs; none where there is no such server."""
+    """Return the server of `folder` if its process runs; none where there is no such server.
+
+    A state that is torn, after a power cut say, is nobody's: a server that finds it so ends. Raises `EngineUnavailable`
+    where it may not be read.
+    """
     try:
         found = json.loads((folder / STATE).read_text())
         server = Server(**{**found, "process": Process(**found["process"])})
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except OSError as error:
         raise EngineUnavailable(
-            f"the state of the Spark server, {folder / STATE}, cannot be read: {error!r}; nothing was started; "
-            "delete that file",
+            f"the state of the Spark server, {folder / STATE}, cannot be read: {error}; nothing was started; have it belong to "
+            "the user who runs this, or set OFFSETLAKE_HOME to a folder that does"
         ) from error
     return server if server.process.is_running() else None
 

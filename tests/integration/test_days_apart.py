@@ -23,7 +23,7 @@ from pipeline_defs.days_checks import check_days, check_outside
 from tests.support.daily import AT, START, DecodedDays
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 ONE, TWO, THREE = "2020-01-01", "2020-01-02", "2020-01-03"
 A, B, C, D = (OffsetRange(0, 0, start, start + 4) for start in (0, 4, 8, 12))
@@ -40,11 +40,9 @@ def outcomes(verdicts: dict[str, Any]) -> dict[str, DayDecided]:
     return {day: verdict.outcome for day, verdict in verdicts.items()}
 
 
-def test_a_day_made_anew_keeps_the_rows_of_a_range_that_is_being_decoded_again(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_day_made_anew_keeps_the_rows_of_a_range_that_is_being_decoded_again(tmp_path: Path, engine: Engine) -> None:
     """It waits, by name, as a day that is due does: without the range, its rows would be gone from the day until it is seen."""
-    state = DecodedDays(tmp_path, spark)
+    state = DecodedDays(tmp_path, engine)
     state.put(A, [ONE])
     state.put(B, [ONE, ONE])
     state.update()
@@ -73,9 +71,9 @@ def test_a_day_made_anew_keeps_the_rows_of_a_range_that_is_being_decoded_again(
     assert state.offsets() == {ONE: [0, 4, 5, 6], TWO: [8]}
 
 
-def test_a_day_made_anew_is_made_anew_although_others_come_between(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_day_made_anew_is_made_anew_although_others_come_between(tmp_path: Path, engine: Engine) -> None:
     """Who is overtaken begins again with the same task: rows to add are not all that the day was asked for."""
-    state = DecodedDays(tmp_path, spark)
+    state = DecodedDays(tmp_path, engine)
     state.put(A, [ONE])
     state.update()
     whole: list[int] = []
@@ -110,10 +108,10 @@ def pair(*names: str) -> pa.DataType:
     ],
 )
 def test_rows_of_another_type_change_nothing_that_stands(
-    kind: pa.DataType, value: object, other: pa.DataType, added: object, tmp_path: Path, spark: SparkSession
+    kind: pa.DataType, value: object, other: pa.DataType, added: object, tmp_path: Path, engine: Engine
 ) -> None:
     """The day fails by name and stays as it was, where its rows are added to as where it is made anew."""
-    state = DecodedDays(tmp_path, spark, ("id", kind))
+    state = DecodedDays(tmp_path, engine, ("id", kind))
     state.put(A, [ONE], id=value)
     state.update()
     state.change_fields(("id", other))
@@ -125,11 +123,9 @@ def test_rows_of_another_type_change_nothing_that_stands(
     assert pq.read_table(file).column("value").to_pylist() == [{"at": NOON, "id": value}], "the number 007 is no 7"
 
 
-def test_fields_that_are_added_or_stand_in_another_order_go_where_they_belong(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_fields_that_are_added_or_stand_in_another_order_go_where_they_belong(tmp_path: Path, engine: Engine) -> None:
     """Also those within a map; a union of what is read apart would match them by their position."""
-    state = DecodedDays(tmp_path, spark, ("m", pair("a", "b")))
+    state = DecodedDays(tmp_path, engine, ("m", pair("a", "b")))
     state.put(A, [ONE], m={"x": {"a": 1, "b": 2}})
     state.update()
     state.change_fields(("m", pair("b", "a", "c")), ("new", STRING))
@@ -140,9 +136,9 @@ def test_fields_that_are_added_or_stand_in_another_order_go_where_they_belong(
         assert state.query(columns) == [(1, 2, None, None), (1, 2, 3, "n")]
 
 
-def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: Path, engine: Engine) -> None:
     """A DATE has 32 bits: what is beyond a timestamp would fail the cast of its whole job. A name may have a backtick."""
-    state = DecodedDays(tmp_path, spark, ("d`y", pa.date32()))
+    state = DecodedDays(tmp_path, engine, ("d`y", pa.date32()))
     state.days = Days("0001-01-01", EventTime("value.d`y"))
     numbers = [18_262, 2**31 - 1, -(2**31), FIRST, FIRST - 1, LAST + 1, 110_000_000]
     state.topic.put(OffsetRange(0, 0, 0, 10), {at: ("k", {"d`y": number}) for at, number in enumerate(numbers)})
@@ -155,11 +151,9 @@ def test_a_date_that_no_calendar_has_is_of_no_day_and_fails_no_other(tmp_path: P
     assert outside.facts["none"] == len(numbers) - 2
 
 
-def test_a_day_that_another_process_exchanges_while_spark_begins_is_begun_again(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_day_that_another_process_exchanges_while_spark_begins_is_begun_again(tmp_path: Path, engine: Engine) -> None:
     """Wrong rows, a file that is not there any more: what was read is not what was found, so nothing has failed."""
-    state = DecodedDays(tmp_path, spark)
+    state = DecodedDays(tmp_path, engine)
     state.put(A, [ONE])
     state.update()
     state.put(B, [ONE])
@@ -187,9 +181,9 @@ def test_a_day_that_another_process_exchanges_while_spark_begins_is_begun_again(
     assert state.offsets() == {ONE: [0, 4, 8, 12]}
 
 
-def test_a_day_of_which_nothing_was_written_fails_alone(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_day_of_which_nothing_was_written_fails_alone(tmp_path: Path, engine: Engine) -> None:
     """What stood, or nothing, stands; the other days of its job are put in place."""
-    state = DecodedDays(tmp_path, spark)
+    state = DecodedDays(tmp_path, engine)
     state.put(A, [ONE, TWO])
 
     def lose(step: str, **_: Any) -> None:
@@ -227,9 +221,9 @@ def test_a_range_that_is_decoded_anew_while_it_is_counted_is_counted_later(tmp_p
         read_days(state.name, state.days, edges.day_files, edges.decodings)
 
 
-def test_a_file_that_cannot_be_read_fails_its_own_day_only(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_file_that_cannot_be_read_fails_its_own_day_only(tmp_path: Path, engine: Engine) -> None:
     """By name, in the update as in the check; other days are made, and moved away it is made anew."""
-    state = DecodedDays(tmp_path, spark)
+    state = DecodedDays(tmp_path, engine)
     state.put(A, [ONE, TWO])
     state.update()
     state.put(B, [TWO, THREE])
@@ -253,9 +247,9 @@ def test_a_file_that_cannot_be_read_fails_its_own_day_only(tmp_path: Path, spark
     assert state.offsets() == {ONE: [0], TWO: [1, 4], THREE: [5]}
 
 
-def test_days_before_the_first_one_never_show_a_row_twice(tmp_path: Path, spark: SparkSession) -> None:
+def test_days_before_the_first_one_never_show_a_row_twice(tmp_path: Path, engine: Engine) -> None:
     """Files that stand before a `start` that was moved on stay as long as they are right; else nothing is written beside."""
-    state = DecodedDays(tmp_path, spark)
+    state = DecodedDays(tmp_path, engine)
     state.put(A, [ONE, TWO])
     state.update()
     state.days = Days(TWO, AT)

@@ -30,8 +30,9 @@ def outcomes(engine: Engine, records: Sequence[bytes], side: Side) -> list[tuple
     """Are value, error class and error of some records, in their order; values as JSON has them, nulls left out."""
     from pyspark.sql import functions as f
 
+    decoded = decode(engine, records, side)
     value = f.to_json(f.struct("value"), MICROSECONDS)
-    found = decode(engine, records, side).select("offset", value.alias("value"), "failure.*").orderBy("offset")
+    found = decoded.select("offset", value.alias("value"), "failure.*").orderBy("offset")
     return [(json.loads(row.value).get("value"), row.error_class, row.error) for row in found.collect()]
 
 

@@ -25,6 +25,7 @@ from pipeline_defs.core.errors import BrokenManifest, LatestOutdated
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.drills.children import stopped_at
+from pipeline_defs.edges import spark_latest
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
@@ -41,7 +42,7 @@ from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 BUCKETS = 2
 SEVERAL = 6  # more than the session has cores, so that a task has several
@@ -59,11 +60,11 @@ class State:
     def __init__(
         self,
         folder: str,
-        spark: SparkSession,
+        engine: Engine,
         key_type: pa.DataType = pa.string(),  # noqa: B008
         buckets: int = BUCKETS,
     ) -> None:
-        self.spark = SparkLatest(spark)
+        self.spark = SparkLatest(engine)
         self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
         self.config = Latest(buckets)
 
@@ -99,13 +100,11 @@ def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], An
         *(pytest.param(kind, seed, marks=pytest.mark.long) for seed in range(10, 16) for kind in KEYS),
     ],
 )
-def test_any_history_is_equal_to_a_full_recomputation(
-    kind: str, seed: int, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_any_history_is_equal_to_a_full_recomputation(kind: str, seed: int, tmp_path: Path, engine: Engine) -> None:
     """AC23: late ranges, redone ones, tombstones, a recreated generation, several partitions, in any order."""
     draw = random.Random(seed)
     key_type, key = KEYS[kind]
-    state = State(str(tmp_path / "lake"), spark, key_type, SEVERAL)
+    state = State(str(tmp_path / "lake"), engine, key_type, SEVERAL)
     lanes = [(0, 0), (0, 1), (1, 0)]
     ranges = [OffsetRange(*lane, at, at + 6) for lane in lanes for at in range(0, 12, 6)]
     draw.shuffle(ranges)
@@ -126,9 +125,9 @@ def test_any_history_is_equal_to_a_full_recomputation(
     assert state.topic.shown() == shown
 
 
-def test_two_updates_at_once_lose_nothing(tmp_path: Path, spark: SparkSession) -> None:
+def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> None:
     """Both have seen the same state; one exchanges each bucket, the other is told, begins again and finds nothing due."""
-    state = State(str(tmp_path / "lake"), spark)
+    state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
     state.update()
     state.topic.put(LATER, {20: ("a", {"n": 3}), 21: ("b", None), 22: ("d", {"n": 4})})
@@ -150,8 +149,8 @@ def test_two_updates_at_once_lose_nothing(tmp_path: Path, spark: SparkSession) -
     state.assert_right()
 
 
-def test_a_range_whose_file_is_exchanged_while_it_is_read_is_read_again(tmp_path: Path, spark: SparkSession) -> None:
-    state = State(str(tmp_path / "lake"), spark)
+def test_a_range_whose_file_is_exchanged_while_it_is_read_is_read_again(tmp_path: Path, engine: Engine) -> None:
+    state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
     steps = []
 
@@ -178,10 +177,10 @@ def test_a_range_whose_file_is_exchanged_while_it_is_read_is_read_again(tmp_path
 
 
 def test_a_full_update_takes_away_what_is_decoded_no_more_and_a_damaged_file_is_named(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, engine: Engine
 ) -> None:
     """Where no row is left anywhere the columns are those that stand."""
-    state = State(str(tmp_path / "lake"), spark)
+    state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
     state.update()
     for tree in ("decodings", "decoded"):
@@ -203,10 +202,10 @@ def test_a_full_update_takes_away_what_is_decoded_no_more_and_a_damaged_file_is_
 
 
 def test_a_range_that_is_decoded_again_and_not_seen_yet_counts_as_what_can_be_read_of_it(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, engine: Engine
 ) -> None:
     """A decoding died between two steps: nothing goes, no row of before stays, and no new field is lost when it is seen."""
-    state = State(str(tmp_path / "lake"), spark)
+    state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 0}), 1: ("b", {"n": 1})})
     state.topic.put(LATER, {20: ("c", {"n": 20})})
     state.update()
@@ -231,10 +230,8 @@ def test_a_range_that_is_decoded_again_and_not_seen_yet_counts_as_what_can_be_re
     assert [row[5]["more"] for row in state.topic.shown()] == ["x", "y", "z"], "`a` is gone"
 
 
-def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    state = State(str(tmp_path / "lake"), spark)
+def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(tmp_path: Path, engine: Engine) -> None:
+    state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: (None, {"n": 9}), 2: ("b", {"n": 2})})
     state.update()
     state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
@@ -256,10 +253,12 @@ def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(
     assert state.topic.shown() == before
 
 
-def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path, spark: SparkSession) -> None:
+def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark takes all NaN and both zeros for one key each, and would shuffle rows once more for it: still a file per bucket."""
-    state = State(str(tmp_path / "lake"), spark, pa.struct([("x", pa.list_(pa.float64()))]), SEVERAL)
-    state.spark._session.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    state = State(str(tmp_path / "lake"), engine, pa.struct([("x", pa.list_(pa.float64()))]), SEVERAL)
+    monkeypatch.setitem(spark_latest.CONF, "spark.sql.adaptive.coalescePartitions.enabled", "false")  # type: ignore[arg-type]
     state.topic.value_type = pa.struct([("at", pa.timestamp("us"))])
     at = datetime(2013, 1, 1)  # noqa: DTZ001
     state.topic.put(RANGE, {n: ({"x": [n / 2]}, {"at": at}) for n in range(20)})
@@ -296,9 +295,7 @@ class Reader(LoopingReader):
     "step",
     ["exchange_latest", *(pytest.param(step, marks=pytest.mark.long) for step in ("read_decoded", "stage_latest"))],
 )
-def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(
-    world: World, spark: SparkSession, step: str
-) -> None:
+def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(world: World, engine: Engine, step: str) -> None:
     """AC23: SIGKILL between steps, with a reader's glob in a loop; the next update does what is missing."""
     topic = upserted(world)
     old = {f"k{n}": n for n in range(20)}

@@ -30,7 +30,7 @@ from tests.support.decoded import DecodedTopic
 from tests.support.world import World
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pipeline_defs.edges.engine import Engine
 
 SCHEMA = "at TIMESTAMP, n BIGINT"
 AT = EventTime("value.at")
@@ -46,8 +46,8 @@ def configure(world: World, event_time: EventTime = AT, schema: str = SCHEMA) ->
 class DecodedDays:
     """Is a topic of which nothing exists but what is decoded of it, and its days: no Kafka, no Dagster."""
 
-    def __init__(self, folder: Path, spark: SparkSession | None = None, *fields: tuple[str, pa.DataType]) -> None:
-        self.folder, self.spark, self.days = folder, spark, Days(START, AT)
+    def __init__(self, folder: Path, engine: Engine | None = None, *fields: tuple[str, pa.DataType]) -> None:
+        self.folder, self.engine, self.days = folder, engine, Days(START, AT)
         self.topic = DecodedTopic(Lake(str(folder)), f"t{uuid.uuid4().hex[:8]}", pa.string(), row_type(*fields))
         self.name = self.topic.name
 
@@ -86,8 +86,8 @@ class DecodedDays:
         return {verdict.day: verdict for verdict in verdicts}
 
     def _spark(self) -> SparkDays:
-        assert self.spark is not None
-        return SparkDays(self.spark)
+        assert self.engine is not None
+        return SparkDays(self.engine)
 
     def offsets(self) -> dict[str, list[int]]:
         """Is what a plain glob over the days shows: the offsets of each day's file; a doubled row stands twice."""
