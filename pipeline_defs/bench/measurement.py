@@ -90,7 +90,7 @@ def open_bench(settings: Settings, tell: Tell) -> Iterator[Bench]:
         found = find_here() or read_server(edges.settings.engine_folder)
         assert found is not None, "it has just answered"
         try:
-            yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm_pid)
+            yield Bench(edges, pyspark, folder, session_seconds, first_job_seconds, found.jvm.pid)
         finally:
             engine.close()
     finally:

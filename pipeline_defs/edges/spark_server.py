@@ -51,7 +51,7 @@ class Server:
     port: int
     token: str
     process: Process
-    jvm_pid: int
+    jvm: Process
     since: float
     fingerprint: str
     spark: str
@@ -60,6 +60,10 @@ class Server:
     def url(self) -> str:
         """Where clients find it, with the token: a secret. Spark sends a token in the clear to the name `localhost` only."""
         return f"sc://localhost:{self.port}/;token={self.token}"
+
+    def is_running(self) -> bool:
+        """Return whether it can still serve anybody: its process takes a moment to see that its JVM is gone."""
+        return self.process.is_running() and self.jvm.is_running()
 
     @property
     def facts(self) -> dict[str, object]:
@@ -93,14 +97,20 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
 
 
 def read_server(folder: Path) -> Server | None:
-    """Return the server of `folder` if its process runs; none where there is no such server.
+    """Return the server of `folder` if it runs; none where there is no such server."""
+    found = read_state(folder)
+    return found if found is not None and found.is_running() else None
+
+
+def read_state(folder: Path) -> Server | None:
+    """Return the server that a folder's state names, running or not.
 
     A state that is torn, after a power cut say, is nobody's: a server that finds it so ends. Raises `EngineUnavailable`
     where it may not be read.
     """
     try:
         found = json.loads((folder / STATE).read_text())
-        server = Server(**{**found, "process": Process(**found["process"])})
+        return Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
     except OSError as error:
@@ -108,12 +118,11 @@ def read_server(folder: Path) -> Server | None:
             f"the state of the Spark server, {folder / STATE}, cannot be read: {error}; nothing was started; have it belong to "
             "the user who runs this, or set OFFSETLAKE_HOME to a folder that does"
         ) from error
-    return server if server.process.is_running() else None
 
 
 def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
     """Stop the server of `folder` and return whether one ran; jobs that it has under way fail."""
-    server = read_server(folder)
+    server = read_state(folder)
     (folder / STATE).unlink(missing_ok=True)
     return server is not None and stop_process(server.process, timeout_seconds)
 

@@ -32,7 +32,7 @@ from .spark_server import (
     WORK,
     Limits,
     Server,
-    read_server,
+    read_state,
     write_private,
 )
 
@@ -140,10 +140,9 @@ def serve(folder: Path) -> None:
 
 
 def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:
-    process = read_process(os.getpid())
-    assert process is not None, "this process runs"
-    jvm_pid = _jvm_process(session).pid
-    return Server(port, os.environ[TOKEN], process, jvm_pid, time.time(), fingerprint, session.version)
+    process, jvm = read_process(os.getpid()), read_process(_jvm_process(session).pid)
+    assert process is not None and jvm is not None, "they run"
+    return Server(port, os.environ[TOKEN], process, jvm, time.time(), fingerprint, session.version)
 
 
 def _make_work(folder: Path) -> Path:
@@ -208,7 +207,7 @@ def _stop(session: SparkSession) -> None:
 
 
 def _is_of(folder: Path, server: Server) -> bool:
-    found = read_server(folder)
+    found = read_state(folder)
     return found is not None and found.process == server.process
 
 

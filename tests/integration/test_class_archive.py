@@ -27,7 +27,7 @@ def warm(engine: Engine, settings: Settings) -> psutil.Process:
     assert engine.session({}).version
     server = read_server(settings.engine_folder)
     assert server is not None
-    return psutil.Process(server.jvm_pid)
+    return psutil.Process(server.jvm.pid)
 
 
 def run_java(*options: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,216 @@
+"""The warm Spark: one per home, of its owner alone, replaced when it dies, gone when nobody wants it; rows once all the while."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import signal
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.errors import EngineUnavailable
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.engine import Engine
+from pipeline_defs.edges.spark_server import (
+    LOG,
+    STATE,
+    WORK,
+    Limits,
+    Server,
+    find_server,
+    read_server,
+    start_server,
+    stop_server,
+)
+from pipeline_defs.settings import Settings
+from tests.conftest import JARS
+from tests.support.world import World
+
+SMALL: Mapping[str, str] = {
+    "spark.master": "local[1]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+}
+SOON = Limits(last_call_seconds=1.0)
+ERROR_SECONDS = 60  # by Spark's defaults a client tries for minutes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a server of the test's own."""
+    yield tmp_path / "engine"
+    stop_server(tmp_path / "engine")
+
+
+def has_ended(server: Server) -> bool:
+    return not server.process.is_running() and not server.jvm.is_running()
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.name not in {LOG, ".lock"})
+
+
+def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Path, tmp_path: Path) -> None:
+    """One process for all; on loopback alone; its token is told to nobody, and without it nobody is let in."""
+    held = os.open(tmp_path / "held", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(held, True)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(3) as pool:
+        servers = set(pool.map(lambda _: start_server(folder, SMALL, "f"), range(3)))
+    (server,) = servers
+    os.close(held)
+    again = os.open(tmp_path / "held", os.O_RDWR)
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock of whoever started it ends with them
+    os.close(again)
+
+    assert Engine(lambda: server.url).session({}).range(3).count() == 3, "the control: with the token it answers"
+    listening = [each for each in psutil.Process(server.jvm.pid).net_connections() if each.status == psutil.CONN_LISTEN]
+    assert server.port in {each.laddr.port for each in listening}
+    assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} <= {"127.0.0.1", "::1"}
+    for url in (server.url.replace(server.token, uuid.uuid4().hex), f"sc://localhost:{server.port}"):
+        with pytest.raises(EngineUnavailable, match=f"localhost:{server.port}") as refused:
+            Engine(lambda url=url: url).session({})  # type: ignore[misc]
+        assert server.token not in str(refused.value)
+    assert stat.S_IMODE((folder / STATE).stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    lines = [" ".join(psutil.Process(pid).cmdline()) for pid in (server.process.pid, server.jvm.pid)]
+    assert server.token not in (folder / LOG).read_text() + str(server.facts) + "".join(lines)
+
+    assert stop_server(folder) and has_ended(server)
+    assert leftovers(folder) == [WORK], "it leaves its log"
+    assert not stop_server(folder), "the control: nothing is there to stop"
+
+
+def test_a_server_that_was_killed_is_replaced_and_cleaned_up_after(folder: Path) -> None:
+    """By the next who needs one. Its JVM does not outlive it, nor it its JVM."""
+    first = start_server(folder, SMALL, "f")
+    assert find_server(folder, "f") == first
+    os.kill(first.process.pid, signal.SIGKILL)
+    World.wait_until(lambda: has_ended(first))
+    assert (folder / STATE).exists() and list((folder / WORK).iterdir()), "the fault: it left something"
+    second = start_server(folder, SMALL, "f")
+    assert second.process != first.process
+    assert [each.name for each in (folder / WORK).iterdir()] == [str(second.process.pid)]
+    os.kill(second.jvm.pid, signal.SIGKILL)
+    World.wait_until(lambda: has_ended(second))
+    assert leftovers(folder) == [WORK]
+
+
+def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_old_serves_no_new_client(
+    folder: Path,
+) -> None:
+    first = start_server(folder, SMALL, "f", SOON)
+    second = start_server(folder, SMALL, "another", dataclasses.replace(SOON, old_seconds=0.0))
+    World.wait_until(lambda: has_ended(first))
+    World.wait_until(lambda: find_server(folder, "another") is None)
+    assert Engine(lambda: second.url).session({}).range(3).count() == 3, "whoever had found it is served still"
+    third = start_server(folder, SMALL, "another", dataclasses.replace(SOON, idle_seconds=1.0))
+    assert third.process != second.process
+    World.wait_until(lambda: has_ended(second) and has_ended(third))
+    assert leftovers(folder) == [WORK]
+
+
+def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
+    folder.mkdir()
+    for text in ("", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
+        (folder / STATE).write_text(text)
+        assert read_server(folder) is None
+
+
+# ---- landing while it dies
+
+
+@pytest.fixture
+def lonely(settings: Settings, tmp_path: Path) -> Iterator[World]:
+    """A world whose Spark is its own, to be killed."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "jars").symlink_to(JARS)
+    own = dataclasses.replace(settings, home=home)
+    policy = Policy(records_per_range=10, max_age_seconds=0)
+    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}", policy) as world:
+        world.create_topic(2)
+        yield world
+    stop_server(own.engine_folder)
+
+
+def kill_while_it_writes(world: World, killed: list[float]) -> Callable[..., None]:
+    """Return a watcher of steps that has the first scan's Spark die once a file of the scan is there."""
+
+    def kill() -> None:
+        staging = world.lake_folder / "staging"
+        World.wait_until(lambda: any(staging.rglob("*.parquet")))
+        server = read_server(world.settings.engine_folder)
+        assert server is not None
+        os.kill(server.jvm.pid, signal.SIGKILL)
+        killed.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+
+    def on_step(step: str, **_: Any) -> None:
+        if step == "scan" and not killer.ident:
+            killer.start()
+        if step == "report":
+            killer.join()
+
+    return on_step
+
+
+def test_ranges_whose_spark_dies_are_read_again_by_another_one(lonely: World) -> None:
+    """[R-15] Soon and not after minutes, in a folder of their own: what the dead one has written counts for nothing."""
+    lonely.send_numbered(2500, 0)
+    lonely.send_numbered(2500, 1)
+    lonely.plan()
+    killed: list[float] = []
+    lost: list[tuple[float, str]] = []
+    watch = kill_while_it_writes(lonely, killed)
+
+    def on_step(step: str, **fields: Any) -> None:
+        watch(step, **fields)
+        if step == "engine_lost":
+            lost.append((time.monotonic(), fields["reason"]))
+
+    verdicts = lonely.land(on_step=on_step)
+    assert killed and len(lost) == 1, "the fault: it died in the middle of a scan"
+    assert lost[0][0] - killed[0] < ERROR_SECONDS
+    assert "went away; nothing became visible" in lost[0][1]
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED} and len(verdicts) == 500
+    lonely.assert_all_landed_once()
+    assert not list((lonely.lake_folder / "staging").rglob("*.parquet"))
+
+
+def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) -> None:
+    """[R-15] It is claimed, so nobody reads it again; what was not begun is landed by another Spark, in the same run."""
+    lonely.topic = dataclasses.replace(lonely.topic, delivery=Delivery.AT_MOST_ONCE)
+    for records_per_range, ranges in ((10, 200), (5, 250)):  # sizes apart are read by scans apart
+        policy = dataclasses.replace(lonely.topic.policy, records_per_range=records_per_range)
+        lonely.topic = dataclasses.replace(lonely.topic, policy=policy)
+        lonely.send_numbered(records_per_range * ranges, 0)
+        lonely.plan()
+    killed: list[float] = []
+    verdicts = lonely.land(on_step=kill_while_it_writes(lonely, killed))
+    failed = {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
+    assert killed and {len(offsets) for offsets in failed} == {10} and len(failed) == 200, (
+        "the fault: it died in mid-scan"
+    )
+    assert all("went away" in verdict.violations[0] for verdict in verdicts if verdict.offsets in failed)
+    assert len(verdicts) == 450
+    again = lonely.land()
+    assert {verdict.offsets for verdict in again} == failed
+    assert all("was claimed by attempt" in verdict.violations[0] for verdict in again)
+    values = [row[3] for row in lonely.rows()]
+    assert len(values) == len(set(values)) == 5 * 250
