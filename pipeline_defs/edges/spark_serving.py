@@ -141,7 +141,8 @@ def serve(folder: Path) -> None:
 
 def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:
     process, jvm = read_process(os.getpid()), read_process(_jvm_process(session).pid)
-    assert process is not None and jvm is not None, "they run"
+    assert process is not None, "this process runs"
+    assert jvm is not None, "and has just started its JVM"
     return Server(port, os.environ[TOKEN], process, jvm, time.time(), fingerprint, session.version)
 
 
@@ -167,7 +168,7 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
         try:
             active = service.listActiveExecutions()
             is_used, mark = active.isRight(), active.toString()
-        except Py4JError:
+        except (Py4JError, OSError):
             return  # the JVM is about to be gone
         now = time.monotonic()
         if is_used or mark != seen:
@@ -196,7 +197,7 @@ def _stop(session: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
     jvm = _jvm_process(session)
-    with suppress(Py4JError):  # where the JVM has died, or dies meanwhile
+    with suppress(Py4JError, OSError):  # where the JVM has died, or dies meanwhile
         session.stop()
     jvm.stdin.close()  # by which it ends
     try:

@@ -1,4 +1,4 @@
-"""The warm Spark: one per home, of its owner alone, replaced when it dies, gone when nobody wants it; rows once all the while."""
+"""The warm Spark: one per home, for its owner alone, replaced when it dies, gone when nobody wants it; each row once."""
 
 from __future__ import annotations
 
