@@ -72,19 +72,21 @@ class Engine:
             return self._sessions[key]
 
     @contextmanager
-    def told(self, what: str, consequence: str, **fields: object) -> Iterator[None]:
-        """Turn what Spark raises into `EngineUnavailable` where the server is gone, and into `ScanFailed` elsewhere.
+    def job(self, conf: Mapping[str, str], what: str, consequence: str, **fields: object) -> Iterator[SparkSession]:
+        """Have one job done with the session of a configuration; all that is asked of Spark is asked in here.
 
-        `what` says what was to be done, such as `land 3 ranges of flights`. Spark's words do not tell the two apart: the
-        server is asked whether it still does anything.
+        What Spark raises becomes `EngineUnavailable` where the server is gone, and `ScanFailed` elsewhere. Its words do not
+        tell the two apart: the server is asked whether it still does anything. `what` says what was to be done, such as `land
+        3 ranges of flights`.
         """
         from pyspark.errors import PySparkException
 
+        session = self.session(conf)
+        url = str(self._url)
         try:
-            yield
+            yield session
         except PySparkException as error:
-            url = self._url
-            if url is None or not _works(url):
+            if not _works(url):
                 self._forget()
                 raise EngineUnavailable(
                     f"Spark could not {what}: the server at {_place(url)} went away; {consequence}", **fields
@@ -140,9 +142,9 @@ def _answers(url: str) -> bool:
     return False
 
 
-def _place(url: str | None) -> str:
+def _place(url: str) -> str:
     """Return host and port of a server's URL, without the token."""
-    place = urlsplit(url or "")
+    place = urlsplit(url)
     return f"{place.hostname}:{place.port or DEFAULT_PORT}"
 
 

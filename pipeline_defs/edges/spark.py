@@ -19,7 +19,7 @@ from .access import OPEN, Access
 from .engine import Engine
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 logging.getLogger("py4j").setLevel(logging.INFO)  # below that it writes down all that Java is told, logins among it
 
@@ -175,16 +175,14 @@ class Spark:
         """
         from pyspark.sql import DataFrame
 
-        session = self._engine.session(SCAN_CONF)
-
-        def rows_of(read: Read) -> DataFrame:
+        def rows_of(session: SparkSession, read: Read) -> DataFrame:
             options = kafka_options(self._bootstrap_servers, topic, read, isolation_level, self._access)
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
         what = f"land {len(scan.ranges)} ranges of {topic}"
         consequence = "nothing became visible; the ranges stay planned and are tried again"
-        with self._engine.told(what, consequence, topic=topic):
-            rows = reduce(DataFrame.union, map(rows_of, scan.reads))
+        with self._engine.job(SCAN_CONF, what, consequence, topic=topic) as session:
+            rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
             rows.write.mode("error").options(**PARQUET_OPTIONS).parquet(folder)
 
 

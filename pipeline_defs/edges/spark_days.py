@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,6 @@ class SparkDays:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    @property
-    def _session(self) -> SparkSession:
-        return self._engine.session(SCAN_CONF)
-
     def stage(
         self, ranges: Sequence[Path], standing: Sequence[Path], days: Sequence[str], event_time: EventTime, folder: Path
     ) -> None:
@@ -69,14 +66,15 @@ class SparkDays:
         """
         from pyspark.sql import functions as f
 
-        with self._engine.told(
+        with self._engine.job(
+            SCAN_CONF,
             f"write {len(days)} days from {len(ranges)} decoded ranges",
             "nothing became visible; the rows stay in the decoded ranges, and the days are tried again; where the ranges' "
             "columns do not fit together, decode the older ones again",
-        ):
-            schema = self._merge([*ranges, *standing])
-            parts = [self._events(ranges, schema, event_time)] if ranges else []
-            parts += [self._read(standing, schema)] if standing else []
+        ) as session:
+            read = partial(_read, session, _merge(session, [*ranges, *standing]))
+            parts = [_with_time(read(ranges), event_time)] if ranges else []
+            parts += [read(standing)] if standing else []
             rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
             rows = rows.withColumn(DAY, f.to_date(EVENT_TIME)).where(
                 f.col(DAY).isin([f.lit(day).cast("date") for day in days])
@@ -85,30 +83,32 @@ class SparkDays:
             rows = rows.repartition(tasks, DAY).sortWithinPartitions(DAY, *ORDER)
             rows.write.mode("error").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
 
-    def _merge(self, files: Sequence[Path]) -> StructType:
-        """Is the schema of all files; Spark refuses by name a field that has not the same type in all of them.
 
-        A union of what is read apart would make values fit instead, the number 7 of the text 007, and match by position what
-        lies within maps.
-        """
-        reader = self._session.read.option("mergeSchema", "true").option("recursiveFileLookup", "true")
-        return reader.parquet(*paths_of(files)).schema
+def _merge(session: SparkSession, files: Sequence[Path]) -> StructType:
+    """Is the schema of all files; Spark refuses by name a field that has not the same type in all of them.
 
-    def _read(self, files: Sequence[Path], schema: StructType) -> DataFrame:
-        reader = self._session.read.schema(schema).option("recursiveFileLookup", "true")
-        return reader.parquet(*paths_of(files))
+    A union of what is read apart would make values fit instead, the number 7 of the text 007, and match by position what
+    lies within maps.
+    """
+    reader = session.read.option("mergeSchema", "true").option("recursiveFileLookup", "true")
+    return reader.parquet(*paths_of(files)).schema
 
-    def _events(self, files: Sequence[Path], schema: StructType, event_time: EventTime) -> DataFrame:
-        from pyspark.sql import functions as f
 
-        rows = self._read(files, schema)
-        kind, _ = _find(rows.schema, event_time)
-        column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
-        if kind == "integer" and event_time.unit:
-            time = _from_integer(column, UNITS[event_time.unit])
-        elif kind == "date":  # far beyond the calendar a cast would fail the whole job
-            time = f.when(column.between(*(f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))), column)
-        return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
+def _read(session: SparkSession, schema: StructType, files: Sequence[Path]) -> DataFrame:
+    reader = session.read.schema(schema).option("recursiveFileLookup", "true")
+    return reader.parquet(*paths_of(files))
+
+
+def _with_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    kind, _ = _find(rows.schema, event_time)
+    column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
+    if kind == "integer" and event_time.unit:
+        time = _from_integer(column, UNITS[event_time.unit])
+    elif kind == "date":  # far beyond the calendar a cast would fail the whole job
+        time = f.when(column.between(*(f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))), column)
+    return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
 
 def _from_integer(column: Column, per_second: int) -> Column:

@@ -22,7 +22,7 @@ from .spark_json_schema import decode_json_schema
 from .spark_protobuf import decode_protobuf
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
 DECODE_CONF: Mapping[str, str] = {
@@ -123,51 +123,62 @@ class SparkDecoder:
 
         Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
         """
-        rows = self._read(files)
-        return Decision(
-            {name: DECODERS[side.format](rows, name, side, self._login) for name, side in self._sides.items()}
-        )
+        consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
+        with self._engine.job(DECODE_CONF, f"read {len(files)} landed files", consequence) as session:
+            rows = self._read(session, files)
+            return Decision(
+                {name: DECODERS[side.format](rows, name, side, self._login) for name, side in self._sides.items()}
+            )
 
     def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
         """Writes the rows of landed files that can be decoded below `folder`."""
-        from pyspark.sql import functions as f
 
-        read, sides = decision.read(self._read(files))
-        good = read.where(sides["key"].is_right & sides["value"].is_right)
-        columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
-        rows = good.select(*columns, *_schema_ids(sides))
-        if self._event_time is not None:
-            check_event_time(rows.schema, self._event_time)
-        self._write(rows, folder, len(files))
+        def good(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
+            from pyspark.sql import functions as f
+
+            columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
+            rows = read.where(sides["key"].is_right & sides["value"].is_right).select(*columns, *_schema_ids(sides))
+            if self._event_time is not None:
+                check_event_time(rows.schema, self._event_time)
+            return rows
+
+        self._stage(files, decision, good, folder)
 
     def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
         """Writes the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
-        from pyspark.sql import functions as f
+        self._stage(files, decision, _dead_letters, folder)
 
-        read, sides = decision.read(self._read(files))
-        key, value = sides["key"], sides["value"]
-        failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
-        bad = read.where(~(key.is_right & value.is_right))
-        columns = [
-            *map(f.col, IDENTITY),
-            *(f.col(name).cast("binary").alias(name) for name in sides),
-            f.col("headers"),
-            f.when(~key.is_right, "key").otherwise("value").alias("side"),
-            failure["error_class"].alias("error_class"),
-            failure["error"].alias("error"),
-        ]
-        self._write(bad.select(*columns, *_schema_ids(sides)), folder, len(files))
-
-    def _read(self, files: Sequence[Path]) -> DataFrame:
-        types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
-        consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
-        with self._engine.told(f"read {len(files)} landed files", consequence):
-            return self._engine.session(DECODE_CONF).read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
-
-    def _write(self, rows: DataFrame, folder: Path, files: int) -> None:
+    def _stage(
+        self,
+        files: Sequence[Path],
+        decision: Decision,
+        choose: Callable[[DataFrame, Mapping[str, Outcome]], DataFrame],
+        folder: Path,
+    ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
-        with self._engine.told(f"decode {files} landed files", consequence):
+        with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
+            rows = choose(*decision.read(self._read(session, files)))
             rows.write.mode("error").options(**DECODED_PARQUET).parquet(str(folder))
+
+    def _read(self, session: SparkSession, files: Sequence[Path]) -> DataFrame:
+        types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
+        return session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
+
+
+def _dead_letters(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    key, value = sides["key"], sides["value"]
+    failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
+    columns = [
+        *map(f.col, IDENTITY),
+        *(f.col(name).cast("binary").alias(name) for name in sides),
+        f.col("headers"),
+        f.when(~key.is_right, "key").otherwise("value").alias("side"),
+        failure["error_class"].alias("error_class"),
+        failure["error"].alias("error"),
+    ]
+    return read.where(~(key.is_right & value.is_right)).select(*columns, *_schema_ids(sides))
 
 
 def _schema_ids(sides: Mapping[str, Outcome]) -> list[Column]:

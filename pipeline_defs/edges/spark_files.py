@@ -16,7 +16,7 @@ from .engine import Engine
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 RANGES_PER_CUT = 100  # each is a condition that every row of a job is held against
 _START = "__range_start"
@@ -36,7 +36,7 @@ class SparkFiles:
         """
         self._write(
             f"merge {len(sources)} files of {what}",
-            lambda: self._rows(sources, generation).coalesce(1).sortWithinPartitions("offset"),
+            lambda session: _rows(session, sources, generation).coalesce(1).sortWithinPartitions("offset"),
             folder,
         )
 
@@ -48,34 +48,36 @@ class SparkFiles:
         files: dict[OffsetRange, Path] = {}
         for at in range(0, len(ranges), RANGES_PER_CUT):
             some, below = ranges[at : at + RANGES_PER_CUT], folder / f"{at:06d}"
-            rows = partial(self._by_range, source, some)
+            rows = partial(_by_range, source, some)
             self._write(f"cut {len(some)} ranges out of {what}", rows, str(below), _START)
             found = {offsets: next((below / f"{_START}={offsets.start}").glob("*.parquet"), None) for offsets in some}
             files |= {offsets: path for offsets, path in found.items() if path is not None}
         return files
 
-    def _rows(self, sources: Sequence[Path], generation: int) -> DataFrame:
-        from pyspark.sql import functions as f
-
-        rows = self._engine.session(SCAN_CONF).read.parquet(*paths_of(sources))
-        # a column that is read counts as nullable: not so here
-        return rows.withColumn("generation", f.lit(generation))
-
-    def _by_range(self, source: Path, ranges: Sequence[OffsetRange]) -> DataFrame:
-        from pyspark.sql import functions as f
-
-        first, *others = ranges
-        start = f.when(f.col("offset").between(first.start, first.end - 1), f.lit(first.start))
-        for offsets in others:
-            start = start.when(f.col("offset").between(offsets.start, offsets.end - 1), f.lit(offsets.start))
-        rows = self._rows([source], first.generation)
-        rows = rows.where(f.col("offset").between(first.start, ranges[-1].end - 1)).withColumn(_START, start)
-        return rows.where(f.col(_START).isNotNull()).coalesce(1).sortWithinPartitions(_START, "offset")
-
-    def _write(self, what: str, rows: Callable[[], DataFrame], folder: str, *by: str) -> None:
+    def _write(self, what: str, rows: Callable[[SparkSession], DataFrame], folder: str, *by: str) -> None:
         consequence = (
             "nothing became visible, and what is landed stays as it is; what needed it is tried again by the same "
             "command"
         )
-        with self._engine.told(what, consequence):
-            rows().write.mode("error").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)
+        with self._engine.job(SCAN_CONF, what, consequence) as session:
+            rows(session).write.mode("error").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)
+
+
+def _rows(session: SparkSession, sources: Sequence[Path], generation: int) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    rows = session.read.parquet(*paths_of(sources))
+    # a column that is read counts as nullable: not so here
+    return rows.withColumn("generation", f.lit(generation))
+
+
+def _by_range(source: Path, ranges: Sequence[OffsetRange], session: SparkSession) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    first, *others = ranges
+    start = f.when(f.col("offset").between(first.start, first.end - 1), f.lit(first.start))
+    for offsets in others:
+        start = start.when(f.col("offset").between(offsets.start, offsets.end - 1), f.lit(offsets.start))
+    rows = _rows(session, [source], first.generation)
+    rows = rows.where(f.col("offset").between(first.start, ranges[-1].end - 1)).withColumn(_START, start)
+    return rows.where(f.col(_START).isNotNull()).coalesce(1).sortWithinPartitions(_START, "offset")

@@ -8,9 +8,9 @@ partition, offset).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import ceil
 from operator import or_
 from pathlib import Path
@@ -43,6 +43,10 @@ CONF: Mapping[str, str] = {
 }
 
 
+Reader = Callable[[Sequence[Path]], "DataFrame"]
+"""Reads files of decoded rows, or of a state, as rows of one layout."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Are the files that an update reads, and of which ranges the standing rows count no more by themselves.
@@ -63,69 +67,70 @@ class SparkLatest:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    @property
-    def _session(self) -> SparkSession:
-        return self._engine.session(CONF)
-
     def stage(
         self, topic: str, inputs: Inputs, schema: Any, buckets: int, due: Collection[int], folder: Path
     ) -> dict[int, StagedBucket]:
         """Writes the winners of the due buckets below `folder`; `schema` is the Arrow schema that holds all rows."""
         consequence = f"nothing became visible; what stands in latest/{topic} stays, and the next update tries again"
-        with self._engine.told(f"find the latest records of {topic}", consequence, topic=topic):
-            winners = self._winners(inputs, schema, buckets, due)
+        with self._engine.job(CONF, f"find the latest records of {topic}", consequence, topic=topic) as session:
+            winners = _winners(partial(_read, session, schema), inputs, buckets, due)
             winners.write.mode("error").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
         return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}
 
-    def _winners(self, inputs: Inputs, schema: Any, buckets: int, due: Collection[int]) -> DataFrame:
-        from pyspark.sql import Window
-        from pyspark.sql import functions as f
 
-        bucket = f.pmod(f.hash("key"), f.lit(buckets))
-        is_due = f.lit(True) if len(due) == buckets else bucket.isin(*due)  # noqa: FBT003
-        counts = f.col("key").isNotNull() & is_due
-        standing = [*inputs.present, *inputs.tombstones]
-        if inputs.changed and inputs.present:
-            rows = self._without_changed(inputs, self._read(standing, schema), schema, counts)
-        else:
-            rows = self._read([*standing, *inputs.fresh], schema).where(counts)
-        tasks = self._tasks(buckets, [*standing, *inputs.fresh])
-        if _has_fractions(rows.schema["key"]):
-            # a window looks at them with NaN and zero in one form each, and would shuffle what is spread by key once more;
-            # spread by bucket it does not, but buckets are then spread over tasks by chance
-            rows, by = rows.withColumn("bucket", bucket).repartition(tasks, "bucket"), ["bucket", "key"]
-        else:
-            # its partitioning is pmod of the same hash: where tasks divide buckets, a bucket is in one task
-            rows, by = rows.repartition(tasks, "key"), ["key"]
-        newest = Window.partitionBy(*by).orderBy(*(f.col(name).desc() for name in PLACE))
-        best = rows.withColumn("nth", f.row_number().over(newest)).where("nth = 1").drop("nth")
-        return best.withColumns({"bucket": bucket, "dead": f.col("value").isNull()})
+def _winners(read: Reader, inputs: Inputs, buckets: int, due: Collection[int]) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
 
-    def _without_changed(self, inputs: Inputs, present: DataFrame, schema: Any, counts: Column) -> DataFrame:
-        """Reads what stands but for what lies in ranges that changed, what is fresh, and all of keys that lost their winner."""
-        is_changed = _lies_in(inputs.changed)
-        fresh = self._read(inputs.fresh, schema).where(counts)
-        again = fresh.where(is_changed).select("key", *PLACE)
-        lost = present.where(is_changed).join(again, ["key", *PLACE], "left_anti").select("key")
-        if not lost.isEmpty():
-            history = self._read(inputs.everything, schema).where(counts)
-            fresh = fresh.unionByName(history.join(lost, "key", "left_semi"))
-        return present.where(~is_changed).unionByName(fresh)
+    bucket = f.pmod(f.hash("key"), f.lit(buckets))
+    is_due = f.lit(True) if len(due) == buckets else bucket.isin(*due)  # noqa: FBT003
+    counts = f.col("key").isNotNull() & is_due
+    standing = [*inputs.present, *inputs.tombstones]
+    if inputs.changed and inputs.present:
+        rows = _without_changed(read, inputs, read(standing), counts)
+    else:
+        rows = read([*standing, *inputs.fresh]).where(counts)
+    tasks = _tasks(buckets, [*standing, *inputs.fresh])
+    if _has_fractions(rows.schema["key"]):
+        # a window looks at them with NaN and zero in one form each, and would shuffle what is spread by key once more;
+        # spread by bucket it does not, but buckets are then spread over tasks by chance
+        rows, by = rows.withColumn("bucket", bucket).repartition(tasks, "bucket"), ["bucket", "key"]
+    else:
+        # its partitioning is pmod of the same hash: where tasks divide buckets, a bucket is in one task
+        rows, by = rows.repartition(tasks, "key"), ["key"]
+    newest = Window.partitionBy(*by).orderBy(*(f.col(name).desc() for name in PLACE))
+    best = rows.withColumn("nth", f.row_number().over(newest)).where("nth = 1").drop("nth")
+    return best.withColumns({"bucket": bucket, "dead": f.col("value").isNull()})
 
-    def _tasks(self, buckets: int, files: Sequence[Path]) -> int:
-        """Is how many tasks find the winners: as few as keep the cores busy and are not too large, and divide the buckets."""
-        size = sum(file.stat().st_size for file in files)
-        cores = os.cpu_count() or 1
-        wanted = max(cores, ceil(size / TASK_BYTES), ceil(buckets / TASK_BUCKETS))
-        return next((number for number in range(1, buckets) if number >= wanted and buckets % number == 0), buckets)
 
-    def _read(self, files: Sequence[Path], schema: Any) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_schema
+def _without_changed(read: Reader, inputs: Inputs, present: DataFrame, counts: Column) -> DataFrame:
+    """Reads what stands but for what lies in ranges that changed, what is fresh, and all of keys that lost their winner."""
+    is_changed = _lies_in(inputs.changed)
+    fresh = read(inputs.fresh).where(counts)
+    again = fresh.where(is_changed).select("key", *PLACE)
+    lost = present.where(is_changed).join(again, ["key", *PLACE], "left_anti").select("key")
+    if not lost.isEmpty():
+        history = read(inputs.everything).where(counts)
+        fresh = fresh.unionByName(history.join(lost, "key", "left_semi"))
+    return present.where(~is_changed).unionByName(fresh)
 
-        columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-        if not files:
-            return self._session.createDataFrame([], columns)
-        return self._session.read.schema(columns).parquet(*paths_of(files))
+
+def _tasks(buckets: int, files: Sequence[Path]) -> int:
+    """Is how many tasks find the winners: as few as keep the cores busy and are not too large, and divide the buckets."""
+    size = sum(file.stat().st_size for file in files)
+    cores = os.cpu_count() or 1
+    wanted = max(cores, ceil(size / TASK_BYTES), ceil(buckets / TASK_BUCKETS))
+    return next((number for number in range(1, buckets) if number >= wanted and buckets % number == 0), buckets)
+
+
+def _read(session: SparkSession, schema: Any, files: Sequence[Path]) -> DataFrame:
+    """Read files as the rows of an Arrow schema that holds all of them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    if not files:
+        return session.createDataFrame([], columns)
+    return session.read.schema(columns).parquet(*paths_of(files))
 
 
 def _has_fractions(key: StructField) -> bool:

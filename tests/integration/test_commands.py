@@ -203,7 +203,7 @@ def test_rebuild_restores_a_lost_dagster_home(flights: Offsetlake, tmp_path: Pat
 
 def test_doctor_is_green_here(flights: Offsetlake) -> None:
     answers = {answer["what"]: answer for answer in document(flights("doctor", "--json"))}
-    assert set(answers) == {"java", "jars", "broker", "lake", "dagster home", "topics", "topic flights"}
+    assert set(answers) == {"java", "jars", "spark", "broker", "lake", "dagster home", "topics", "topic flights"}
     assert all(answer["ok"] for answer in answers.values())
     (risk,) = answers["topic flights"]["found"]
     assert risk == "replication.factor is 1: a broker's disk that fails takes acknowledged records with it"
@@ -232,7 +232,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(flights: Offsetlake, old_java:
     assert "11" in answers["java"]["found"] and "17" in answers["java"]["found"]
     assert "127.0.0.1:1 does not answer" in answers["broker"]["found"]
     assert "correct OFFSETLAKE_LAKE" in answers["lake"]["found"]
-    assert [name for name, answer in answers.items() if answer["ok"]] == ["jars", "dagster home"]
+    assert [name for name, answer in answers.items() if answer["ok"]] == ["jars", "spark", "dagster home"]
 
 
 @pytest.mark.parametrize(

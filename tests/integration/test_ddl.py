@@ -49,6 +49,7 @@ def is_refused(text: str) -> bool:
 
 
 def test_what_spark_takes_is_never_refused(engine: Engine) -> None:
+    assert engine.session({}).version, "which reads what Spark takes"
     texts = each_of(TAKEN)
     for _, dice in draws(40):
         text = ddl_of(draw_shape(dice))
