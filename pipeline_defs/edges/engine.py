@@ -83,6 +83,7 @@ class Engine:
 
         session = self.session(conf)
         url = str(self._url)
+        _make_active(session)
         try:
             yield session
         except PySparkException as error:
@@ -99,10 +100,15 @@ class Engine:
             if self._url is not None and _answers(self._url):
                 for session in self._sessions.values():
                     session.stop()
+                self._sessions.clear()
             self._forget()
 
     def _forget(self) -> None:
+        """Close all sessions without a word to their server, which is gone: it would be waited for."""
         with self._guard:
+            for session in self._sessions.values():
+                session.release_session_on_close = False  # type: ignore[attr-defined]
+                session.stop()
             self._url = None
             self._sessions.clear()
 
@@ -120,6 +126,12 @@ def _open_session(url: str, conf: Mapping[str, str]) -> SparkSession:
     return opened
 
 
+def _make_active(session: SparkSession) -> None:
+    """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
+    own: Any = type(session)
+    own._active_session.session = session  # noqa: SLF001 (it has no other way)
+
+
 def _works(url: str) -> bool:
     """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
     from pyspark.errors import PySparkException
@@ -128,7 +140,10 @@ def _works(url: str) -> bool:
         return False
     try:
         probe = _open_session(url, {})
-        return probe.range(1).count() == 1
+        try:
+            return probe.range(1).count() == 1
+        finally:
+            probe.stop()
     except PySparkException:
         return False
 
