@@ -66,7 +66,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Path, tmp_path: Path) -> None:
-    """One process for all; on loopback alone; its token is told to nobody, and without it nobody is let in."""
+    """[R-77] One process for all; on loopback alone; its token is told to nobody, and without it nobody is let in."""
     held = os.open(tmp_path / "held", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(held, True)
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -97,7 +97,7 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
 
 
 def test_a_server_that_was_killed_is_replaced_and_cleaned_up_after(folder: Path) -> None:
-    """By the next who needs one. Its JVM does not outlive it, nor it its JVM."""
+    """[R-77] By the next who needs one. Its JVM does not outlive it, nor it its JVM."""
     first = start_server(folder, SMALL, "f")
     assert find_server(folder, "f") == first
     os.kill(first.process.pid, signal.SIGKILL)
@@ -114,6 +114,7 @@ def test_a_server_that_was_killed_is_replaced_and_cleaned_up_after(folder: Path)
 def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_old_serves_no_new_client(
     folder: Path,
 ) -> None:
+    """[R-77] Nothing runs that nobody wants, and nobody is cut off who had just found it."""
     first = start_server(folder, SMALL, "f", SOON)
     second = start_server(folder, SMALL, "another", Limits(old_seconds=0.0, last_call_seconds=60.0))
     World.wait_until(lambda: find_server(folder, "another") is None)
@@ -126,6 +127,7 @@ def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_
 
 
 def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
+    """[R-77] A power cut must not leave a home that nobody can run in."""
     folder.mkdir()
     for text in ("", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
@@ -172,7 +174,7 @@ def kill_while_it_writes(world: World, killed: list[float]) -> Callable[..., Non
 
 
 def test_ranges_whose_spark_dies_are_read_again_by_another_one(lonely: World) -> None:
-    """[R-15] Soon and not after minutes, in a folder of their own: what the dead one has written counts for nothing."""
+    """[R-77] Soon and not after minutes, in a folder of their own: what the dead one has written counts for nothing."""
     lonely.send_numbered(1000, 0)
     lonely.send_numbered(1000, 1)
     lonely.plan()
@@ -195,7 +197,7 @@ def test_ranges_whose_spark_dies_are_read_again_by_another_one(lonely: World) ->
 
 
 def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) -> None:
-    """[R-15] It is claimed, so nobody reads it again; what was not begun is landed by another Spark, in the same run."""
+    """[R-77] It is claimed, so nobody reads it again; what was not begun is landed by another Spark, in the same run."""
     lonely.topic = dataclasses.replace(lonely.topic, delivery=Delivery.AT_MOST_ONCE)
     for records_per_range, ranges in ((10, 120), (5, 150)):  # sizes apart are read by scans apart
         policy = dataclasses.replace(lonely.topic.policy, records_per_range=records_per_range)

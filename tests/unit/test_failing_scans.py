@@ -9,7 +9,7 @@ import pytest
 
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import ScanFailed
+from pipeline_defs.core.errors import EngineUnavailable, ScanFailed
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
@@ -112,3 +112,59 @@ def test_each_line_of_a_failed_run_names_its_range() -> None:
     said = [line for each in (here, there) for line in violations_by_range("orders", each, ["Spark could not decode"])]
     assert said == ["range orders/0 [0, 10): Spark could not decode", "range orders/3 [10, 20): Spark could not decode"]
     assert violations_by_range("orders", here, [said[0], said[1]]) == [said[0], f"range orders/0 [0, 10): {said[1]}"]
+
+
+class Absent(FakeSpark):
+    """Spark that is not there for so many asks, and that is gone in the middle of so many jobs."""
+
+    def __init__(self, kafka: FakeKafka, absent: int = 0, dying: int = 0) -> None:
+        super().__init__(kafka, lambda step, **_: None)
+        self.absent, self.dying = absent, dying
+        self.folders: list[str] = []
+
+    def open(self) -> None:
+        self.absent -= 1
+        if self.absent >= 0:
+            raise EngineUnavailable("no Spark answers")
+
+    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+        self.folders.append(folder)
+        self.dying -= 1
+        if self.dying >= 0:
+            Path(folder).mkdir(parents=True)
+            raise EngineUnavailable("Spark went away")
+        super().stage(topic, scan, isolation_level, folder)
+
+
+def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -> list[Outcome]:
+    while commit_next_step(
+        TOPIC, Policy(records_per_range=4, max_age_seconds=0), lake, cast("Any", kafka), EPOCH_MS, planner="test"
+    ):
+        pass
+    tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS, delivery=delivery)
+    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
+    return [verdict.outcome for verdict in land(TOPIC, keys, Attempt(f"a{spark.absent}", "run", "test"), tools)]
+
+
+def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
+    """[R-77] Else a Spark that does not start would have a whole backlog abandoned; one that dies at work does, the control."""
+    for absent, dying, then in ((1, 0, Outcome.LANDED), (0, 1, Outcome.FAILED)):
+        kafka, lake = FakeKafka(1), Lake(str(tmp_path / f"{absent}"))
+        kafka.now.partitions[0].append([SpanKind.DATA] * 8, "v", EPOCH_MS)
+        spark = Absent(kafka, absent, dying)
+        assert land_with(spark, kafka, lake, Delivery.AT_MOST_ONCE) == [Outcome.FAILED] * 2
+        assert len(spark.folders) == dying, "no job is done twice"
+        assert land_with(spark, kafka, lake, Delivery.AT_MOST_ONCE) == [then] * 2
+
+
+@pytest.mark.parametrize("delivery", [Delivery.EFFECTIVELY_ONCE, Delivery.AT_LEAST_ONCE])
+@pytest.mark.parametrize(("dying", "outcome"), [(2, Outcome.LANDED), (3, Outcome.FAILED)])
+def test_a_job_is_done_again_elsewhere_where_spark_went_away(
+    tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome
+) -> None:
+    """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
+    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
+    kafka.now.partitions[0].append([SpanKind.DATA] * 8, "v", EPOCH_MS)
+    spark = Absent(kafka, dying=dying)
+    assert land_with(spark, kafka, lake, delivery) == [outcome] * 2
+    assert len(set(spark.folders)) == len(spark.folders) == 3
