@@ -211,3 +211,28 @@ def test_a_full_disk_is_no_decoded_ranges_fault(topic: LandedTopic) -> None:
     assert all("make room on that disk" in each for each in said)
     topic.decode(FIRST, SECOND, by=other)
     assert other.jobs == 3
+
+
+class Dying(ArrowDecoder):
+    """A decoder whose Spark is gone in the middle of so many jobs, after it has written something."""
+
+    deaths = 0
+    folders: Sequence[Path] = ()
+
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
+        self.folders = [*self.folders, folder]
+        super().stage_decoded(files, decision, folder)
+        if len(self.folders) <= self.deaths:
+            raise EngineUnavailable("Spark went away")
+
+
+@pytest.mark.parametrize(("deaths", "outcome"), [(2, Decided.DECODED), (3, Decided.FAILED)])
+def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, outcome: Decided) -> None:
+    """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
+    dying = Dying()
+    dying.deaths = deaths
+    assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND, by=dying)] == [outcome] * 2
+    assert len(set(dying.folders)) == len(dying.folders) == 3
+    assert topic.due == ([] if outcome is Decided.DECODED else [FIRST, SECOND])
