@@ -15,6 +15,7 @@ import pytest
 
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided, choose_outdated
+from pipeline_defs.core.errors import EngineUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import read_dead_letters
 from pipeline_defs.edges.decodings import Decodings, decoded_path
