@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_PORT = 15002
+_REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 ANSWER_SECONDS = 5.0
 RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
@@ -173,7 +174,12 @@ def scan_failed(what: str, error: Exception, consequence: str, **fields: object)
 
 
 def first_cause(error: Exception) -> str:
-    """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class."""
+    """Return the innermost `Caused by` of a Java error in one line, or the first line that says more than its class.
+
+    Of an error of gRPC itself, that nobody is let in, say, it is its status and what comes with that.
+    """
+    if refused := _REFUSED.search(str(error)):
+        return f"{refused[1]}: {refused[2]}"
     lines = [line.strip() for line in str(error).splitlines() if not _CLASS_ALONE.fullmatch(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return causes[-1] if causes else lines[0] if lines else type(error).__name__

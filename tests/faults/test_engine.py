@@ -83,7 +83,7 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
     assert server.port in {each.laddr.port for each in listening}
     assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} <= {"127.0.0.1", "::1"}
     for url in (server.url.replace(server.token, uuid.uuid4().hex), f"sc://localhost:{server.port}"):
-        with pytest.raises(EngineUnavailable, match=f"localhost:{server.port}") as refused:
+        with pytest.raises(EngineUnavailable, match=f"at localhost:{server.port}: UNAUTHENTICATED") as refused:
             Engine(lambda url=url: url).session({})  # type: ignore[misc]
         assert server.token not in str(refused.value)
     assert stat.S_IMODE((folder / STATE).stat().st_mode) == 0o600
