@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .attempt import Attempt
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
-from .core.errors import DiskRefuses, EngineUnavailable, OffsetlakeError, ScanFailed, SealedFileGone
+from .core.errors import DiskRefuses, EngineLost, EngineUnavailable, OffsetlakeError, ScanFailed, SealedFileGone
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
@@ -89,16 +89,16 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
         try:
             landed = opened.enter_context(landed_files(with_rows, work.tools.lake))
             batch, _ = stage_anew(lambda anew: _stage(work, with_rows, landed, anew), folder, work.tools.on_step)
-        except EngineUnavailable as error:
-            yield from (decode_failed(each.offsets, str(error)) for each in manifests)
-            return
-        except (ScanFailed, SealedFileGone, FileNotFoundError) as error:
+        except (ScanFailed, EngineLost, SealedFileGone, FileNotFoundError) as error:
             if len(manifests) == 1 or isinstance(error, DiskRefuses):
                 yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)
                 return
             middle = len(manifests) // 2
             yield from _decode_batch(work, manifests[:middle], f"{name}0")
             yield from _decode_batch(work, manifests[middle:], f"{name}1")
+            return
+        except EngineUnavailable as error:
+            yield from (decode_failed(each.offsets, str(error)) for each in manifests)
             return
         with ThreadPoolExecutor(VERIFY_THREADS) as pool:
             yield from pool.map(lambda manifest: _decide(work, manifest, batch), manifests)

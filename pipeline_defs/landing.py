@@ -22,6 +22,7 @@ from .core.errors import (
     BrokerUnavailable,
     DiskRefuses,
     EmptySelection,
+    EngineLost,
     EngineUnavailable,
     LakeUnavailable,
     OffsetlakeError,
@@ -225,11 +226,14 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         # a range that is abandoned where its first read fails is not read a second time
         tries = 1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
         _, folder = stage_anew(stage, folder, tools.on_step, tries)
-    except (DiskRefuses, EngineUnavailable) as error:
-        yield from (failed(reading.offsets, str(error)) for reading in readings)
-        return
-    except ScanFailed as error:
+    except (ScanFailed, EngineLost) as error:  # one range may be what Spark fails at, or dies of
+        if isinstance(error, DiskRefuses):
+            yield from (failed(reading.offsets, str(error)) for reading in readings)
+            return
         yield from _land_halves(run, readings, staging, error)
+        return
+    except EngineUnavailable as error:
+        yield from (failed(reading.offsets, str(error)) for reading in readings)
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topic, seconds=seconds)
@@ -249,7 +253,7 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         yield from pool.map(lambda reading: _decide(run, reading, staged), planned)
 
 
-def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: ScanFailed) -> Iterator[Verdict]:
+def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: OffsetlakeError) -> Iterator[Verdict]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
     yield from (_without_doubles(run, verdict) for verdict in verdicts)

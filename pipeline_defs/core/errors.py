@@ -164,9 +164,15 @@ class DiskRefuses(ScanFailed):
 
 
 class EngineUnavailable(Unavailable):
-    """Spark that could not be reached, or that went away while it was at work."""
+    """Spark that could not be started or reached."""
 
     kind = "engine_unavailable"
+
+
+class EngineLost(EngineUnavailable):
+    """Spark that went away while it was at work: by chance, or by what it was reading."""
+
+    kind = "engine_lost"
 
 
 class DaemonUnavailable(Unavailable):

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..core.errors import DiskRefuses, EngineUnavailable, ScanFailed
+from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, ScanFailed
 from .disk import errno_in, mend
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Engine:
     def job(self, conf: Mapping[str, str], what: str, consequence: str, **fields: object) -> Iterator[SparkSession]:
         """Have one job done with the session of a configuration; all that is asked of Spark is asked in here.
 
-        What Spark raises becomes `EngineUnavailable` where the server is gone, and `ScanFailed` elsewhere. Its words do not
+        What Spark raises becomes `EngineLost` where the server is gone, and `ScanFailed` elsewhere. Its words do not
         tell the two apart: the server is asked whether it still does anything. `what` says what was to be done, such as `land
         3 ranges of flights`.
         """
@@ -90,7 +90,7 @@ class Engine:
         except PySparkException as error:
             if not _works(url):
                 self._forget()
-                raise EngineUnavailable(
+                raise EngineLost(
                     f"Spark could not {what}: the server at {_place(url)} went away; {consequence}", **fields
                 ) from error
             raise scan_failed(what, error, consequence, **fields) from error

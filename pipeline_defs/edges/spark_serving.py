@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.5
 JVM_END_SECONDS = 10
 HOST = "127.0.0.1"
+EXIT_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"  # a JVM that lacks memory serves nobody well; another one is started
 
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONNECT_CONF: Mapping[str, str] = {
@@ -126,7 +127,12 @@ def serve(folder: Path) -> None:
     (folder / REQUEST).unlink()
     work = _make_work(folder)
     os.chdir(work)  # where Spark makes its folder `artifacts`
-    local = {"spark.local.dir": str(work), "spark.sql.warehouse.dir": str(work / "warehouse")}
+    java = f"{asked['config'].get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}".strip()
+    local = {
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.driver.extraJavaOptions": java,
+    }
     session, port = _open_port({**asked["config"], **local})
     server = _describe(session, port, asked["fingerprint"])
     write_private(folder / STATE, asdict(server))
@@ -224,4 +230,4 @@ if __name__ == "__main__":
     os.closerange(
         3, os.sysconf("SC_OPEN_MAX")
     )  # of whoever started it: a lock or a pipe among them would be held for hours
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]).absolute())

@@ -52,6 +52,7 @@ def test_only_what_is_outside_can_be_retried() -> None:
             "jars_unavailable",
             "scan_failed",
             "disk_refuses",
+            "engine_lost",
             "engine_unavailable",
             "staged_file_gone",
         )

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import EngineUnavailable, ScanFailed
+from pipeline_defs.core.errors import EngineLost, EngineUnavailable, ScanFailed
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
@@ -168,3 +168,28 @@ def test_a_job_is_done_again_elsewhere_where_spark_went_away(
     spark = Absent(kafka, dying=dying)
     assert land_with(spark, kafka, lake, delivery) == [outcome] * 2
     assert len(set(spark.folders)) == len(spark.folders) == 3
+
+
+class Deadly(Stumbling):
+    """Spark that dies of one record."""
+
+    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+        try:
+            super().stage(topic, scan, isolation_level, folder)
+        except ScanFailed:
+            raise EngineLost("Spark went away") from None
+
+
+def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None:
+    """[R-77] Each job with it is done three times, and then in halves, until it is alone."""
+    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
+    kafka.now.partitions[0].append([SpanKind.DATA] * 64, "v", EPOCH_MS)
+    policy = Policy(records_per_range=4, max_age_seconds=0)
+    while commit_next_step(TOPIC, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
+        pass
+    spark = Deadly(kafka, poison=21)
+    tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS)
+    keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
+    verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
+    assert [v.offsets.start for v in verdicts if v.outcome is Outcome.FAILED] == [20]
+    assert len(verdicts) == 16 and spark.jobs < 4 * 5
