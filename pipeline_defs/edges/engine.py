@@ -7,6 +7,7 @@ Nothing else opens a session. Sessions are made anew when the server that had th
 from __future__ import annotations
 
 import atexit
+import logging
 import re
 import socket
 import threading
@@ -117,7 +118,9 @@ class Engine:
 def _open_session(url: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.logging import logger
 
+    logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
     session: Any = SparkSession.builder.remote(url).create()  # its types are those of the classic one
     session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
     for name, value in conf.items():

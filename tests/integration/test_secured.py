@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.core.errors import BrokerRefuses
+from pipeline_defs.core.errors import BrokerRefuses, ScanFailed
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.scans import Read, Scan
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.access import OPEN, read_access
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.edges.producer import Guarantees, Record, produce
+from pipeline_defs.edges.spark_server import LOG
 from pipeline_defs.landing import group_of
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
@@ -98,13 +101,19 @@ def test_what_is_landed_over_tls_is_what_is_landed_in_the_clear(
 def test_no_secret_is_in_anything_that_dagster_keeps_of_a_run(
     landed: World, secured: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its event log, run records and compute logs, what is printed and logged at any level, and the lake."""
+    """Its event log, run records and compute logs, what is printed and logged at any level, the lake, and the Spark server."""
     with caplog.at_level("DEBUG"), beside(landed, tmp_path, *knows(secured, "PLAIN")) as world:
         world.tick()
         world.launch()
         assert not world.pending
-        shown = "".join(capfd.readouterr()) + caplog.text + repr(world.edges) + repr(world.settings)
+        scan = Scan((Read((OffsetRange(0, 0, 0, 1),), 1),))
+        with pytest.raises(ScanFailed) as failed:
+            world.tools().spark.stage(world.name, scan, "read_committed", "/dev/null/nowhere")
+        shown = str(failed.value) + "".join(capfd.readouterr()) + caplog.text + repr(world.edges) + repr(world.settings)
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    server = landed.settings.engine_folder.resolve()
+    assert b"Setting Spark log level" in (server / LOG).read_bytes(), "the control: it is there that Spark speaks"
+    kept += b"".join(path.read_bytes() for path in server.rglob("*") if path.is_file() and path.suffix != ".jar")
     assert landed.name.encode() in kept and b"PIPELINE_SUCCESS" in kept, (
         "the control: it is there that Dagster keeps runs"
     )
