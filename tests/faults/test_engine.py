@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import json
 import os
 import signal
 import stat
+import subprocess
 import threading
 import time
 import uuid
@@ -37,6 +39,7 @@ from pipeline_defs.edges.spark_server import (
 )
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
+from tests.support.killing import run_module
 from tests.support.world import PATIENCE_SECONDS, World
 
 SMALL: Mapping[str, str] = {
@@ -217,3 +220,32 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
     assert all("was claimed by attempt" in verdict.violations[0] for verdict in again)
     values = [row[3] for row in lonely.rows()]
     assert len(values) == len(set(values)) == 5 * 150
+
+
+def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
+    """[R-77] It tells no token; who looks starts nothing, and exit code 1 says that nothing runs."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "jars").symlink_to(JARS)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    environment = plain | {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "512m"}
+
+    def engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_module("pipeline_defs.cli", "engine", *arguments, env=environment)
+
+    try:
+        nothing = engine("status", "--json")
+        assert (nothing.returncode, json.loads(nothing.stdout)) == (1, {"running": False})
+        assert not (home / "engine").exists()
+        started = engine("restart")
+        assert started.returncode == 0 and "Spark 4.0.0 runs" in started.stdout, started.stderr
+        server = read_server(home / "engine")
+        assert server is not None
+        shown = engine("status", "--json")
+        assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, **server.facts})
+        assert f"(pid {server.process.pid})" in engine("status").stdout
+        assert "Spark is stopped" in engine("stop").stdout and has_ended(server)
+        assert "no Spark was running" in engine("stop").stdout
+        assert server.token not in started.stdout + started.stderr + shown.stdout
+    finally:
+        stop_server(home / "engine")
