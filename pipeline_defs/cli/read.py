@@ -17,7 +17,7 @@ from ..resources import Edges
 from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
+from .show import find_topic, json_option, open_edges, print_json, print_table, shortened, topic_argument
 from .terminal import OUT, styled
 
 
@@ -68,7 +68,7 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     for name, value in shown.items():
         OUT.print(f"{name:>14}  {value}", soft_wrap=True)
     for name, value in row.items():
-        OUT.print(f"{'row.' + name:>18}  {value}", soft_wrap=True)
+        OUT.print(f"{'row.' + name:>18}  {shortened(str(value))}", soft_wrap=True)
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import unicodedata
 from typing import Any
 
@@ -149,3 +150,30 @@ def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -
     assert all(f"{title}:" in shown for title in commands.SECTIONS) and "..." not in shown.partition("Options:")[2]
     words = " ".join(shown.split())
     assert [each.name for each in listed if " ".join(commands.first_sentence(each).split()) not in words] == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "size"),
+    [
+        (r"repeat('\xFF\x00'::BLOB, 6000000)", "12,000,000 bytes"),
+        ("repeat('ä', 6000000)", "6,000,000 characters"),
+        (r"{'at': repeat('\xFF\x00'::BLOB, 6000000)}", "characters"),
+    ],
+)
+def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
+    expression: str, size: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """One record of 12 MB kept `sql` busy for minutes; `--json` has all of it: the control."""
+    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
+    monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
+    shown = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value"])
+    said = re.sub(r"[│\s]+", " ", shown.stdout)  # a cell is folded
+    assert shown.exception is None and f"{size} in all" in said, said
+    assert len(shown.stdout) < 20_000
+    whole = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value", "--json"])
+    assert len(json.dumps(json.loads(whole.stdout))) > 6_000_000
+
+
+def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
+    for value in ("x" * show.LONGEST_SHOWN, b"\xff" * 100, 12345, None):
+        assert "in all" not in str(show._cell(value))
