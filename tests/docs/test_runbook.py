@@ -9,7 +9,7 @@ import traceback
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.days_config import DaysConfig

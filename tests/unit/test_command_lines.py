@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.show import TopicName
 from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.project import plan_project, write_project

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs import cli as commands
 from pipeline_defs.auditing import Finding
-from pipeline_defs.cli import cli, glance, read, show, terminal
+from pipeline_defs.cli import commands, glance, read, show, terminal
 from pipeline_defs.cli import progress as bar
+from pipeline_defs.cli.commands import cli
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 from tests.support.topics import NO_TOPICS
 
@@ -137,7 +137,7 @@ def test_an_error_that_names_what_was_typed_is_literal(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["offsetlake", "explain", "[/b]\x1b[31m"])
     with pytest.raises(SystemExit):
-        commands.main()
+        commands.run()
     said = capsys.readouterr().err
     assert "[/b]" in said and controls(said) == []
 
