@@ -186,6 +186,22 @@ def test_an_empty_lake_is_begun_where_a_person_says_so(place: Place) -> None:
     assert place.land() == [Outcome.LANDED] * 2
 
 
+@pytest.mark.parametrize("content", [b"\x00\x00\x00\x01Bud1\xff\xfe", b""], ids=["no text", "empty"])
+def test_a_file_that_is_no_topics_in_what_is_remembered_is_left_alone(place: Place, content: bytes) -> None:
+    """[R-76] A file browser leaves one; a lake that is gone is still refused, and one begun where a person says so."""
+    stray = place.home / "known_topics" / ".DS_Store"
+    stray.write_bytes(content)
+    place.edges.check_lake()
+    delete(place)
+    with pytest.raises(LakeUnavailable, match=r"to begin an empty lake instead, delete .*known_topics/orders"):
+        place.edges.check_lake()
+    (place.home / "known_topics" / TOPIC).unlink()
+    place.edges.check_lake()
+    place.plan()
+    assert place.land() == [Outcome.LANDED] * 2
+    assert stray.read_bytes() == content
+
+
 def test_another_topic_begins_in_a_lake_that_is_there(place: Place) -> None:
     """[R-76] A home that knows one topic says nothing of others; `mount_another` is the control."""
     place.plan("payments")
