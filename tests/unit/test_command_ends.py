@@ -37,7 +37,7 @@ def start(folder: Path, *arguments: str, **options: object) -> subprocess.Comple
 def test_ctrl_c_while_a_command_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
     """The first seconds of each command are imports."""
     (tmp_path / "click.py").write_text(INTERRUPTING)
-    ended = start(tmp_path, "plan", "orders")
+    ended = start(tmp_path, "plan", "orders", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert ended.stdout == "click is being imported\n", "the control: the signal came then"
     assert ended.stderr == "" and ended.returncode == -signal.SIGINT
 
