@@ -93,10 +93,7 @@ class DagsterServer:
         return self._folder / LOG
 
     def __enter__(self) -> DagsterServer:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._check_home()
-        self._stop_leftover()
-        self._check_alone()
+        self.check_alone()
         with open_instance(self._home) as instance:
             self._storage = _storage_of(instance.info_str())
         os.environ["DAGSTER_HOME"] = str(self._home)
@@ -114,6 +111,21 @@ class DagsterServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def check_alone(self) -> None:
+        """Refuse a home that has a Dagster already, once what one before has left running is stopped.
+
+        With two daemons each tick is twice, and so is what it asks for.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_home()
+        self._stop_leftover()
+        others = ", ".join(each.text for each in self.find_others())
+        if others:
+            raise Refused(
+                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
+                "started; use that one, or end it first"
+            )
 
     def is_running(self) -> bool:
         """Return whether Dagster is still up."""
@@ -211,15 +223,6 @@ class DagsterServer:
         assert owner is not None
         state = {"pid": process.pid, "started": process.started, "url": self.url}
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
-
-    def _check_alone(self) -> None:
-        """Refuse a home that has a daemon already: with two each tick is twice, and so is what it asks for."""
-        others = ", ".join(each.text for each in self.find_others())
-        if others:
-            raise Refused(
-                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
-                "started; use that one, or end it first"
-            )
 
     def _stop_leftover(self) -> None:
         """Stop what an `up` before has left running, also where of its Dagster only the children are left."""

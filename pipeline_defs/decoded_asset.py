@@ -67,8 +67,8 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                     context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
             if failures:
                 raise RangesFailed(
-                    f"{len(failures)} of {len(keys)} ranges of topic {topic.name} are not decoded; {len(keys) - len(failures)} "
-                    "are; the failed ones stay landed and are tried again",
+                    f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(failures)} are decoded and {len(failures)} "
+                    "failed; what failed stays landed and is tried again",
                     [
                         each
                         for verdict in failures

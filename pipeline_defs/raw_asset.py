@@ -119,8 +119,8 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
     if own:
         raise RangesFailed(
-            f"{len(own)} of {len(keys)} ranges of topic {topic.name} are not landed; {len(keys) - len(own)} are; the "
-            "failed ones stay planned and are tried again",
+            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; what failed "
+            "stays planned and is tried again",
             [each for verdict in own for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)],
         )
 

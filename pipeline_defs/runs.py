@@ -72,7 +72,7 @@ def run_of(context: dg.AssetExecutionContext, duty: Duty, edges: Edges) -> Itera
     context.instance.add_run_tags(context.run.run_id, duty.tags)
     hold_run(context.instance.root_directory, context.run.run_id)
     try:
-        edges.check_lake()
+        edges.check_lake(duty.topic)
         yield
     except OffsetlakeError as error:
         context.log.error("\n".join([f"{error.kind}: {error}", *error.__notes__]))  # noqa: TRY400 (Dagster has the trace)

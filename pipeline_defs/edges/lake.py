@@ -61,11 +61,14 @@ class Lake:
 
     # ---- whether it is there
 
-    def check_present(self) -> None:
-        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`."""
+    def check_present(self, asked: str | None = None) -> None:
+        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`.
+
+        It names the topic that was asked for, where that is one of them.
+        """
         topics = self._memory.topics() if self._memory else ()
         if self._memory and topics and not self.store.folders("plan"):
-            self._memory.refuse_missing(topics[0])
+            self._memory.refuse_missing(asked if asked in topics else topics[0])
 
     def _remember(self, topic: str) -> None:
         if self._memory:
