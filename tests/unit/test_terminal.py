@@ -6,6 +6,7 @@ import io
 import json
 import re
 import unicodedata
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,6 +173,16 @@ def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
     assert len(shown.stdout) < 20_000
     whole = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value", "--json"])
     assert len(json.dumps(json.loads(whole.stdout))) > 6_000_000
+
+
+def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A topic `ranges` has no view, and the statement that means it asks the table without a word."""
+    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
+    for name, is_said in (("ranges", True), ("orders", False)):
+        monkeypatch.setattr(read, "load_topics", lambda name=name: SimpleNamespace(names=(name,)))
+        shown = CliRunner().invoke(cli, ["sql", "SELECT count(*) FROM ranges"])
+        assert shown.exception is None, shown.output
+        assert ("note: topic ranges has no view" in shown.stderr) is is_said, shown.stderr
 
 
 def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
