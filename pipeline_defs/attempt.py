@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .core.coverage import Coverage
 from .core.delivery import Delivery
+from .core.offsets import OffsetRange
 from .edges.lake import Lake
 from .steps import StepWatcher, no_step
 
@@ -57,3 +58,8 @@ class Run:
     coverage: Coverage
     attempt: Attempt
     tools: Tools
+
+    def revision_before(self, offsets: OffsetRange) -> int | None:
+        """Return the revision of a range that stood when the run began, before it read anything; none where none did."""
+        known = self.coverage.manifests.get(offsets)
+        return known.revision if known else None

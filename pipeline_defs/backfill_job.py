@@ -56,7 +56,7 @@ def build_backfill(topic: Topic) -> dg.Definitions:
         },
     )
     def launch(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        edges.check_lake()
+        edges.check_lake(topic.name)
         coverage = edges.lake.coverage(topic.name)
         choice = _choice(context.op_config["ranges"])
         selection = select_ranges(choice, topic, coverage, edges, context.instance)

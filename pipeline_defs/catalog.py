@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 
+from .core.command_lines import command
 from .core.days import Days
 from .core.decoders import Decode
 from .core.latest import Latest
@@ -115,7 +116,7 @@ def decoded_description(topic: Topic, decode: Decode) -> str:
         file alone: it can be made again when a decoder is mended, or when Kafka has long deleted the records.
 
         - `topic`, `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
-        - A record that cannot be decoded is set aside with what is wrong: `offsetlake dead-letters {topic.name}`. More than
+        - A record that cannot be decoded is set aside with what is wrong: `{command("dead-letters", topic.name)}`. More than
           {decode.budget.records} of a range, or more than {decode.budget.share:.2%}, and the range fails.
         - `rows + dead letters + holes + lost` are the offsets of the range, always; the check `decoded_completeness` proves it.
         - Materialising a range again decodes it again; what comes out otherwise takes the place of what was there.

@@ -14,10 +14,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import yaml
 from dagster_graphql import DagsterGraphQLClient
 
 from .core.errors import BadSetting, Refused, Unavailable
@@ -28,6 +30,7 @@ from .run_locks import is_code_server_gone
 from .settings import ENV_FILE, PROJECT, read_env_file
 
 START_SECONDS = 300
+ANSWER_SECONDS = 10
 STOP_SECONDS = 30
 RUN_SECONDS = 600
 PREFERRED_PORT = 3000
@@ -38,6 +41,7 @@ _LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on PythonError
   { message causes { message } } } } } } }
 """
+_INSTANCE = "{ instance { info } }"
 _RELOAD = "mutation { reloadWorkspace { __typename } }"
 LOOKS_WITHOUT = 5  # of `up`, one a second
 
@@ -46,6 +50,10 @@ class DagsterUnavailable(Unavailable):
     """Says that Dagster did not come up."""
 
     kind = "dagster_unavailable"
+
+
+class PortTaken(DagsterUnavailable):
+    """Says that another program listens at the port; Dagster's own processes would go on for ever without a UI."""
 
 
 class DagsterServer:
@@ -71,6 +79,7 @@ class DagsterServer:
         self._home = dagster_home
         self._state = folder / _STATE
         self._process: Process | None = None
+        self._storage: object = None
         self._looks_without = 0
 
     @property
@@ -84,30 +93,39 @@ class DagsterServer:
         return self._folder / LOG
 
     def __enter__(self) -> DagsterServer:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._check_home()
-        self._stop_leftover()
-        self._check_alone()
-        with open_instance(self._home):
-            pass
-        self.port = _free_port(self._wanted)
+        self.check_alone()
+        with open_instance(self._home) as instance:
+            self._storage = _storage_of(instance.info_str())
         os.environ["DAGSTER_HOME"] = str(self._home)
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         os.chdir(self._project)
-        command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
         try:
-            self._process = spawn_process([*command, "-p", str(self.port)], log=self.log)
-            self._write_state(self._process)
-            self._await_answer()
-        except BaseException:
-            self._stop()
-            raise
+            self._serve(_free_port(*([PREFERRED_PORT, 0] if self._wanted is None else [self._wanted])))
+        except PortTaken:
+            if self._wanted is not None:
+                raise
+            self._serve(_free_port(0))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def check_alone(self) -> None:
+        """Refuse a home that has a Dagster already, once what one before has left running is stopped.
+
+        With two daemons each tick is twice, and so is what it asks for.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_home()
+        self._stop_leftover()
+        others = ", ".join(each.text for each in self.find_others())
+        if others:
+            raise Refused(
+                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
+                "started; use that one, or end it first"
+            )
 
     def is_running(self) -> bool:
         """Return whether Dagster is still up."""
@@ -140,10 +158,10 @@ class DagsterServer:
         errors = [[error, *error["causes"]] for error in found if error and "message" in error]
         return next((chain[-1]["message"].strip() for chain in errors), None)  # the innermost says what is wrong
 
-    def _ask(self, query: str) -> Any:
+    def _ask(self, query: str, patience_seconds: float = START_SECONDS) -> Any:
         body = json.dumps({"query": query}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=patience_seconds) as answer:
             return json.load(answer)["data"]
 
     def run_job(self, job: str) -> tuple[str, bool]:
@@ -159,6 +177,18 @@ class DagsterServer:
                 time.sleep(_POLL_SECONDS)
         raise DagsterUnavailable(f"run {run_id} of {job} did not end within {RUN_SECONDS} s; its log is at {self.url}")
 
+    def _serve(self, port: int) -> None:
+        """Start Dagster at a port and wait until it answers; where it does not, nothing of it stays."""
+        self.port = port
+        command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
+        try:
+            self._process = spawn_process([*command, "-p", str(port)], log=self.log)
+            self._write_state(self._process)
+            self._await_answer()
+        except BaseException:
+            self._stop()
+            raise
+
     def _check_home(self) -> None:
         """Refuse a home that `dagster dev` would not take: a line of `.env` without `${DAGSTER_HOME:-...}` overrides ours."""
         taken = read_env_file(self._project, {**os.environ, "DAGSTER_HOME": str(self._home)}).get("DAGSTER_HOME")
@@ -171,27 +201,28 @@ class DagsterServer:
     def _await_answer(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.is_running():
-            try:
-                with urllib.request.urlopen(f"{self.url}/server_info", timeout=2):
+            with suppress(OSError):  # nobody listens yet
+                if self._answers_for_home():
                     return
-            except (urllib.error.URLError, OSError):
-                time.sleep(_POLL_SECONDS)
+                raise PortTaken(
+                    f"another program took {self.url} a moment before Dagster, which would go on without its UI; nothing was "
+                    "started; name another port, or none for any that is free"
+                )
+            time.sleep(_POLL_SECONDS)
         raise DagsterUnavailable(f"Dagster did not come up at {self.url}; nothing was landed; its log is {self.log}")
+
+    def _answers_for_home(self) -> bool:
+        """Return whether it is a Dagster of our home that answers at the port; raise `OSError` where nobody does."""
+        try:
+            return _storage_of(self._ask(_INSTANCE, ANSWER_SECONDS)["instance"]["info"]) == self._storage
+        except (urllib.error.HTTPError, ValueError, LookupError):
+            return False
 
     def _write_state(self, process: Process) -> None:
         owner = read_process(os.getpid())
         assert owner is not None
         state = {"pid": process.pid, "started": process.started, "url": self.url}
         self._state.write_text(json.dumps({**state, "owner": {"pid": owner.pid, "started": owner.started}}))
-
-    def _check_alone(self) -> None:
-        """Refuse a home that has a daemon already: with two each tick is twice, and so is what it asks for."""
-        others = ", ".join(each.text for each in self.find_others())
-        if others:
-            raise Refused(
-                f"a Dagster daemon of {self._home} runs already, {others}: a `dagster dev` of this project, say; nothing was "
-                "started; use that one, or end it first"
-            )
 
     def _stop_leftover(self) -> None:
         """Stop what an `up` before has left running, also where of its Dagster only the children are left."""
@@ -227,17 +258,19 @@ def _stop_group(process: Process) -> None:
             return
 
 
-def _free_port(wanted: int | None) -> int:
-    for port in (PREFERRED_PORT, 0) if wanted is None else (wanted,):
-        with socket.socket() as probe:
-            probe.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # else one that was just let go of counts as taken
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+def _storage_of(info: str) -> object:
+    """Return where an instance keeps its files, of what Dagster says of the instance: no two homes have it in common."""
+    return yaml.safe_load(info)["local_artifact_storage"]
+
+
+def _free_port(*wanted: int) -> int:
+    """Return the first of some ports of loopback that is free, where 0 is any."""
+    for port in wanted:
+        with socket.socket() as probe, suppress(OSError):
+            # else one that was just let go of counts as taken
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
     raise Refused(
-        f"port {wanted} of 127.0.0.1 is taken; nothing was started; name another, or none for any that is free"
+        f"port {wanted[-1]} of 127.0.0.1 is taken; nothing was started; name another, or none for any that is free"
     )

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .core.command_lines import command
 from .core.day_verdicts import DayFacts
 from .core.days import Days, DayState, DayUpdate, find_held_up, find_left_behind, find_updates
 from .core.decoding import Decoding
@@ -111,8 +112,7 @@ def read_days(
             raise BrokenManifest(
                 f"range {offsets.text(topic)} is decoded to another file than its document names, "
                 f"{files.url_of(topic, offsets)}: its rows cannot be counted by day; nothing was written; "
-                f"`offsetlake decode {topic} --partition "
-                f"{offsets.key}` decodes it again"
+                f"`{command('decode', topic, '--partition', offsets.key)}` decodes it again"
             )
     uncounted = visible.keys() - counts.keys()
     moving = frozenset(decoded.held | uncounted)

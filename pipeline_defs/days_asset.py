@@ -20,7 +20,7 @@ from .edges.days import day_path
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
-from .runs import begin_run, new_attempt, selected_keys, step_logger
+from .runs import new_attempt, run_of, selected_keys, step_logger
 from .topics import Topic
 
 DAYS_PER_BACKFILL_RUN = 366
@@ -45,36 +45,37 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
     def daily(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        begin_run(context, topic.daily)
-        edges.check_lake()
-        chosen = selected_keys(context)
-        if not chosen:
-            raise EmptySelection(
-                f"no day of topic {topic.name} is selected; nothing was read or written; choose days since {days.start}"
-            )
-        tools = edges.day_tools(days, pyspark, step_logger(context))
-        failures: list[DayVerdict] = []
-        pace = Pace(len(chosen), edges.now_ms)
-        attempt = new_attempt(context)
-        for verdict in update_days(topic.name, chosen, attempt, tools):
-            if progress := pace.after_one():
-                context.log.info("step=progress %s", progress)
-            if _falls_short(context, verdict, attempt):
-                failures.append(verdict)
-            elif verdict.facts is not None and context.has_partition_key:
-                metadata = day_metadata(topic, verdict, verdict.facts, edges)
-                yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.facts.digest))
-            elif verdict.facts is not None and verdict.outcome in WRITTEN:
-                context.log_event(day_event(topic, verdict, verdict.facts, edges))
-            edges.watch_step("reported_day", day=verdict.day, outcome=verdict.outcome.value)
-        if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
-            _tell_checks(context, topic, days, edges)
-        if failures:
-            raise RangesFailed(
-                f"{len(failures)} of {len(chosen)} days of topic {topic.name} are not up to date; what stood stands, the rows "
-                "are in the decoded ranges, and the days are tried again",
-                [text for verdict in failures for text in verdict.violations or (_overtaken(verdict),)],
-            )
+        with run_of(context, topic.daily, edges):
+            chosen = selected_keys(context)
+            if not chosen:
+                raise EmptySelection(
+                    f"no day of topic {topic.name} is selected; nothing was read or written; choose days since {days.start}"
+                )
+            tools = edges.day_tools(days, pyspark, step_logger(context))
+            failures: list[DayVerdict] = []
+            pace = Pace(len(chosen), edges.now_ms)
+            attempt = new_attempt(context)
+            for verdict in update_days(topic.name, chosen, attempt, tools):
+                if progress := pace.after_one():
+                    context.log.info("step=progress %s", progress)
+                if _falls_short(context, verdict, attempt):
+                    failures.append(verdict)
+                elif verdict.facts is not None and context.has_partition_key:
+                    metadata = day_metadata(topic, verdict, verdict.facts, edges)
+                    yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.facts.digest))
+                elif verdict.facts is not None and verdict.outcome in WRITTEN:
+                    context.log_event(day_event(topic, verdict, verdict.facts, edges))
+                edges.watch_step("reported_day", day=verdict.day, outcome=verdict.outcome.value)
+            if (
+                not context.has_partition_key
+            ):  # such a run has no output, so Dagster skips the checks that come after it
+                _tell_checks(context, topic, days, edges)
+            if failures:
+                raise RangesFailed(
+                    f"{len(failures)} of {len(chosen)} days of topic {topic.name} are not up to date; what stood stands, the "
+                    "rows are in the decoded ranges, and the days are tried again",
+                    [text for verdict in failures for text in verdict.violations or (_overtaken(verdict),)],
+                )
 
     return daily
 

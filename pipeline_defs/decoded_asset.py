@@ -21,7 +21,7 @@ from .edges.decodings import dead_letters_path, decoded_path
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
-from .runs import begin_run, new_attempt, selected_keys, step_logger
+from .runs import new_attempt, run_of, selected_keys, step_logger
 from .topics import Topic
 
 
@@ -43,37 +43,38 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
     def decoded(
         context: dg.AssetExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        begin_run(context, duty)
-        edges.check_lake()
-        keys = selected_keys(context)
-        tools = edges.decode_tools(config, pyspark, step_logger(context))
-        failures: list[DecodeVerdict] = []
-        pace = Pace(len(keys), edges.now_ms)
-        for verdict in decode(topic.name, keys, new_attempt(context), tools):
-            if progress := pace.after_one():
-                context.log.info("step=progress %s", progress)
-            if verdict.outcome is Decided.FAILED or verdict.decoding is None:
-                failures.append(verdict)
-                continue
-            if context.has_partition_key:
-                metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
-                yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest))
-            else:
-                context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
-            edges.watch_step("reported_decoded", key=verdict.offsets.key)
-        if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
-            for name, result in decoded_results(topic, edges).items():
-                context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
-        if failures:
-            raise RangesFailed(
-                f"{len(failures)} of {len(keys)} ranges of topic {topic.name} are not decoded; {len(keys) - len(failures)} "
-                "are; the failed ones stay landed and are tried again",
-                [
-                    each
-                    for verdict in failures
-                    for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)
-                ],
-            )
+        with run_of(context, duty, edges):
+            keys = selected_keys(context)
+            tools = edges.decode_tools(config, pyspark, step_logger(context))
+            failures: list[DecodeVerdict] = []
+            pace = Pace(len(keys), edges.now_ms)
+            for verdict in decode(topic.name, keys, new_attempt(context), tools):
+                if progress := pace.after_one():
+                    context.log.info("step=progress %s", progress)
+                if verdict.outcome is Decided.FAILED or verdict.decoding is None:
+                    failures.append(verdict)
+                    continue
+                if context.has_partition_key:
+                    metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
+                    yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest))
+                else:
+                    context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+                edges.watch_step("reported_decoded", key=verdict.offsets.key)
+            if (
+                not context.has_partition_key
+            ):  # such a run has no output, so Dagster skips the checks that come after it
+                for name, result in decoded_results(topic, edges).items():
+                    context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
+            if failures:
+                raise RangesFailed(
+                    f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(failures)} are decoded and {len(failures)} "
+                    "failed; what failed stays landed and is tried again",
+                    [
+                        each
+                        for verdict in failures
+                        for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                    ],
+                )
 
     return decoded
 

@@ -7,6 +7,7 @@ import dagster as dg
 
 from .auditing import Finding
 from .checks import as_result
+from .core.command_lines import command
 from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
 from .edges.decodings import dead_letters_path
@@ -103,5 +104,5 @@ def _text(topic: Topic, decoding: Decoding) -> str:
     classes = ", ".join(f"{rows} {name}" for name, rows in decoding.error_classes.items())
     return (
         f"range {decoding.offsets.text(topic.name)}: {decoding.dead} of {decoding.rows + decoding.dead} records could not be "
-        f"decoded ({classes}); `offsetlake dead-letters {topic.name} --key {decoding.offsets.key}` shows them"
+        f"decoded ({classes}); `{command('dead-letters', topic.name, '--key', decoding.offsets.key)}` shows them"
     )

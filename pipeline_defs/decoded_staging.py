@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .attempt import Attempt
+from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.days import EventTime
 from .core.decoders import Decode
@@ -142,7 +143,7 @@ def find_violations(
     where, dead = manifest.offsets.text(work.topic), batch.dead.get(manifest.offsets)
     if not landed.is_of(manifest):
         torn = f"range {where}: the landed file does not have the digest {manifest.digest[:12]} of its manifest"
-        return [f"{torn}; nothing was decoded; `offsetlake audit {work.topic}` says more"]
+        return [f"{torn}; nothing was decoded; `{command('audit', work.topic)}` says more"]
     parts = batch.decoded.get(manifest.offsets), dead
     runs = [parquet.read_runs(path) if path else () for path in (landed.path, *(part and part.path for part in parts))]
     violations = verify_decoding(work.topic, manifest.offsets, *runs)

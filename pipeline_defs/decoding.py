@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from .attempt import Attempt
+from .core.command_lines import command
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
 from .core.errors import DiskRefuses, EngineLost, EngineUnavailable, OffsetlakeError, ScanFailed, SealedFileGone
 from .core.manifest import Manifest, StagedFile
@@ -112,8 +113,8 @@ def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
     own = lake.own_path(manifest) if manifest.file is not None else None
     if own is not None and not lake.store.exists(own):
         return (
-            f"the landed file of range {where} is gone: {lake.store.url(own)}; nothing of it became visible; `offsetlake audit "
-            f"{work.topic}` says what is there; restore it from a backup, or land the range again"
+            f"the landed file of range {where} is gone: {lake.store.url(own)}; nothing of it became visible; "
+            f"`{command('audit', work.topic)}` says what is there; restore it from a backup, or land the range again"
         )
     if isinstance(error, FileNotFoundError):
         return f"a file of range {where} is gone while it was decoded: {error}; nothing of it became visible; decode it again"

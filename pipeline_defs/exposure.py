@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .auditing import Finding
+from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.expiry import (
     FAIL_SHARE,
@@ -77,7 +78,7 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> tuple[Findin
     violations = tuple(
         f"{topic.name}/{each.partition}: offset {each.offset} is not landed and may be deleted in "
         f"{(each.seconds or 0.0) / 60:.1f} minutes, {each.share or 0.0:.0%} of the time that a record is kept; land it "
-        f"(`offsetlake land {topic.name} --pending`), or have the broker keep it for longer (retention.ms, retention.bytes)"
+        f"(`{command('land', topic.name, '--pending')}`), or have the broker keep it for longer (retention.ms, retention.bytes)"
         for each in late
     )
     soonest = min((each.seconds for each in endangered if each.seconds is not None), default=None)

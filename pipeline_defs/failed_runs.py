@@ -43,9 +43,8 @@ class FailedSince:
 
     def _line(self, topic: str, runs: Sequence[DagsterRun]) -> str:
         lines = read_reason(self._instance, runs[0].run_id).strip().splitlines()
-        reason = (
-            (lines[1] if len(lines) > 1 else lines[0]).strip().removeprefix("- ")
-        )  # what a range says, below how many
+        ranges = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]  # below how many failed
+        reason = ranges[0] if ranges else lines[0]
         more = f" (and {len(runs) - 1} more failed)" if len(runs) > 1 else ""
         return f"run {runs[0].run_id[:8]} of {topic} failed{more}: {reason}"
 

@@ -5,6 +5,7 @@ A schedule that finds nothing to do says so and launches nothing.
 
 import dagster as dg
 
+from .core.command_lines import command
 from .resources import Edges
 from .retirement import find_retirable, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
@@ -50,8 +51,8 @@ def build_retirement(topic: Topic) -> dg.Definitions:
     """Builds the job that retires a topic's old keys, and its hourly schedule."""
     description = (
         f"Retires the oldest landed ranges of `{topic.name}` from Dagster beyond the newest {topic.max_keys:,} (`max_keys`), "
-        "so that its pages stay quick. The lake keeps everything: audit and trace see it, and `offsetlake backfill "
-        f"{topic.name} --key KEY` brings a range back."
+        "so that its pages stay quick. The lake keeps everything: audit and trace see it, and "
+        f"`{command('backfill', topic.name, '--key KEY')}` brings a range back."
     )
 
     @dg.op(name=f"retire_{topic.slug}", description=description)

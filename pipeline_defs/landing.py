@@ -339,7 +339,8 @@ def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *
     lake = run.tools.lake
     while True:
         standing = lake.newest(standing)
-        found = compare(standing, ours, part, run.attempt, lake, is_redo=is_redo)
+        is_first_since = standing.revision == run.revision_before(standing.offsets)
+        found = compare(standing, ours, part, run.attempt, lake, is_redo=is_redo, is_first_since=is_first_since)
         if found.act is Act.MEND and ours.file is not None:
             bring(part, ours.file, lake)
             return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)

@@ -10,7 +10,7 @@ from .catalog import derived_asset, latest_description
 from .core.latest import BucketFacts, Latest
 from .latest import Updated, read_state, update
 from .resources import Edges
-from .runs import begin_run, new_attempt, step_logger
+from .runs import new_attempt, run_of, step_logger
 from .topics import Topic
 
 
@@ -38,15 +38,14 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
         pyspark: LazyPySparkResource,
     ) -> dg.MaterializeResult[Any]:
         assert topic.latest is not None
-        begin_run(context, topic.upserting)
-        edges.check_lake()
-        tools = edges.latest_tools(pyspark, step_logger(context))
-        started = edges.now_ms()
-        done = update(topic.name, topic.latest, new_attempt(context), tools, full=config.full)
-        facts = read_state(topic.name, topic.latest, edges.latest_files)
-        metadata = latest_metadata(topic, done, facts.values(), (edges.now_ms() - started) / 1000, edges)
-        edges.watch_step("reported_latest", topic=topic.name, exchanged=len(done.exchanged))
-        return dg.MaterializeResult(metadata=metadata)
+        with run_of(context, topic.upserting, edges):
+            tools = edges.latest_tools(pyspark, step_logger(context))
+            started = edges.now_ms()
+            done = update(topic.name, topic.latest, new_attempt(context), tools, full=config.full)
+            facts = read_state(topic.name, topic.latest, edges.latest_files)
+            metadata = latest_metadata(topic, done, facts.values(), (edges.now_ms() - started) / 1000, edges)
+            edges.watch_step("reported_latest", topic=topic.name, exchanged=len(done.exchanged))
+            return dg.MaterializeResult(metadata=metadata)
 
     return latest
 

@@ -10,6 +10,7 @@ from dagster_pyspark import LazyPySparkResource
 from .attempt import Attempt
 from .auditing import Finding
 from .checks import as_result
+from .core.command_lines import command
 from .core.latest import Latest
 from .edges.decodings import decoded_path
 from .edges.latest_columns import common_schema
@@ -73,7 +74,7 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
             found = differences(present, staged[bucket])
         facts = {"bucket": bucket, "keys": present.facts.keys, "ranges": len(ranges)}
         violations = tuple(
-            f"bucket {bucket} of latest/{topic}: {text}; `offsetlake latest {topic} --full`" for text in found
+            f"bucket {bucket} of latest/{topic}: {text}; `{command('latest', topic, '--full')}`" for text in found
         )
         return Finding(RECOMPUTED, f"bucket {bucket}, {present.facts.keys} keys", violations, facts)
     finally:

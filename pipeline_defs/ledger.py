@@ -7,6 +7,7 @@ given.
 from __future__ import annotations
 
 from .auditing import Finding
+from .core.command_lines import command
 from .core.coverage import State
 from .core.errors import BadKey, Refused
 from .core.losses import Acceptance, Loss, all_losses, read_from
@@ -50,7 +51,7 @@ def standing(topic: Topic, loss: Loss) -> str:
         return f"accepted by {loss.acceptance.accepted_by}"
     if topic.on_loss == "record":
         return "recorded by on_loss: record"
-    return f"not accepted: `offsetlake accept-loss {topic.name} {loss.key}`"
+    return f"not accepted: `{command('accept-loss', topic.name, loss.key)}`"
 
 
 def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
@@ -61,7 +62,7 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
     if state is None:
         raise BadKey(
             f"{key} is no range and no lost link of topic {topic.name}; nothing was written; take a key from "
-            f"`offsetlake losses {topic.name}`",
+            f"`{command('losses', topic.name)}`",
             key=key,
         )
     if offsets not in coverage.accepted:
@@ -76,7 +77,7 @@ def _lost_now(topic: Topic, offsets: OffsetRange, state: State, edges: Edges) ->
     if not lost:
         raise Refused(
             f"nothing is lost of {offsets.text(topic.name)}, which is {state.value}; nothing was written; "
-            f"`offsetlake losses {topic.name}` lists what is",
+            f"`{command('losses', topic.name)}` lists what is",
             key=offsets.key,
         )
     return lost[0].start, lost[0].end

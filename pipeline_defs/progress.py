@@ -14,6 +14,7 @@ import dagster as dg
 
 from .auditing import Finding
 from .core.active import Block, Turns
+from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.dispatch import Tried
 from .core.lag import find_lag
@@ -158,12 +159,12 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
     if silence.planned is None:
         return (
             f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
-            f"plan_and_land_{topic.slug} run, or `offsetlake plan {topic.name} --commit`"
+            f"plan_and_land_{topic.slug} run, or `{command('plan', topic.name, '--commit')}`"
         )
     holder = found.held.get(silence.planned)
     why = (
         f"{holder} holds it{'; ' + block_text(found.block, found.turns.slots, LANDING) if found.block else ''}"
         if holder
-        else f"no run holds it; have the sensor plan_and_land_{topic.slug} run, or `offsetlake land {topic.name} --pending`"
+        else f"no run holds it; have the sensor plan_and_land_{topic.slug} run, or `{command('land', topic.name, '--pending')}`"
     )
     return f"range {silence.planned.text(topic.name)} {since}: {why}"

@@ -6,6 +6,7 @@ deleted at any time. Invariant: nothing here is written to the lake.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -209,6 +210,9 @@ def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[Of
     return held
 
 
+_OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")
+
+
 def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
     """Reads why a run failed, in the words of the error itself; those of the run where no step says why."""
     events = instance.all_logs(run_id, of_type={dg.DagsterEventType.STEP_FAILURE, *_RUN_ENDED})
@@ -220,10 +224,10 @@ def read_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def failure_text(event: dg.DagsterEvent) -> str:
-    """Reads why a step failed, in the words of the error itself."""
+    """Reads why a step failed, in the words of the error itself: without the name of a class of ours."""
     error = event.step_failure_data.error
     cause = error.cause if error is not None and error.cause is not None else error
-    return cause.message.strip() if cause is not None else ""
+    return _OUR_CLASS.sub("", cause.message).strip() if cause is not None else ""
 
 
 def is_run_of(run: DagsterRun, duty: Duty) -> bool:

@@ -24,7 +24,7 @@ from .landing import land
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
-from .runs import begin_run, new_attempt, selected_keys, step_logger
+from .runs import new_attempt, run_of, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
 from .topics import Topic, op_name
 
@@ -72,42 +72,44 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
         edges: dg.ResourceParam[Edges],
         pyspark: LazyPySparkResource,
     ) -> Iterator[dg.MaterializeResult[Any]]:
-        begin_run(context, topic.landing)
-        landed_by = read_landed_by(context.instance, context.run)
-        if landed_by is not None:
-            context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
-            return
-        edges.check_lake()
-        keys = selected_keys(context)
-        planned = edges.lake.read_plan_log(topic.name).ranges
-        siblings = read_siblings(context.instance, context.run, topic, planned, RANGES_PER_RUN - len(keys))
-        shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
-        attempt = new_attempt(context, config.on_change)
-        tools = edges.tools(topic, pyspark, step_logger(context))
-        failures: list[Verdict] = []
-        pace = Pace(len({*keys, *shared}), edges.now_ms)
-        with _lineage(topic, edges, context.log.warning) as tell:
-            for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
-                if progress := pace.after_one():
-                    context.log.info("step=progress %s", progress)
-                if verdict.outcome is Outcome.FAILED:
-                    failures.append(verdict)
-                    edges.watch_step("failed", key=verdict.offsets.key)
-                    continue
-                edges.watch_step("landed", key=verdict.offsets.key)
-                if context.has_partition_key:
-                    yield dg.MaterializeResult(
-                        metadata=range_metadata(topic, verdict, edges), data_version=dg.DataVersion(_digest(verdict))
-                    )
-                else:
-                    context.log_event(materialization(topic, verdict, edges))
-                edges.watch_step("reported", key=verdict.offsets.key)
-                tell(verdict)
-        if not context.has_partition_key:  # such a run has no output, so Dagster skips the checks that come after it
-            for name in QUICK:
-                context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges)))
-        end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
-        _check_landed(topic, set(keys), failures)
+        with run_of(context, topic.landing, edges):
+            landed_by = read_landed_by(context.instance, context.run)
+            if landed_by is not None:
+                context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
+                return
+            keys = selected_keys(context)
+            planned = edges.lake.read_plan_log(topic.name).ranges
+            siblings = read_siblings(context.instance, context.run, topic, planned, RANGES_PER_RUN - len(keys))
+            shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
+            attempt = new_attempt(context, config.on_change)
+            tools = edges.tools(topic, pyspark, step_logger(context))
+            failures: list[Verdict] = []
+            pace = Pace(len({*keys, *shared}), edges.now_ms)
+            with _lineage(topic, edges, context.log.warning) as tell:
+                for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
+                    if progress := pace.after_one():
+                        context.log.info("step=progress %s", progress)
+                    if verdict.outcome is Outcome.FAILED:
+                        failures.append(verdict)
+                        edges.watch_step("failed", key=verdict.offsets.key)
+                        continue
+                    edges.watch_step("landed", key=verdict.offsets.key)
+                    if context.has_partition_key:
+                        yield dg.MaterializeResult(
+                            metadata=range_metadata(topic, verdict, edges),
+                            data_version=dg.DataVersion(_digest(verdict)),
+                        )
+                    else:
+                        context.log_event(materialization(topic, verdict, edges))
+                    edges.watch_step("reported", key=verdict.offsets.key)
+                    tell(verdict)
+            if (
+                not context.has_partition_key
+            ):  # such a run has no output, so Dagster skips the checks that come after it
+                for name in QUICK:
+                    context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges)))
+            end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
+            _check_landed(topic, set(keys), failures)
 
     return raw
 
@@ -117,8 +119,8 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
     own = [verdict for verdict in failures if verdict.offsets.key in keys]
     if own:
         raise RangesFailed(
-            f"{len(own)} of {len(keys)} ranges of topic {topic.name} are not landed; {len(keys) - len(own)} are; the "
-            "failed ones stay planned and are tried again",
+            f"of {len(keys)} ranges of topic {topic.name} {len(keys) - len(own)} landed and {len(own)} failed; what failed "
+            "stays planned and is tried again",
             [each for verdict in own for each in violations_by_range(topic.name, verdict.offsets, verdict.violations)],
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .attempt import Run
+from .core.command_lines import command
 from .core.delivery import Claim, Delivery
 from .core.errors import OffsetlakeError, Unavailable
 from .core.losses import Reading, read_from
@@ -56,7 +57,7 @@ def _read_or_reason(
         return None, (
             f"range {where} starts before the earliest offset {marks.earliest}: {lost.end - lost.start} offsets "
             f"[{lost.start}, {lost.end}) are gone, deleted by the broker (retention, or an operator) before they were "
-            f"landed; nothing was written; `offsetlake accept-loss {run.topic} {offsets.key}` lands what is left and "
+            f"landed; nothing was written; `{command('accept-loss', run.topic, offsets.key)}` lands what is left and "
             "records the loss, `on_loss: record` in defs.yaml does so by itself"
         )
     return reading, ""
@@ -77,8 +78,8 @@ def why_unreadable(run: Run, reading: Reading) -> str | None:
     return (
         f"range {offsets.text(run.topic)} has a record at offset {offset} with timestamp {timestamp_ms} ms since 1970, which a "
         "column of microseconds cannot hold and Spark cannot read; nothing of the range became visible, others land; have it "
-        f"sent again with its right time and delete what the log has up to it (kafka-delete-records), then `offsetlake "
-        f"accept-loss {run.topic} {offsets.key}`; a topic's `message.timestamp.after.max.ms` refuses such records"
+        f"sent again with its right time and delete what the log has up to it (kafka-delete-records), then "
+        f"`{command('accept-loss', run.topic, offsets.key)}`; a topic's `message.timestamp.after.max.ms` refuses such records"
     )
 
 
@@ -136,7 +137,7 @@ def claim(run: Run, readings: Sequence[Reading]) -> tuple[list[Verdict], list[Re
                 offsets,
                 f"range {offsets.text(run.topic)} was claimed by attempt {first.attempt} of run {first.run_id}, which has "
                 "not landed it; `delivery: at_most_once` never reads a range twice; nothing was written; "
-                f"`offsetlake losses {run.topic}` lists what was abandoned so",
+                f"`{command('losses', run.topic)}` lists what was abandoned so",
             )
         )
     run.tools.on_step("claim", topic=run.topic, ranges=len(ours))

@@ -5,6 +5,7 @@ Invariant: nothing here commits, and nothing becomes visible but what a manifest
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -36,18 +37,29 @@ class Comparison:
 
 
 def compare(
-    standing: Manifest, ours: Manifest, part: parquet.PartFile | None, attempt: Attempt, lake: Lake, *, is_redo: bool
+    standing: Manifest,
+    ours: Manifest,
+    part: parquet.PartFile | None,
+    attempt: Attempt,
+    lake: Lake,
+    *,
+    is_redo: bool,
+    is_first_since: bool,
 ) -> Comparison:
     """Hold what was read now against the manifest that stands, and the file that stands for it.
+
+    `is_first_since` says that what would be committed now is the first revision since before it was read: only then is it
+    known to be the newer reading.
 
     | under the final name | read now | what follows |
     |---|---|---|
     | the manifest's file | same digest, or equal rows in other bytes | it stays: unchanged, or superseded |
     | the manifest's file | other rows | it stays: changed; `replace`: the next revision |
-    | nothing, and nothing staged | same digest | it is published: rolled forward |
-    | nothing, and nothing staged | other bytes | the next revision: what was committed is nowhere |
+    | nothing, and nothing staged | anything | the next revision: what was committed is nowhere |
     | a file of another size or digest | same digest | mended; in a redo only by `replace` |
     | a file of another size or digest | other bytes | failed; `replace`: the next revision |
+
+    What would be the next revision fails where it is not the first one since.
     """
     offsets, is_same = ours.offsets, standing.digest == ours.digest
     may_replace = attempt.on_change == "replace"
@@ -59,21 +71,32 @@ def compare(
             notes = () if is_same else ("equal rows, other bytes: another writer wrote them",)
             return Comparison(Act.KEEP, Verdict(offsets, outcome, standing, notes))
         if may_replace:
-            return Comparison(Act.NEXT, Verdict(offsets, Outcome.REPLACED, standing))
+            return _next(offsets, Outcome.REPLACED, standing, is_first_since=is_first_since)
         text = f"range {offsets.text(ours.topic)}: {difference}"
         return Comparison(Act.KEEP, Verdict(offsets, Outcome.CHANGED, standing, (text,)))
     is_gone = lake.store.size(published_path(standing)) is None
-    if is_same and (is_gone or may_replace or not attempt.redo):
-        outcome = Outcome.REPLACED if may_replace and not is_gone else Outcome.ROLLED_FORWARD
+    if is_same and not is_gone and (may_replace or not attempt.redo):
+        outcome = Outcome.REPLACED if may_replace else Outcome.ROLLED_FORWARD
         return Comparison(Act.MEND, Verdict(offsets, outcome, standing, (damage,)))
     if is_gone or may_replace:
         outcome = Outcome.LANDED if is_gone else Outcome.REPLACED
-        return Comparison(Act.NEXT, Verdict(offsets, outcome, standing, (damage,)))
+        return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)
     advice = (
         "nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
         f"`offsetlake land {ours.topic} --partition {offsets.key} --on-change replace`"
     )
     return Comparison(Act.KEEP, failed(offsets, f"{damage}; {advice}"))
+
+
+def _next(offsets: OffsetRange, outcome: Outcome, standing: Manifest, *notes: str, is_first_since: bool) -> Comparison:
+    if is_first_since:
+        return Comparison(Act.NEXT, Verdict(offsets, outcome, standing, notes))
+    overtaken = (
+        f"range {offsets.text(standing.topic)}: attempt {standing.provenance.attempt} committed revision {standing.revision} "
+        "since this run began, so which of the two has read later is not known; nothing was written, that revision stands; "
+        "read the range again"
+    )
+    return Comparison(Act.KEEP, failed(offsets, *notes, overtaken))
 
 
 def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
@@ -115,7 +138,7 @@ def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
     path = published_path(manifest)
     for before in lake.earlier(manifest):
         if before.file is not None and lake.store.size(path) == before.file.bytes:
-            with lake.local_copy(path) as standing:
+            with suppress(FileNotFoundError), lake.local_copy(path) as standing:
                 if parquet.digest(standing) == before.digest:
                     return replace(before, revision=manifest.revision + 1)
     return None

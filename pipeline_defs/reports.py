@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .auditing import Finding
+from .core.command_lines import command
 from .core.coverage import State
 from .core.errors import Refused, UnknownTopic
 from .core.manifest import Manifest
@@ -27,7 +28,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
     if not found:
         raise Refused(
             f"{topic.name}/{partition} offset {offset} (generation {wanted}) is in no link of the plan log; nothing of it "
-            f"was ever planned; `offsetlake status {topic.name}` shows what is"
+            f"was ever planned; `{command('status', topic.name)}` shows what is"
         )
     offsets, state = found[0]
     answer: dict[str, Any] = {"topic": topic.name, "partition": partition, "offset": offset, "generation": wanted}

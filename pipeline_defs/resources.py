@@ -264,9 +264,9 @@ class Edges:
         """Is who tells OpenLineage of what a run lands; none where nobody has configured a receiver."""
         return Sender() if self.settings.lineage else None
 
-    def check_lake(self) -> None:
-        """Refuse to start work on a lake that has gone missing, or that cannot be written."""
+    def check_lake(self, topic: str | None = None) -> None:
+        """Refuse to start work, on a topic where one was asked for, on a lake that has gone missing or cannot be written."""
         if not self.settings.lake:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
-        self.lake.check_present()
+        self.lake.check_present(topic)
         self.lake.store.check_writable(f"staging/probe-{os.getpid()}")

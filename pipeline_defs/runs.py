@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Literal
 
@@ -12,7 +13,9 @@ from dagster import RunsFilter
 from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG, RUN_KEY_TAG
 
 from .attempt import Attempt
+from .core.errors import OffsetlakeError
 from .projection import RANGE_END, RANGE_START, is_redo_of_person
+from .resources import Edges
 from .run_locks import hold_run
 from .settings import code_version
 from .steps import StepWatcher
@@ -60,10 +63,20 @@ def selected_keys(context: dg.AssetExecutionContext) -> list[str]:
     return list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
 
 
-def begin_run(context: dg.AssetExecutionContext, duty: Duty) -> None:
-    """Tag a run with its duty, so that ticks find it, and hold its lock where nothing else in this process has."""
+@contextmanager
+def run_of(context: dg.AssetExecutionContext, duty: Duty, edges: Edges) -> Iterator[None]:
+    """Tag a run with its duty, so that ticks find it, hold its lock where nothing else in this process has, check its lake.
+
+    What fails the run is logged in its own words first: in Dagster's UI the error itself stands below its stack trace.
+    """
     context.instance.add_run_tags(context.run.run_id, duty.tags)
     hold_run(context.instance.root_directory, context.run.run_id)
+    try:
+        edges.check_lake(duty.topic)
+        yield
+    except OffsetlakeError as error:
+        context.log.error("\n".join([f"{error.kind}: {error}", *error.__notes__]))  # noqa: TRY400 (Dagster has the trace)
+        raise
 
 
 def new_attempt(context: dg.AssetExecutionContext, on_change: Literal["keep", "replace"] = "keep") -> Attempt:

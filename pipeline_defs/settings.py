@@ -24,6 +24,7 @@ from dotenv.variables import parse_variables
 
 from .core.errors import BadSetting
 from .core.setting_values import check_lake, check_master, check_memory, check_plain, check_web_address
+from .edges.alerting import check_alert_urls
 from .edges.text_files import UnreadableText, read_text_file
 
 PACKAGE = Path(__file__).parent
@@ -77,9 +78,10 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_LAKE": check_lake,
     "OFFSETLAKE_SPARK_MASTER": check_master,
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": check_memory,
+    "OFFSETLAKE_ALERT_URLS": check_alert_urls,
     "OFFSETLAKE_PAGES_URL": check_web_address,
 }
-"""What each value must be, where there is one; addresses of brokers and alerts are checked by those who use them."""
+"""What each value must be, where there is one; addresses of brokers are checked by those who use them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,7 @@ def stage_empty(name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, l
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         empty = Path(folder) / "empty.parquet"
         parquet.write_empty(empty, opened.enter_context(lake.local_copy(like)) if like else None)
+        opened.enter_context(told_if_gone(staged))
         lake.store.upload(empty, staged)
         lake.store.make_durable(staged)
         start = offsets.start
@@ -222,8 +223,10 @@ def told_if_gone(what: str) -> Iterator[None]:
         ) from error
 
 
-def _log_start(topic: str, partition: int, tools: Tools) -> int:
-    return tools.kafka.read_watermarks(topic, tools.isolation_level)[partition].earliest
+def _log_start(topic: str, partition: int, tools: Tools) -> int | None:
+    """Return where a Kafka partition begins; none where a topic that was recreated meanwhile has no such partition."""
+    state = tools.kafka.read_watermarks(topic, tools.isolation_level).get(partition)
+    return state.earliest if state else None
 
 
 def open_staging(attempt: Attempt, lake: Lake) -> tuple[Path, bool]:

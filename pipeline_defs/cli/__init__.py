@@ -1,115 +1,20 @@
-"""The command `offsetlake`: one file per group of commands; each is a thin face of functions elsewhere.
+"""The command `offsetlake`; one file per group of commands, each a thin face of functions elsewhere.
 
-Errors are printed as one message with what to do; exit code 2 means refused, 1 means failed or violated.
+Nothing is imported here but the standard library. Invariant: Ctrl-C ends a command without a traceback, also in the seconds
+in which it imports the rest.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-
-import click
-
-from ..core.errors import OffsetlakeError, Refused
-from ..settings import load_env_file
-from .backfill import backfill
-from .bench import bench
-from .broker import broker
-from .days import days
-from .decode import dead_letters, decode
-from .demo import demo
-from .doctor import doctor
-from .drill import drill
-from .engine import engine
-from .explain import explain
-from .glance import status
-from .init import init
-from .land import land, plan, rebuild
-from .latest import latest
-from .losses import accept_loss, losses
-from .map import coverage_map
-from .metrics import metrics
-from .originals import restore_originals, retire_originals, sweep_originals
-from .produce import produce
-from .read import audit, sql, trace
-from .seal import seal
-from .show import SPARK_LOGS, print_error
-from .sweep import sweep
-from .terminal import ERRORS
-from .up import up
-
-SECTIONS: Mapping[str, Sequence[click.Command]] = {
-    "First steps": (init, up, doctor, explain, broker, produce, demo),
-    "Land": (plan, land, backfill, losses, accept_loss),
-    "Read": (sql, trace, coverage_map),
-    "Operate": (
-        status,
-        audit,
-        engine,
-        metrics,
-        rebuild,
-        seal,
-        retire_originals,
-        sweep_originals,
-        restore_originals,
-        sweep,
-    ),
-    "Derived data": (decode, dead_letters, latest, days),
-    "Lab": (bench, drill),
-}
-
-
-class Sections(click.Group):
-    """A group whose help lists its commands by what they are for, each with its whole first sentence."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click asks so)
-        """Write the sections."""
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(str(each.name), first_sentence(each)) for each in commands])
-
-
-def first_sentence(command: click.Command) -> str:
-    """Return what a command does, whole, in one line."""
-    paragraph = " ".join((command.help or "").split("\n\n")[0].split())
-    return paragraph.partition(". ")[0].rstrip(".")
-
-
-@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(package_name="offsetlake")
-def cli() -> None:
-    """Land Kafka topics in a Parquet lake: one offset range = one Dagster partition = one Parquet file.
-
-    \b
-    Examples:
-      offsetlake doctor
-      offsetlake plan flights --commit
-      offsetlake land flights --pending
-      offsetlake status flights
-      offsetlake sql "SELECT count(*) FROM flights"
-    """
-
-
-for _commands in SECTIONS.values():
-    for _command in _commands:
-        cli.add_command(_command)
+import signal
 
 
 def main() -> None:
-    """Run the command; what goes wrong by the user's or the world's doing is one message, not a traceback."""
-    began = time.time()
-    try:
-        load_env_file()
-        cli(standalone_mode=True)
-    except OffsetlakeError as error:
-        print_error(error)
-        for note in (*error.__notes__, *(f"what Spark says itself is in {log}" for log in _written(SPARK_LOGS, began))):
-            ERRORS.print(note, style="dim", soft_wrap=True)
-        sys.exit(2 if isinstance(error, Refused) else 1)
+    """Run the command."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process: an import half done has nothing to undo
+    from .commands import run
 
-
-def _written(logs: Iterable[Path], began: float) -> list[Path]:
-    """Return the logs that have been written to since a moment, in seconds since 1970."""
-    return [log for log in dict.fromkeys(logs) if log.is_file() and log.stat().st_mtime >= began]
+    signal.signal(signal.SIGINT, before)
+    run()

@@ -18,6 +18,7 @@ from ..backfilling import (
     preview_totals,
 )
 from ..choosing import Choice, select_ranges
+from ..core.command_lines import command
 from ..core.errors import DaemonUnavailable, RangesFailed
 from ..daemons import read_silence
 from ..launching import open_instance
@@ -87,7 +88,7 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
     if choice.is_of_decoded:
         check_decodes(configured)
     duty = configured.decoding if choice.is_of_decoded else configured.landing
-    edges.check_lake()
+    edges.check_lake(topic)
     with open_instance(edges.settings.dagster_home) as instance:
         with progress(f"choosing ranges of {topic}"):
             coverage = edges.lake.coverage(topic)
@@ -113,7 +114,7 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
                 instance,
                 redo=choice.is_redo,
                 on_change=on_change,
-                title=f"offsetlake backfill {topic} by {way}",
+                title=f"{command('backfill', topic)} by {way}",
                 duty=duty,
             )
             if not as_json:
@@ -149,7 +150,7 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
         soft_wrap=True,
     )
     if document["left_out"]:
-        OUT.print(f"{len(document['left_out'])} are left out: lost or abandoned (`offsetlake losses {topic}`)")
+        OUT.print(f"{len(document['left_out'])} are left out: lost or abandoned (`{command('losses', topic)}`)")
     unknown = document["ranges_by_state"].get("pending", 0)
     if document["selected_by"] == "time" and unknown:
         OUT.print(

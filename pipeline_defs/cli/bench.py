@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +44,6 @@ def bench(
     from ..bench.report import choose_loads, choose_systems, run_bench
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
-    warnings.simplefilter("ignore")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     loads, chosen = choose_loads(sizes, records), choose_systems(systems)
     columns = (SpinnerColumn(), Words(), TimeElapsedColumn())

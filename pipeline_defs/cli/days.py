@@ -9,13 +9,14 @@ import click
 from ..core.calendar import parse_day
 from ..core.day_verdicts import DayDecided
 from ..core.days import Days
-from ..core.errors import BadKey, BadSetting, RangesFailed
+from ..core.errors import BadKey, BadSetting
 from ..day_situation import read_days
-from ..days_launching import update_through_dagster
+from ..days_launching import LaunchedDays, update_through_dagster
 from ..launching import open_instance
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
+from .runs import print_runs
 from .show import find_topic, open_edges, topic_argument
 from .terminal import OUT
 
@@ -35,7 +36,7 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
     """
     configured, edges = find_topic(topic), open_edges()
     settings = _days_of(configured)
-    edges.check_lake()
+    edges.check_lake(topic)
     situation = read_days(topic, settings, edges.day_files, edges.decodings)
     now_ms = edges.now_ms()
     if whole:
@@ -49,19 +50,16 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
         OUT.print(f"no day of {topic} is due; {len(situation.states) - held_up} are up to date{waiting}")
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
-    failures = []
     redo = bool(chosen) or whole
     with open_instance(edges.settings.dagster_home) as instance, progress(f"days of {topic}", len(wanted)) as shown:
         edges.watch_step = shown.watching(_watch(topic, shown))
-        for launched in update_through_dagster(configured, wanted, edges, instance, redo=redo):
-            verb = "brought up to date" if launched.succeeded else "failed to bring up to date"
-            first, last = launched.days[0], launched.days[-1]
-            named = first if first == last else f"{len(launched.days)} days from {first} to {last}"
-            OUT.print(f"{verb} {named} in run {launched.run_id}")
-            if not launched.succeeded:
-                failures.append(f"run {launched.run_id}: {launched.reason}")
-    if failures:
-        raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what is up to date stays so", failures)
+        runs = update_through_dagster(configured, wanted, edges, instance, redo=redo)
+        print_runs(topic, runs, _words, "what is up to date stays so")
+
+
+def _words(run: LaunchedDays) -> str:
+    first, last = run.days[0], run.days[-1]
+    return f"brought up to date {first if first == last else f'{len(run.days)} days from {first} to {last}'}"
 
 
 def _days_of(topic: Topic) -> Days:

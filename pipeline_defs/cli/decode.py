@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from ..choosing import Choice, find_decoded
+from ..core.command_lines import command
 from ..core.decoders import Decode
-from ..core.errors import RangesFailed, Refused
+from ..core.errors import Refused
 from ..core.offsets import OffsetRange
 from ..decoded_checks import read_dead_letters
 from ..landing import find_ranges
@@ -19,6 +20,7 @@ from ..resources import Edges
 from ..steps import StepWatcher
 from ..topics import Topic
 from .progress import Shown, progress
+from .runs import print_runs
 from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT
 
@@ -41,23 +43,17 @@ def decode(topic: str, **chosen: Any) -> None:
     """
     configured, edges = find_topic(topic), open_edges()
     check_decodes(configured)
-    edges.check_lake()
+    edges.check_lake(topic)
     choice = Choice(**(chosen if any(chosen.values()) else {"missing": True}), decoded=True, said_in="decode")
     ranges = _find(choice, configured, edges)
     if not ranges:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
-    failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
         edges.watch_step = shown.watching(_watch(topic, shown))
-        for launched in decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo):
-            verb = "decoded" if launched.succeeded else "failed"
-            OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
-            if not launched.succeeded:
-                failures.append(f"run {launched.run_id}: {launched.reason}")
-    if failures:
-        raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what they decoded stays decoded", failures)
+        runs = decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo)
+        print_runs(topic, runs, lambda run: f"decoded {len(run.ranges)} ranges", "what it decoded stays decoded")
 
 
 def _watch(topic: str, shown: Shown) -> StepWatcher:
@@ -115,6 +111,6 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
         if total > len(rows):
             OUT.print(f"{len(rows)} of {total} are shown; --limit shows more")
         if total:
-            OUT.print(f"mend the decoder in defs.yaml, then: offsetlake decode {topic} --dead", soft_wrap=True)
+            OUT.print(f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}", soft_wrap=True)
     if total:
         raise SystemExit(1)

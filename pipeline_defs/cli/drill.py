@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import warnings
 
 import click
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
@@ -52,7 +51,6 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json
     """
     from ..drills.report import choose, is_right, run_drills
 
-    warnings.simplefilter("ignore")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     chosen = choose(names, schedules, seed, first)
     columns = (SpinnerColumn(), Words(), TimeElapsedColumn())

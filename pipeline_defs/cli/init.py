@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ..core.command_lines import command
 from ..core.errors import EmptySelection, UnknownTopic
 from ..core.near import meant
 from ..project import plan_project, write_env, write_project
@@ -69,6 +70,6 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
         f"{folder}: {len(chosen)} topics of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
     )
     OUT.print("next, a preview of what would be landed; nothing is written by it:")
-    OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake plan {chosen[0]}", soft_wrap=True)
+    OUT.print(f"  cd {shlex.quote(str(folder))} && {command('plan', chosen[0])}", soft_wrap=True)
     OUT.print("or let Dagster land all of it, and go on landing what arrives:")
     OUT.print(f"  cd {shlex.quote(str(folder))} && offsetlake up", soft_wrap=True)

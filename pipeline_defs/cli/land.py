@@ -10,7 +10,8 @@ from dataclasses import asdict
 import click
 import dagster as dg
 
-from ..core.errors import EmptySelection, RangesFailed, Refused
+from ..core.command_lines import command
+from ..core.errors import EmptySelection, Refused
 from ..core.planlog import PlanStep
 from ..core.planning import TopicState, WaitingTail, find_waiting_tail
 from ..core.planning import plan as decide
@@ -24,6 +25,7 @@ from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
 from .progress import Shown, progress
+from .runs import print_runs
 from .show import (
     find_topic,
     find_topics,
@@ -102,10 +104,11 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
 
 def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
     """Return in words what is in no range yet: a tail is cut when its oldest record is old enough, or by hand."""
+    now = command("plan", topic.name, "--commit --through-end")
     age = "" if waiting.age_seconds is None else f", the oldest for {duration_text(waiting.age_seconds)}"
     return (
         f"{waiting.offsets:,} offsets of {topic.name} wait{age}; they are cut when a range is full, or its oldest record "
-        f"{duration_text(topic.policy.max_age_seconds)} old; to cut now: offsetlake plan {topic.name} --commit --through-end"
+        f"{duration_text(topic.policy.max_age_seconds)} old; to cut now: {now}"
     )
 
 
@@ -117,7 +120,7 @@ def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -
 
 
 def _commit(topic: Topic, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
-    edges.check_lake()
+    edges.check_lake(topic.name)
     while step := commit_next_step(
         topic.name,
         topic.policy,
@@ -156,22 +159,16 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
         )
     with progress(f"looking for what of {topic} is to be landed"):
         configured, edges = find_topic(topic), open_edges()
-        edges.check_lake()
+        edges.check_lake(topic)
         ranges = choose_ranges(configured, keys, edges)
     if not ranges:
         OUT.print(f"nothing of {topic} is pending")
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
-    failures = []
     with open_instance(edges.settings.dagster_home) as instance, progress(f"landing {topic}", len(ranges)) as shown:
         edges.watch_step = shown.watching(_watch(topic, shown))
-        for launched in land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change):
-            verb = "landed" if launched.succeeded else "failed"
-            OUT.print(f"{verb} {len(launched.ranges)} ranges in run {launched.run_id}")
-            if not launched.succeeded:
-                failures.append(f"run {launched.run_id}: {launched.reason}")
-    if failures:
-        raise RangesFailed(f"{len(failures)} runs of topic {topic} failed; what they landed stays landed", failures)
+        runs = land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change)
+        print_runs(topic, runs, lambda run: f"landed {len(run.ranges)} ranges", "what it landed stays landed")
 
 
 def _watch(topic: str, shown: Shown) -> StepWatcher:

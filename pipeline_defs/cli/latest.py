@@ -32,7 +32,7 @@ def latest(topic: str, full: bool) -> None:
         raise BadSetting(
             f"topic {topic} has no `latest` in its defs.yaml; nothing was read or written; add `latest: {{}}` beside `decode`"
         )
-    edges.check_lake()
+    edges.check_lake(topic)
     due = find_waiting(topic, configured.latest, edges.decodings, edges.latest_files)
     if not due.targets and not full:
         keys = sum(each.keys for each in read_state(topic, configured.latest, edges.latest_files).values())

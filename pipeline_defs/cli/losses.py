@@ -6,6 +6,7 @@ import getpass
 
 import click
 
+from ..core.command_lines import command
 from ..core.losses import Loss
 from ..ledger import accept_loss as accept
 from ..ledger import is_accepted, read_ledger, standing
@@ -97,4 +98,4 @@ def accept_loss(topic: str, keys: tuple[str, ...], by: str) -> None:
             f"{acceptance.accepted_by}, {time_text(acceptance.accepted_at_ms)}",
             soft_wrap=True,
         )
-    OUT.print(f"what is left is landed by the next run; now: offsetlake land {topic} --pending", soft_wrap=True)
+    OUT.print(f"what is left is landed by the next run; now: {command('land', topic, '--pending')}", soft_wrap=True)

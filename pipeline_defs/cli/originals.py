@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..core.command_lines import command
 from ..core.errors import OriginalsKept
 from ..core.originals import Move, MoveVerdict, SealedOriginals
 from ..originals import plan_restoration, plan_retirement
@@ -62,7 +63,7 @@ def retire_originals(topic: str, older_than: float, yes: bool, as_json: bool) ->
             glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
             OUT.print(f"a plain glob over {glob} {'shows' if yes else 'would show'} these rows no more", soft_wrap=True)
             OUT.print(
-                f"to have them back: offsetlake restore-originals {topic} --yes"
+                f"to have them back: {command('restore-originals', topic, '--yes')}"
                 if yes
                 else "nothing was moved; give --yes to retire them"
             )
@@ -137,7 +138,7 @@ def restore_originals(topic: str, keys: tuple[str, ...], yes: bool, as_json: boo
 def _move(doing: str, topic: str, total: int, edges: Edges, moves: Iterable[MoveVerdict]) -> list[MoveVerdict]:
     verdicts = []
     with progress(f"{doing} originals of {topic}", total) as shown:
-        edges.check_lake()
+        edges.check_lake(topic)
         edges.watch_step = shown.watching(edges.watch_step)
         for verdict in moves:
             verdicts.append(verdict)

@@ -16,8 +16,8 @@ from ..resources import Edges
 from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
-from .terminal import OUT, styled
+from .show import find_topic, json_option, open_edges, print_json, print_table, shortened, topic_argument
+from .terminal import ERRORS, OUT, styled
 
 
 @click.command()
@@ -35,7 +35,10 @@ def sql(statement: str, as_json: bool) -> None:
       offsetlake sql "SELECT state, count(*), sum(rows) FROM ranges GROUP BY ALL"
     """
     with progress("asking DuckDB"):
-        columns, rows = Duck(open_edges().lake, load_topics().names).ask(statement)
+        duck = Duck(open_edges().lake, load_topics().names)
+        columns, rows = duck.ask(statement)
+    for reason in duck.find_left_out(statement):
+        ERRORS.print(f"note: {reason}", soft_wrap=True)
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -67,7 +70,7 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     for name, value in shown.items():
         OUT.print(f"{name:>14}  {value}", soft_wrap=True)
     for name, value in row.items():
-        OUT.print(f"{'row.' + name:>18}  {value}", soft_wrap=True)
+        OUT.print(f"{'row.' + name:>18}  {shortened(str(value))}", soft_wrap=True)
 
 
 @click.command()

@@ -41,7 +41,7 @@ def seal(topic: str, every: bool, dry_run: bool, as_json: bool) -> None:
     if dry_run:
         _show(topic, "would seal", [_planned_row(plan) for plan in plans], as_json=as_json)
         return
-    edges.check_lake()
+    edges.check_lake(topic)
     verdicts = []
     with progress(f"sealing {topic}", len(plans)) as shown:
         edges.watch_step = shown.watching(edges.watch_step)

@@ -28,6 +28,7 @@ from .progress import progress
 from .terminal import ERRORS, OUT, styled
 
 SPARK_LOGS: list[Path] = []  # of this command, for who asks why Spark failed
+LONGEST_SHOWN = 2_000  # characters of one value; Rich would take minutes to fold a record of megabytes
 PATIENCE_SECONDS = 8.0  # how long a person waits to hear that no broker answers; runs wait longer
 
 
@@ -160,8 +161,17 @@ def _cell(value: object) -> str | Text:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict | list | tuple):
-        return json.dumps(_json(value), ensure_ascii=False)
-    return bytes_text(value) if isinstance(value, bytes) else str(value)
+        return shortened(json.dumps(_json(value), ensure_ascii=False))
+    if isinstance(value, bytes):
+        return shortened(bytes_text(value), f"{len(value):,} bytes")
+    return shortened(str(value))
+
+
+def shortened(text: str, size: str | None = None) -> str:
+    """Return a text for a person to read: of a long one its beginning, and how long it is; JSON has all of it."""
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return f"{text[:LONGEST_SHOWN]}… ({size or f'{len(text):,} characters'} in all)"
 
 
 def bytes_text(value: bytes) -> str:

@@ -6,14 +6,19 @@ character reaches the terminal; where a style is wanted, `styled` says so apart 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import Task, TextColumn
 from rich.status import Status
 from rich.text import Text
+
+from ..core.errors import OutputUnwritable
 
 PIPE_WIDTH = 160  # columns, where the output is no terminal and so has no width of its own
 # C0 but tab and newline, DEL, C1 (which some terminals obey as ESC), what turns the text's direction, lone surrogates
@@ -66,3 +71,41 @@ class Words(TextColumn):
 
 OUT = Terminal(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 ERRORS = Terminal(stderr=True)
+
+
+class Output:
+    """A stream whose refusal to take what is printed is one error, `OutputUnwritable`; a pipe's end is click's and Rich's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Return whatever else the stream has."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        with self._explained():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._explained():
+            self._stream.flush()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputUnwritable(
+                f"stdout cannot be written: {(error.strerror or type(error).__name__).lower()}; what the command says is "
+                "incomplete, and what it did stands; make room there, or send its output elsewhere"
+            ) from error
+
+
+def drop_output() -> None:
+    """Send what waits to be written nowhere, once it is said that stdout takes nothing: Python would say so at its end too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -94,11 +94,10 @@ def _services(project: Path, edges: Edges, port: int | None) -> Iterator[Dagster
         resolve_jars("spark", settings.jars)
     if settings.dagster_home == project.joinpath(*DEFAULT_HOME):
         write_env(project, settings.dagster_home)
+    server = DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port)
+    server.check_alone()
     OUT.print("starting Dagster, which takes some 20 seconds")
-    with (
-        stopping_engine(settings),
-        DagsterServer(settings.home / "up", settings.dagster_home, project=project, port=port) as server,
-    ):
+    with stopping_engine(settings), server:
         try:
             yield server
         finally:

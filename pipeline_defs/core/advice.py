@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .command_lines import command
+
 NOTHING = "nothing to do"
 
 
@@ -58,7 +60,7 @@ def _sentences(now: Standing) -> Iterator[str]:
     if now.late:
         yield _first(now.late)
     if now.not_accepted:
-        yield f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `offsetlake losses {now.topic}`"
+        yield f"decide on {now.not_accepted:,} lost offsets that nobody has accepted: `{command('losses', now.topic)}`"
     if now.stuck:
         yield _first(now.stuck)
     if (now.lag or now.pending) and not now.held and not now.is_ticking:
@@ -82,7 +84,7 @@ def _waits(now: Standing) -> Iterator[str]:
     if now.undecoded and now.is_ticking:
         yield f"wait: {now.undecoded}"
     elif now.undecoded:
-        yield f"`offsetlake decode {now.topic} --due`, or start Dagster (`offsetlake up`): {now.undecoded}"
+        yield f"`{command('decode', now.topic, '--due')}`, or start Dagster (`offsetlake up`): {now.undecoded}"
 
 
 def _first(texts: tuple[str, ...]) -> str:
@@ -91,8 +93,8 @@ def _first(texts: tuple[str, ...]) -> str:
 
 def _by_hand(now: Standing) -> str:
     if now.pending:
-        return f"land {_ranges(now.pending)}: `offsetlake land {now.topic} --pending`"
-    return f"plan {now.lag:,} offsets: `offsetlake plan {now.topic} --commit`"
+        return f"land {_ranges(now.pending)}: `{command('land', now.topic, '--pending')}`"
+    return f"plan {now.lag:,} offsets: `{command('plan', now.topic, '--commit')}`"
 
 
 def _ranges(count: int) -> str:

@@ -175,6 +175,13 @@ class EngineLost(EngineUnavailable):
     kind = "engine_lost"
 
 
+class OutputUnwritable(Unavailable):
+    """Standard output that takes nothing of what a command prints: a full disk behind a redirection, say."""
+
+    kind = "output_unwritable"
+    retriable = False
+
+
 class DaemonUnavailable(Unavailable):
     """Says that no Dagster daemon is there to execute what was asked for."""
 

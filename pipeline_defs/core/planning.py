@@ -202,7 +202,6 @@ def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Lin
     """Opens the log, a new generation, or new partitions; returns the tail to plan from and the links that takes."""
     if tail.seq == 0:
         return _open_log(tail, state, policy)
-    # a log begun on a broker too old to give an id takes the id as soon as there is one
     generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
     former_ids = tail.former_ids
     if tail.topic_id is not None and state.topic_id not in {None, tail.topic_id}:
@@ -212,9 +211,14 @@ def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Lin
         # the same log, cut off: what retention took of it before belongs to the generation that is closed
         firsts = {p: Head(seen.watermarks.earliest, 0, seen.leader_epoch) for p, seen in state.partitions.items()}
         generation, heads = generation + 1, firsts
+    elif topic_id != tail.topic_id:
+        # a log begun on a broker too old to give an id takes the id as soon as there is one, and the epochs beside it
+        heads |= {
+            p: replace(heads[p], leader_epoch=state.partitions[p].leader_epoch) for p in heads.keys() & state.partitions
+        }
     # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
     # its records have waited
-    appeared = {p: Head(0, 0) for p in state.partitions if p not in heads}
+    appeared = {p: Head(0, 0, seen.leader_epoch) for p, seen in state.partitions.items() if p not in heads}
     return Tail(tail.seq, generation, topic_id, {**heads, **appeared}, former_ids), []
 
 
@@ -233,7 +237,7 @@ def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list
         if start > first:
             offsets = OffsetRange(tail.generation, partition, first, start)
             links.append(Link(LinkKind.SKIPPED, offsets, f"start: {policy.start}"))
-        heads[partition] = Head(start, 0)
+        heads[partition] = Head(start, 0, seen.leader_epoch)
     # the heads are written even where no record is: from now on nothing of this topic can go unnoticed
     return Tail(tail.seq, tail.generation, state.topic_id, heads), links
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from .command_lines import command
 from .coverage import Coverage, State
 from .errors import EmptySelection, Refused
 from .offsets import OffsetRange, subtract_intervals
@@ -77,7 +78,7 @@ def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selecti
     if outside:
         raise Refused(
             f"offsets are not in the plan log of topic {topic}: {', and '.join(outside)}; {NOTHING_DONE}; name offsets that "
-            f"are planned (`offsetlake backfill {topic} --all` shows them)"
+            f"are planned (`{command('backfill', topic, '--all')}` shows them)"
         )
     chosen = [offsets for offsets in coverage.log.ranges if any(_overlap(offsets, each) for each in wanted)]
     return _choose(

@@ -22,7 +22,13 @@ from ..core.errors import OffsetlakeError
 from ..edges.spark_server import CONNECT_MODE
 from ..steps import no_step
 
-PRELOADED = ["pipeline_defs.cli", "pipeline_defs.drills.peers", "dagster_pyspark", "pyarrow.dataset", "pyspark.sql"]
+PRELOADED = [
+    "pipeline_defs.cli.commands",
+    "pipeline_defs.drills.peers",
+    "dagster_pyspark",
+    "pyarrow.dataset",
+    "pyspark.sql",
+]
 START_SECONDS = 180
 END_SECONDS = 60
 

@@ -7,30 +7,45 @@ scheme and a real host are ever said, and Apprise and urllib3, which log more, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import apprise
-
-from ..core.errors import BadSetting
+if TYPE_CHECKING:
+    import apprise
 
 logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it logs URLs whole, as errors and while it sends
 logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)  # below that it logs paths and queries
 
 
+def check_alert_urls(text: str) -> str:
+    """Return alert URLs, with spaces between; raise `ValueError` where Apprise does not know each of them."""
+    urls = text.split()
+    unknown = [str(number) for number, (_, target) in enumerate(_read_targets(urls), 1) if target is None]
+    if unknown:
+        raise ValueError(
+            f"of its {len(urls)} URLs Apprise does not know number {', '.join(unknown)} (not shown), expected such as "
+            "json://host/path or mailto://user:password@host"
+        )
+    return text
+
+
 def send_alert(urls: Sequence[str], title: str, body: str) -> list[str]:
-    """Send a message to each URL; return those that did not take it, without their secrets. Raises `BadSetting`."""
+    """Send a message to each URL; return those that did not take it, without their secrets."""
     undelivered = []
-    for number, url in enumerate(urls, 1):
-        place = f"alert URL {number} of {len(urls)}"
-        target = apprise.Apprise.instantiate(url)
+    for number, (url, target) in enumerate(_read_targets(urls), 1):
         if target is None:
-            raise BadSetting(
-                f"{place} in OFFSETLAKE_ALERT_URLS is none that Apprise knows; nobody was told; expected such as "
-                "json://host/path or mailto://user:password@host"
-            )
-        if not target.notify(body=body, title=title):
-            undelivered.append(f"{place} ({_redacted(url, target)})")
+            undelivered.append(f"alert URL {number} of {len(urls)} (none that Apprise knows)")
+        elif not target.notify(body=body, title=title):
+            undelivered.append(f"alert URL {number} of {len(urls)} ({_redacted(url, target)})")
     return undelivered
+
+
+def _read_targets(urls: Sequence[str]) -> Iterator[tuple[str, apprise.NotifyBase | None]]:
+    """Yield each URL with what Apprise sends to by it, if anything."""
+    import apprise  # takes a second, which only who has alerts needs to wait for
+
+    for url in urls:
+        yield url, apprise.Apprise.instantiate(url)
 
 
 def _redacted(url: str, target: apprise.NotifyBase) -> str:

@@ -150,15 +150,22 @@ class Duck:
 
         return self._explained(sql, run)
 
+    def find_left_out(self, statement: str) -> list[OffsetlakeError]:
+        """Find why topics have no view that a statement names, as `ranges`, which is a table of that name."""
+        return [
+            reason
+            for topic, reason in self._unreadable.items()
+            if re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", statement, re.IGNORECASE)
+        ]
+
     def _explained(
         self, sql: str, run: Callable[[], tuple[list[str], list[tuple[Any, ...]]]]
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         try:
             return run()
         except duckdb.Error as error:
-            for topic, reason in self._unreadable.items():
-                is_named = re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", sql, re.IGNORECASE)
-                if is_named and isinstance(error, duckdb.CatalogException):
+            for reason in self.find_left_out(sql):
+                if isinstance(error, duckdb.CatalogException):
                     raise reason from error
             tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
             raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error

@@ -27,11 +27,7 @@ class Kept(Generic[T]):
             del self._listed[path]
         self._listed.update(listed)
         for path in [each for each in self._kept if each.startswith(here)]:
-            version, document = self._kept[path]
-            now = listed.get(path, "")
-            if now.startswith(f"{version} "):
-                self._kept[path] = now, document  # written by this process, as large as it
-            elif now != version:
+            if self._kept[path][0] != listed.get(path):
                 del self._kept[path]
 
     def get(self, path: str) -> T:
@@ -44,7 +40,3 @@ class Kept(Generic[T]):
         """Return a document as it is now."""
         self._kept.pop(path, None)
         return self.get(path)
-
-    def put(self, path: str, document: T, size: int) -> None:
-        """Keep what this process has just written there, `size` bytes."""
-        self._kept[path] = str(size), document

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -61,11 +61,14 @@ class Lake:
 
     # ---- whether it is there
 
-    def check_present(self) -> None:
-        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`."""
+    def check_present(self, asked: str | None = None) -> None:
+        """Refuse a lake that has nothing planned, where Dagster's home remembers topics of it; raise `LakeUnavailable`.
+
+        It names the topic that was asked for, where that is one of them.
+        """
         topics = self._memory.topics() if self._memory else ()
         if self._memory and topics and not self.store.folders("plan"):
-            self._memory.refuse_missing(topics[0])
+            self._memory.refuse_missing(asked if asked in topics else topics[0])
 
     def _remember(self, topic: str) -> None:
         if self._memory:
@@ -155,13 +158,9 @@ class Lake:
         """Decides that the range is landed; returns the manifest that stands, ours or the one that was there first."""
         path = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
         scratch = f"staging/{manifest.provenance.attempt}/{manifest.offsets.key}.json"
-        data = manifest.to_json()
-        answer = self.store.put_new(path, data, scratch)
+        answer = self.store.put_new(path, manifest.to_json(), scratch)
         self._remember(manifest.topic)
-        if answer is Answer.COMMITTED:
-            self._manifests.put(path, manifest, len(data))
-            return manifest
-        return self._manifests.read_anew(path)
+        return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
 
     def _read_manifest(self, path: str) -> Manifest:
         url = self.store.url(path)
@@ -313,7 +312,10 @@ class Lake:
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
-        coverage = self._coverage(topic, *found)
+        owed = [each for each in manifests.values() if _is_owed(each, files, kept, words)]
+        unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
+        files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
+        coverage = self._coverage(topic, *found, unfinished)
         check_planned(coverage)
         self._coverages[topic] = (found, coverage)
         return coverage
@@ -328,6 +330,7 @@ class Lake:
         files: Mapping[str, int],
         kept: Mapping[str, int],
         words: Mapping[str, int],
+        unfinished: frozenset[OffsetRange],
     ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
         published: dict[OffsetRange, int] = {}
@@ -355,16 +358,16 @@ class Lake:
             accepted,
             claims,
             doubles,
-            frozenset(
-                offsets
-                for path, offsets in owners.items()
-                if (manifests[offsets].revision or files.get(path) != _bytes(manifests[offsets]))
-                and retired.get(offsets) != manifests[offsets].revision
-                and self._is_staged(manifests[offsets])
-            ),
+            unfinished,
             retired,
             frozenset(offsets for offsets, (_, size) in newest.items() if size is None),
         )
+
+    def _read_sizes(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> dict[str, int]:
+        """Read the sizes that published files have now, of those manifests that a listing does not bear out."""
+        unlike = (published_path(each) for each in manifests if files.get(published_path(each)) != _bytes(each))
+        sizes = {path: self.store.size(path) for path in unlike}
+        return {path: size for path, size in sizes.items() if size is not None}
 
     def _is_staged(self, manifest: Manifest) -> bool:
         # publishing leaves the staged file, an exchange takes it away
@@ -373,6 +376,13 @@ class Lake:
 
 def _step_path(step: PlanStep) -> str:
     return f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
+
+
+def _is_owed(manifest: Manifest, files: Mapping[str, int], kept: Mapping[str, int], words: Mapping[str, int]) -> bool:
+    """Return whether these lists do not show that a manifest's file is published, or retired from there."""
+    if manifest.file is None or retired_path(manifest) in kept or swept_path(manifest) in words:
+        return False
+    return bool(manifest.revision) or files.get(published_path(manifest)) != _bytes(manifest)
 
 
 def _bytes(manifest: Manifest) -> int | None:

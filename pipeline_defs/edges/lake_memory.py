@@ -44,14 +44,15 @@ class LakeMemory:
         self._remembered.add(topic)
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics that are remembered, sorted."""
+        """Return the topics that are remembered, sorted; other files, as a file browser leaves them, are none."""
         folder = self._disk.root / FOLDER
-        return tuple(sorted(each.name for each in folder.iterdir())) if folder.is_dir() else ()
+        names = sorted(each.name for each in folder.iterdir() if each.is_file()) if folder.is_dir() else ()
+        return tuple(name for name in names if self._read(name))
 
     def refuse_missing(self, topic: str) -> None:
         """Refuse a lake that has nothing of a topic, where the topic is remembered: it is not a new lake."""
         before = self._read(topic)
-        if before is None:
+        if not before:
             return
         where = "there" if before == self._lake else f"in {before}"
         raise LakeUnavailable(
@@ -63,7 +64,8 @@ class LakeMemory:
         )
 
     def _read(self, topic: str) -> str | None:
+        """Return the lake that a topic was last in, none where it is not remembered: what is no text is not of this class."""
         try:
-            return (self._disk.root / FOLDER / topic).read_text()
-        except FileNotFoundError:
+            return (self._disk.root / FOLDER / topic).read_text(encoding="utf-8")
+        except (FileNotFoundError, UnicodeDecodeError):
             return None

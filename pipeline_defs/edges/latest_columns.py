@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..core.command_lines import command
 from ..core.errors import BadSetting, LatestOutdated
 
 COLUMNS = ("generation", "partition", "offset", "timestamp", "key", "value")
@@ -47,7 +48,7 @@ def common_schema(topic: str, paths: Sequence[Path]) -> pa.Schema:
             reason = str(error)
     raise LatestOutdated(
         f"the decoded ranges of {topic} and latest/{topic} do not go together: {reason}; nothing was written; decode all "
-        f"ranges again as defs.yaml says now, then `offsetlake latest {topic} --full`"
+        f"ranges again as defs.yaml says now, then `{command('latest', topic, '--full')}`"
     )
 
 

@@ -55,12 +55,12 @@ class PartFile:
 
 @contextmanager
 def told_if_damaged(what: str) -> Iterator[None]:
-    """Turn what Arrow says of a file that is no whole Parquet file into `DamagedFile`."""
+    """Turn what is said of a file that is no whole Parquet file into `DamagedFile`."""
     try:
         yield
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedFile(
             f"{what} cannot be read: {reason}; it was cut short or changed; nothing was written; restore it from a backup of "

@@ -9,7 +9,7 @@ import traceback
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.days_config import DaysConfig
@@ -18,6 +18,7 @@ from pipeline_defs.documents import explain
 from pipeline_defs.latest_config import LatestConfig
 from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
 from tests.support.markdown import without_blocks
+from tests.support.messages import texts
 
 TEXT = (DOCS / "runbook.md").read_text()
 LACKED = re.compile(r"\b(?:assets|docs)/|[a-z] runbook")
@@ -89,22 +90,3 @@ def test_keys_of_defs_yaml_that_a_message_names_exist() -> None:
     named = {(where, key) for where, text in texts() for key in KEY_IN_DEFS.findall(text)}
     assert len(named) > 5, "the control: such messages are found"
     assert {(where, key) for where, key in named if key not in FIELDS} == set()
-
-
-def texts() -> list[tuple[str, str]]:
-    """Return every text of the package that is no docstring, with its place; what is filled in stands as `{}`."""
-    found = []
-    for path in (PROJECT / "pipeline_defs").rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        nodes = list(ast.walk(tree))
-        skip = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        skip |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in nodes:
-            if id(node) in skip:
-                continue
-            if isinstance(node, ast.JoinedStr):
-                parts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
-                found.append((f"{path.name}:{node.lineno}", "".join(parts)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append((f"{path.name}:{node.lineno}", node.value))
-    return found

@@ -63,6 +63,7 @@ def flights(offsetlake: Offsetlake, tmp_path_factory: pytest.TempPathFactory) ->
     assert planned.returncode == 0, planned.stderr
     landed = offsetlake("land", "flights", "--pending")
     assert landed.returncode == 0, landed.stderr
+    assert "Warning" not in landed.stderr, "what Dagster calls beta is nothing to a user"
     return offsetlake
 
 

@@ -5,11 +5,15 @@ On a disk and in a bucket with S3's conditional puts; each law is one that a use
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline_defs import landing
 from pipeline_defs.auditing import check_published
 from pipeline_defs.core.coverage import State, completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Delivery
@@ -17,11 +21,14 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import manifest_path, published_path
+from pipeline_defs.edges.parquet import PartFile
+from pipeline_defs.staging import match_parts
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import DEADLINE_SECONDS, Dead, SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 
@@ -93,7 +100,9 @@ def test_a_lost_file_is_landed_again_and_shown(world: SmallWorld) -> None:
         world.land()
         world.lake.store.delete_folder(published_path(first_of(world)))
         assert world.shown().keys() < world.in_kafka(), "the fault"
-        assert world.land(mode)[0].outcome is Outcome.ROLLED_FORWARD
+        digest = first_of(world).digest
+        assert world.land(mode)[0].outcome is Outcome.LANDED
+        assert first_of(world).digest == digest
         assert_all_is_shown_once(world)
 
 
@@ -105,7 +114,7 @@ def test_a_lost_file_of_which_kafka_has_less_is_replaced_and_shown(world: SmallW
     world.lake.store.delete_folder("data")
     world.kafka.compact(100)
     assert len(world.in_kafka()) < 6
-    assert outcomes(world.land("replace")) == [Outcome.LANDED, Outcome.ROLLED_FORWARD]
+    assert outcomes(world.land("replace")) == [Outcome.LANDED, Outcome.LANDED]
     assert_all_is_shown_once(world)
     assert world.land("replace") and set(outcomes(world.land("redo"))) == {Outcome.UNCHANGED}
 
@@ -228,6 +237,67 @@ def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: Smal
     assert world.files() == before
 
 
+# ---- two who have read otherwise
+
+
+def test_what_a_run_has_shown_is_not_taken_away_by_one_that_read_less(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-17] Committed, never published, its staged file gone: of two who read it again at once, one decides what is shown."""
+    die_at(world, "commit")
+    drop_staging(world)
+    has_read, has_compared = threading.Event(), threading.Event()
+    shown: list[Mapping[int, int]] = []
+
+    def read_before_the_compaction() -> None:
+        def wait(step: str, **_: object) -> None:
+            if step == "verify" and not has_read.is_set():
+                has_read.set()
+                assert has_compared.wait(DEADLINE_SECONDS)
+
+        world.land(lake=world.open(Writer()), on_step=wait)
+        shown.append(world.shown())
+
+    other = threading.Thread(target=read_before_the_compaction)
+    other.start()
+    assert has_read.wait(DEADLINE_SECONDS)
+    world.kafka.compact(100)
+    lake = world.open(Writer())
+    commit = lake.commit_manifest
+
+    def commit_later(manifest: Manifest) -> Manifest:
+        has_compared.set()
+        other.join(DEADLINE_SECONDS)
+        return commit(manifest)
+
+    monkeypatch.setattr(lake, "commit_manifest", commit_later)
+    world.land(lake=lake)
+    assert shown[0].keys() > world.in_kafka(), "the fault: the other has read what is gone now"
+    assert world.shown() == shown[0]
+    assert world.coverage.pending() == []
+
+
+@pytest.mark.parametrize("step", ["stage", "verify"])
+def test_a_replace_that_was_overtaken_brings_nothing_back(world: SmallWorld, step: str) -> None:
+    """[R-60] It has read before another replaced the range: which is the newer reading is not known, so it writes nothing."""
+    world.land()
+    world.kafka.compact(40)
+    others: list[Lake] = []
+
+    def overtake(passed: str, **_: object) -> None:
+        if passed == step and not others:
+            others.append(world.open(Writer()))
+            world.kafka.compact(100)
+            world.land("replace", others[0])
+            assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
+
+    refused = [each for each in world.land("replace", on_step=overtake) if each.outcome is Outcome.FAILED]
+    assert refused, "the fault"
+    assert all("since this run began" in each.violations[-1] for each in refused)
+    assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
+    assert set(outcomes(world.land("replace"))) == {Outcome.UNCHANGED}
+
+
 # ---- the bytes of what is landed
 
 
@@ -332,6 +402,45 @@ def test_staging_that_is_swept_under_a_writer_fails_its_ranges_and_the_run_goes_
     assert said == ([Outcome.LANDED, Outcome.FAILED] if world.bucket is None else [Outcome.LANDED] * 2)
     world.land()
     assert_all_is_shown_once(world)
+
+
+def test_a_staged_file_that_is_torn_before_it_is_verified_fails_its_range_alone(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-15] It was whole when files were matched to ranges."""
+
+    def tear(
+        topic: str, ranges: Sequence[OffsetRange], folder: Path
+    ) -> tuple[Mapping[OffsetRange, PartFile | None], list[str]]:
+        parts, strays = match_parts(topic, ranges, folder)
+        part = parts[ranges[0]]
+        assert part is not None
+        part.path.write_bytes(part.path.read_bytes()[:-10])
+        return parts, strays
+
+    with monkeypatch.context() as torn:
+        torn.setattr(landing, "match_parts", tear)
+        said = world.land()
+    assert outcomes(said) == [Outcome.FAILED, Outcome.LANDED]
+    assert "is not a Parquet file" in said[0].violations[0]
+    world.land()
+    assert_all_is_shown_once(world)
+
+
+def test_a_topic_that_lost_its_partition_while_it_was_verified_fails_the_range_by_name(world: SmallWorld) -> None:
+    """[R-53] A compacted topic is recreated with fewer partitions while the reasons of its holes are looked up."""
+    world.kafka.compact(100)
+    read_spans = world.kafka.read_spans
+
+    def recreate(*asked: Any) -> Any:
+        spans = list(read_spans(*asked))
+        world.kafka.recreate(0)
+        return spans
+
+    world.kafka.read_spans = recreate  # type: ignore[method-assign]
+    said = world.land()
+    assert Outcome.FAILED in outcomes(said)
+    assert "recreated" in said[0].violations[0], said[0].violations
 
 
 def test_own_staging_that_cannot_be_deleted_is_told_and_the_run_lands(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.sensors import build_sensor
+from pipeline_defs.topics import op_name
 from tests.support.world import World
 
 
@@ -144,6 +146,12 @@ def test_a_broker_that_is_down_makes_a_red_run_and_loses_nothing(world: World) -
     result = run_job(world, partition_key="0-0-100")
     assert not result.success
     assert "Kafka broker at 127.0.0.1:1 does not answer" in failure_text(result)
+    log = world.instance.all_logs(result.run_id)
+    texts = [entry.user_message for entry in log if entry.level == logging.ERROR]
+    told = next(text for text in texts if text.startswith("broker_unavailable: the Kafka broker at 127.0.0.1:1 "))
+    assert told.endswith("offsetlake explain broker_unavailable")
+    failed = f'Execution of step "{op_name(world.topic.asset_key)}" failed.'
+    assert texts.index(told) < texts.index(failed), "U21: said before the stack trace, below which the UI shows it"
     assert world.rows() == []
     world.edges.settings = there
     world.launch()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.day_dispatch import DayRequest
 from pipeline_defs.core.errors import BadKey
 from pipeline_defs.core.offsets import OffsetRange

@@ -74,6 +74,7 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
             ["offsetlake", "up"], cwd=project, env=environment, capture_output=True, text=True, check=False
         )
         assert again.returncode == 2 and f"Dagster runs already at {first.url}" in again.stderr, again.stderr
+        assert "starting Dagster" not in again.stdout, "what is refused does not start"
         kill_code_server(project)
         first.wait_for("Dagster's code server was killed; it is started again")
         first.wait_until(lambda: not is_code_server_gone(read_settings({}, project).dagster_home))

@@ -60,6 +60,7 @@ class FakePartition:
     earliest: int = 0
     compacted: set[int] = field(default_factory=set)
     open_from: int | None = None  # where a transaction begins that is not ended
+    deposed_end: int = 0  # what the leader that was replaced is known to have
 
     def append(self, kinds: Sequence[SpanKind], value: str, now_ms: int) -> None:
         for kind in kinds:
@@ -74,6 +75,11 @@ class FakePartition:
         """Return what a reader of that isolation level may see: one of `read_committed` nothing behind an open transaction."""
         is_held = isolation_level == COMMITTED and self.open_from is not None
         return Watermarks(self.earliest, max(self.earliest, self.open_from or 0) if is_held else len(self.appended))
+
+    def marks_of_deposed(self, isolation_level: str, behind: int) -> Watermarks:
+        """Return what the leader that was replaced shows: it has not got the newest records, and what it has it keeps."""
+        self.deposed_end = max(self.deposed_end, len(self.appended) - behind)
+        return Watermarks(0, min(self.deposed_end, self.marks_at(isolation_level).end))
 
     def left(self, start: int, end: int) -> Iterator[tuple[int, Record]]:
         """Yields what the log still holds of `[start, end)`."""
@@ -181,15 +187,13 @@ class FakeKafka:
         topic_id = former or self.topic_id
         partitions = {}
         for p, log in enumerate(self.incarnations[topic_id].partitions):
-            marks = log.marks_at(policy.isolation_level)
-            epoch = 1
-            if lag and former is None:  # it has not got the newest records, and has not heard that it was deposed
-                marks, epoch = Watermarks(0, max(0, marks.end - lag)), 0
+            marks, high, epoch = log.marks_at(policy.isolation_level), len(log.appended), 1
+            if lag and former is None:  # it has not heard that it was deposed
+                marks, high, epoch = log.marks_of_deposed(policy.isolation_level, lag), log.deposed_end, 0
             head = tail.heads[p].offset if tail.topic_id == topic_id and p in tail.heads else marks.earliest
             oldest = next((record.timestamp_ms for _, record in log.left(head, marks.end)), None)
             start = marks.end if tail.seq == 0 and policy.start == "latest" else None
-            high = None if lag else len(log.appended)
-            partitions[p] = PartitionState(marks, oldest, start, high, leader_epoch=epoch)
+            partitions[p] = PartitionState(marks, oldest, start, high_watermark=high, leader_epoch=epoch)
         return TopicState(topic, topic_id, partitions)
 
     def read_spans(
@@ -255,4 +259,5 @@ class FakeSpark:
                     for name, value in zip(_SCHEMA.names, row, strict=True):
                         columns[name].append(value)
             if columns:
+                Path(folder).mkdir(parents=True, exist_ok=True)  # Spark makes a folder that was swept under it again
                 pq.write_table(pa.table(dict(columns), schema=_SCHEMA), f"{folder}/part-{number:05d}.parquet")

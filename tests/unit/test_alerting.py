@@ -6,11 +6,13 @@ import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.edges.alerting import send_alert
+from pipeline_defs.settings import read_settings
 
 
 @pytest.fixture
@@ -46,20 +48,39 @@ def test_a_receiver_that_refuses_is_named_without_its_secrets(
     assert "HUSH" not in caplog.text + printed.out + printed.err + str(undelivered)
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["HUSHTOKEN", "nosuch://HUSHHOST/HUSHPATH", "slack://HUSH", "json://", "https://u:HUSH@[bad/HUSH", "HUSH://x"],
-)
-def test_a_url_that_nobody_knows_is_refused_without_its_secrets(
-    url: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+UNKNOWN = ["HUSHTOKEN", "nosuch://HUSHHOST/HUSHPATH", "slack://HUSH", "json://", "https://u:HUSH@[bad/HUSH", "HUSH://x"]
+
+
+@pytest.mark.parametrize("url", UNKNOWN)
+def test_a_url_that_nobody_knows_is_refused_when_settings_are_read_without_its_secrets(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Nobody waits for the first alert to hear that it reaches no one."""
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(
-        BadSetting, match="alert URL 1 of 1 in OFFSETLAKE_ALERT_URLS is none that Apprise knows"
-    ) as caught:
-        send_alert([url], "title", "body")
+    with pytest.raises(BadSetting, match="of its 2 URLs Apprise does not know number 2") as caught:
+        read_settings({"OFFSETLAKE_ALERT_URLS": f"json://127.0.0.1/ok {url}"}, tmp_path)
+    assert "OFFSETLAKE_ALERT_URLS cannot be used" in str(caught.value)
     printed = capfd.readouterr()
     assert "hush" not in (caplog.text + printed.out + printed.err + str(caught.value)).lower()
+
+
+def test_urls_that_apprise_knows_are_taken(tmp_path: Path) -> None:
+    """The control; a trouble with the network is nothing that settings can tell."""
+    urls = "json://127.0.0.1:1/x mailto://u:p@example.org"
+    assert read_settings({"OFFSETLAKE_ALERT_URLS": urls}, tmp_path).alert_urls == tuple(urls.split())
+    assert read_settings({"OFFSETLAKE_ALERT_URLS": ""}, tmp_path).alert_urls == ()
+
+
+@pytest.mark.parametrize("url", UNKNOWN)
+def test_a_url_that_nobody_knows_keeps_no_other_receiver_from_being_told(
+    url: str, refusing: tuple[str, list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    host, asked = refusing
+    undelivered = send_alert([url, f"json://{host}/hook"], "title", "body")
+    assert asked == ["/hook"], "who can be told is told"
+    assert undelivered == ["alert URL 1 of 2 (none that Apprise knows)", "alert URL 2 of 2 (json://127.0.0.1)"]
+    printed = capfd.readouterr()
+    assert "hush" not in (printed.out + printed.err + str(undelivered)).lower()
 
 
 def test_a_token_in_the_place_of_a_host_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.auditing import Finding
+from pipeline_defs.auditing import Finding, check_published, check_tiling
 from pipeline_defs.cli.progress import progress
 from pipeline_defs.cli.read import run_audit
+from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.topics import Topic
@@ -66,3 +67,61 @@ def test_a_plan_log_that_cannot_be_read_leaves_no_row_out(world: SmallWorld) -> 
     found = audit(world, "1")
     assert list(found) == [*CHECKS, "sealed", "replay"]
     assert not any(finding.passed for finding in found.values())
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+@pytest.mark.parametrize("mode", ["land", "replace"])
+def test_a_run_at_any_of_its_steps_is_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, delivery: Delivery
+) -> None:
+    """[R-37] Another run audits what this one is landing: what is committed and about to be published is no gap."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path / "lake", "disk", records=6, grid=6)
+    world.delivery = delivery
+    if mode == "replace":
+        world.land()
+        world.kafka.compact(100)
+    unfinished, said = [], []
+
+    def look(step: str, **_: object) -> None:
+        lake = world.open(Writer())
+        unfinished.extend(lake.coverage(TOPIC).unfinished)
+        said.extend((step, each) for check in (check_tiling, check_published) for each in check(TOPIC, lake).violations)
+
+    world.land(mode, world.open(Writer()), on_step=look)
+    assert unfinished or delivery is Delivery.AT_LEAST_ONCE, "an audit fell between commit and publish"
+    assert said == []
+
+
+@pytest.mark.parametrize("mode", ["land", "replace"])
+def test_what_is_published_while_the_lake_is_listed_is_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """[R-37] A whole run passes between the listing of `data/` and any later call of an audit."""
+    watch_obstore(monkeypatch)
+    for check in (check_tiling, check_published):
+        for at in range(40):
+            world = SmallWorld(tmp_path / f"{check.__name__}-{at}", "disk", records=6, grid=6)
+            if mode == "replace":
+                world.land()
+                world.kafka.compact(100)
+            passed = []
+
+            def run(number: int, world: SmallWorld = world, at: int = at, passed: list[int] = passed) -> None:
+                if number == at:
+                    passed.append(number)
+                    world.land(mode, world.open(Writer()))
+
+            found = check(TOPIC, world.open(Writer(before=run)))
+            assert found.violations == (), at
+            if not passed:
+                break
+        assert at > 3, "the run did pass in between"
+
+
+def test_a_file_that_goes_is_an_alarm_though_a_run_passed(world: SmallWorld) -> None:
+    """The control."""
+    next((world.folder / "data").rglob("*.parquet")).unlink()
+    lake = world.open(Writer())
+    assert "its file is not published" in check_tiling(TOPIC, lake).violations[0]
+    assert "the published file is not there" in check_published(TOPIC, lake).violations[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +11,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.cli.show import TopicName
+from pipeline_defs.core.command_lines import command
 from pipeline_defs.core.errors import BadSetting, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.project import plan_project, write_project
+from tests.support.messages import texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 
@@ -22,8 +26,8 @@ NOT_NAMES = ("", " ", "a b", "..", "../orders", "a/b", "ü", "x" * 250, "orders\
 
 def commands_of_topics() -> Iterator[tuple[str, click.Parameter]]:
     """Yield each command that takes a topic, with the parameter that it is."""
-    for name, command in sorted(cli.commands.items()):
-        yield from ((name, each) for each in command.params if each.name in {"topic", "topics"})
+    for name, found in sorted(cli.commands.items()):
+        yield from ((name, each) for each in found.params if each.name in {"topic", "topics"})
 
 
 TAKING = dict(commands_of_topics())
@@ -106,3 +110,38 @@ def test_a_topic_that_nobody_has_configured_is_refused_with_those_there_are(proj
 def test_what_contradicts_itself_or_says_too_little_is_refused(words: list[str], said: str) -> None:
     error = refused(words)
     assert isinstance(error, Refused | BadSetting) and said in str(error), error
+
+
+@pytest.mark.parametrize("topic", ["orders", "-dash", "--pending", "-", "a.b_c-"])
+def test_a_command_that_is_told_works_as_it_stands(topic: str) -> None:
+    """Each name that Kafka allows, as a shell reads the line and click the words."""
+    for verb, rest in TOLD:
+        words = shlex.split(command(verb, topic, *rest))
+        assert words[:2] == ["offsetlake", verb]
+        with cli.commands[verb].make_context(verb, words[2:], resilient_parsing=False) as context:
+            assert context.params["topic"] == topic, words
+            assert context.params.get("keys", ()) == tuple(each for each in rest if each[0].isdigit()), words
+            given = {opt for word in rest for opt in word.split() if opt.startswith("--")}
+            flags = {
+                opt for each in context.command.params for opt in each.opts if context.params[str(each.name)] is True
+            }
+            assert given <= flags | {"--partition"}, words
+
+
+TOLD = [
+    ("plan", ()),
+    ("plan", ("--commit --through-end",)),
+    ("land", ("--pending",)),
+    ("losses", ()),
+    ("accept-loss", ("0-0-1",)),
+    ("land", ("--partition", "0-0-1")),
+    ("latest", ("--full",)),
+]
+
+
+def test_no_message_puts_a_topic_behind_a_command_by_itself() -> None:
+    """One that begins with a dash would be taken for an option."""
+    by_hand = re.compile(r"offsetlake (?!explain\b)[a-z-]+ \{")
+    found = {where.partition(":")[0] for where, text in texts() if by_hand.search(text)}
+    assert found <= {"landing.py", "redo.py", "coverage.py", "demo.py"}
+    assert by_hand.search("offsetlake plan {} --commit"), "the control"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.errors import RangesFailed
+from pipeline_defs.core.errors import LakeUnavailable, RangesFailed
 from pipeline_defs.failed_runs import FailedSince
 
 REASON = "range orders/0 [0, 10): Spark could not land 1 ranges of orders: No space left on device"
@@ -25,6 +25,15 @@ def fail(instance: dg.DagsterInstance, job: str, *, error: Exception | None = No
         work()
 
     return made.execute_in_process(instance=instance, raise_on_error=False).run_id[:8]
+
+
+def test_a_failed_run_is_told_in_the_words_of_its_error_and_not_of_its_note() -> None:
+    """The note leads to the runbook, and says nothing of what failed; nor does the name of a class."""
+    orders = KafkaTopic(topic="orders").as_topic()
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = FailedSince([orders], instance, datetime.now(UTC))
+        run = fail(instance, orders.land_job, error=LakeUnavailable("the lake /nowhere cannot be read"))
+        assert failed.read(datetime.now(UTC)) == [f"run {run} of orders failed: the lake /nowhere cannot be read"]
 
 
 def test_a_failed_run_is_told_once_with_its_first_reason() -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from dagster._cli.utils import get_possibly_temporary_instance_for_cli
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.launching import open_instance

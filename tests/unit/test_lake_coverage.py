@@ -94,6 +94,18 @@ def test_a_replaced_file_and_an_accepted_loss_are_seen(lake: Lake) -> None:
     assert SECOND in lake.coverage(TOPIC).accepted
 
 
+def test_a_manifest_that_another_took_the_place_of_is_seen_by_who_wrote_it(lake: Lake, tmp_path: Path) -> None:
+    """[R-16] Somebody deletes it before the writer lists, and the next attempt's is as large."""
+    mine, other = stage(lake, FIRST, "a"), stage(lake, FIRST, "b")
+    assert lake.commit_manifest(mine) == mine
+    path = tmp_path / manifest_path(TOPIC, FIRST, 0)
+    size = path.stat().st_size
+    path.unlink()
+    Lake(str(tmp_path)).commit_manifest(other)
+    assert path.stat().st_size == size, "the fault"
+    assert lake.coverage(TOPIC).manifests == {FIRST: other}
+
+
 def test_a_process_that_stands_still_with_the_lock_holds_nobody_up_for_ever(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

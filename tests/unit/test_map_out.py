@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli import cli
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import UnknownTopic
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
 from tests.support.strategies import EPOCH_MS
 
+land_command = importlib.import_module("pipeline_defs.cli.land")
 POLICY = Policy(records_per_range=4, max_age_seconds=0)
 ORDERS = Topic(TOPIC, POLICY)
 
@@ -89,6 +91,18 @@ def mount_another(place: Place) -> None:
     other.plan("payments")
     shutil.rmtree(place.lake)
     other.lake.rename(place.lake)
+
+
+def test_the_topic_that_was_asked_for_is_named(place: Place) -> None:
+    """Where the lake has gone that both topics were in; who asks for none, or for a new one, hears of one that was there."""
+    place.plan("-dash")
+    place.edges.check_lake()  # the control
+    delete(place)
+    with pytest.raises(LakeUnavailable, match=f"has nothing of topic {TOPIC},"):
+        list(land_command._commit(ORDERS, place.edges, through_end=False))
+    for asked, named in ((TOPIC, TOPIC), ("-dash", "-dash"), (None, "-dash"), ("new", "-dash")):
+        with pytest.raises(LakeUnavailable, match=f"has nothing of topic {named},"):
+            place.edges.check_lake(asked)
 
 
 def names_of(folder: Path) -> list[str] | None:
@@ -184,6 +198,22 @@ def test_an_empty_lake_is_begun_where_a_person_says_so(place: Place) -> None:
     (place.home / "known_topics" / TOPIC).unlink()
     place.plan()
     assert place.land() == [Outcome.LANDED] * 2
+
+
+@pytest.mark.parametrize("content", [b"\x00\x00\x00\x01Bud1\xff\xfe", b""], ids=["no text", "empty"])
+def test_a_file_that_is_no_topics_in_what_is_remembered_is_left_alone(place: Place, content: bytes) -> None:
+    """[R-76] A file browser leaves one; a lake that is gone is still refused, and one begun where a person says so."""
+    stray = place.home / "known_topics" / ".DS_Store"
+    stray.write_bytes(content)
+    place.edges.check_lake()
+    delete(place)
+    with pytest.raises(LakeUnavailable, match=r"to begin an empty lake instead, delete .*known_topics/orders"):
+        place.edges.check_lake()
+    (place.home / "known_topics" / TOPIC).unlink()
+    place.edges.check_lake()
+    place.plan()
+    assert place.land() == [Outcome.LANDED] * 2
+    assert stray.read_bytes() == content
 
 
 def test_another_topic_begins_in_a_lake_that_is_there(place: Place) -> None:

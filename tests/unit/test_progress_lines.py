@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from pipeline_defs.cli import cli, show
 from pipeline_defs.cli import progress as command
+from pipeline_defs.cli import show
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import UnknownTopic
 from pipeline_defs.topic_files import TopicFiles
 from tests.support.topics import NO_TOPICS

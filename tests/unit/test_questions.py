@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline_defs.cli import cli, read
+from pipeline_defs.cli import read
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.edges.duck_questions import close_in
 

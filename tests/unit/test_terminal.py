@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import unicodedata
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +14,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs import cli as commands
 from pipeline_defs.auditing import Finding
-from pipeline_defs.cli import cli, glance, read, show, terminal
+from pipeline_defs.cli import commands, glance, read, show, terminal
 from pipeline_defs.cli import progress as bar
+from pipeline_defs.cli.commands import cli
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 from tests.support.topics import NO_TOPICS
 
@@ -136,7 +138,7 @@ def test_an_error_that_names_what_was_typed_is_literal(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["offsetlake", "explain", "[/b]\x1b[31m"])
     with pytest.raises(SystemExit):
-        commands.main()
+        commands.run()
     said = capsys.readouterr().err
     assert "[/b]" in said and controls(said) == []
 
@@ -149,3 +151,40 @@ def test_help_lists_every_command_once_under_what_it_is_for_with_whole_lines() -
     assert all(f"{title}:" in shown for title in commands.SECTIONS) and "..." not in shown.partition("Options:")[2]
     words = " ".join(shown.split())
     assert [each.name for each in listed if " ".join(commands.first_sentence(each).split()) not in words] == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "size"),
+    [
+        (r"repeat('\xFF\x00'::BLOB, 6000000)", "12,000,000 bytes"),
+        ("repeat('ä', 6000000)", "6,000,000 characters"),
+        (r"{'at': repeat('\xFF\x00'::BLOB, 6000000)}", "characters"),
+    ],
+)
+def test_sql_shows_the_beginning_of_a_large_value_and_its_size(
+    expression: str, size: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """One record of 12 MB kept `sql` busy for minutes; `--json` has all of it: the control."""
+    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
+    monkeypatch.setattr(read, "load_topics", lambda: NO_TOPICS)
+    shown = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value"])
+    said = re.sub(r"[│\s]+", " ", shown.stdout)  # a cell is folded
+    assert shown.exception is None and f"{size} in all" in said, said
+    assert len(shown.stdout) < 20_000
+    whole = CliRunner().invoke(cli, ["sql", f"SELECT {expression} AS value", "--json"])
+    assert len(json.dumps(json.loads(whole.stdout))) > 6_000_000
+
+
+def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A topic `ranges` has no view, and the statement that means it asks the table without a word."""
+    monkeypatch.setenv("OFFSETLAKE_LAKE", str(tmp_path))
+    for name, is_said in (("ranges", True), ("orders", False)):
+        monkeypatch.setattr(read, "load_topics", lambda name=name: SimpleNamespace(names=(name,)))
+        shown = CliRunner().invoke(cli, ["sql", "SELECT count(*) FROM ranges"])
+        assert shown.exception is None, shown.output
+        assert ("note: topic ranges has no view" in shown.stderr) is is_said, shown.stderr
+
+
+def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
+    for value in ("x" * show.LONGEST_SHOWN, b"\xff" * 100, 12345, None):
+        assert "in all" not in str(show._cell(value))

@@ -15,7 +15,8 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs.cli import cli, show
+from pipeline_defs.cli import show
+from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.definitions import build_defs, load_topics
 from pipeline_defs.metrics import read_metrics

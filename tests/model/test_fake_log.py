@@ -1,0 +1,72 @@
+"""The fakes that the model stands on do what Kafka and Spark do, where a slip of theirs once hid what the code does."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.landing import land
+from pipeline_defs.planner import commit_next_step
+from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, FakeSpark
+from tests.support.strategies import EPOCH_MS
+
+CUT_NOW = Policy(records_per_range=5, max_age_seconds=0, isolation_level=UNCOMMITTED)  # type: ignore[arg-type]
+
+
+def kafka_with(records: int) -> FakeKafka:
+    kafka = FakeKafka(1)
+    kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
+    return kafka
+
+
+def plan_once(kafka: FakeKafka, tail: Tail, policy: Policy) -> Tail:
+    step = plan(tail, kafka.read_topic_state(TOPIC, tail, policy, EPOCH_MS), policy, EPOCH_MS, through_end=True)
+    return tail if step is None else step.tail
+
+
+@pytest.mark.parametrize("lag", [0, 2], ids=["the leader", "the leader before"])
+def test_an_open_transaction_makes_no_log_of_the_fake_shorter(lag: int) -> None:
+    kafka = kafka_with(5)
+    kafka.begin_transaction(0)
+    kafka.now.partitions[0].append([SpanKind.DATA] * 5, "v", EPOCH_MS)
+    kafka.lag(lag)
+    tail = plan_once(kafka, Tail(), CUT_NOW)
+    assert tail.heads[0].offset == 10 - lag
+    kafka.lag(lag)
+    assert plan_once(kafka, tail, replace(CUT_NOW, isolation_level=COMMITTED)).generation == 0  # type: ignore[arg-type]
+
+
+def test_a_leader_of_the_fake_keeps_what_it_has_shown() -> None:
+    kafka = kafka_with(10)
+    kafka.lag(1)
+    tail = plan_once(kafka, Tail(), CUT_NOW)
+    assert (tail.heads[0].offset, tail.heads[0].leader_epoch) == (9, 0)
+    kafka.lag(4)
+    assert plan_once(kafka, tail, CUT_NOW) == tail
+
+
+def test_a_task_of_the_fake_writes_though_its_folder_was_swept(tmp_path: Path) -> None:
+    kafka, lake = kafka_with(10), Lake(str(tmp_path))
+    commit_next_step(TOPIC, CUT_NOW, lake, cast("Any", kafka), EPOCH_MS, planner="test")
+    swept: list[str] = []
+
+    def sweep(step: str, **_: object) -> None:
+        if step == "task" and not swept:
+            swept.append(step)
+            shutil.rmtree(tmp_path / "staging")
+
+    spark = cast("Any", FakeSpark(kafka, sweep))
+    tools = Tools(lake, cast("Any", kafka), spark, cast("Any", None), lambda: EPOCH_MS)
+    keys = [offsets.key for offsets in lake.coverage(TOPIC).pending()]
+    verdicts = list(land(TOPIC, keys, Attempt("attempt", "run", "test"), tools))
+    assert swept, "the fault"
+    assert [verdict.outcome.is_landed for verdict in verdicts] == [True, True]

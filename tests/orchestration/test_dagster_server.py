@@ -1,0 +1,85 @@
+"""Two Dagsters started at one moment may want one port: neither takes the other's answer for its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_defs import dagster_server
+from pipeline_defs.dagster_server import DagsterServer, PortTaken
+from pipeline_defs.edges.processes import Process, spawn_process
+from pipeline_defs.settings import PROJECT
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, beside which is a workspace without a code location; what a server changes of this process is put back."""
+    home = tmp_path / "dagster"
+    home.mkdir()
+    (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text())
+    (tmp_path / "workspace.yaml").write_text("load_from: []\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    return home
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """Answers as the webserver of a Dagster with another home."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        info = 'local_artifact_storage: {config: {base_dir: "/another"}}'
+        self.wfile.write(json.dumps({"data": {"instance": {"info": info}}}).encode())
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def taken_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Have another take the preferred port after it was seen to be free and before Dagster listens at it."""
+    port = dagster_server._free_port(0)
+    others: list[ThreadingHTTPServer] = []
+
+    def start(command: list[str], **given: Any) -> Process:
+        if not others:
+            others.append(ThreadingHTTPServer(("127.0.0.1", port), Foreign))
+            threading.Thread(target=others[0].serve_forever, daemon=True).start()
+        return spawn_process(command, **given)
+
+    monkeypatch.setattr(dagster_server, "PREFERRED_PORT", port)
+    monkeypatch.setattr(dagster_server, "spawn_process", start)
+    try:
+        yield port
+    finally:
+        for other in others:
+            other.shutdown()
+            other.server_close()
+
+
+def test_a_port_that_another_took_a_moment_before_is_left_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent)
+    with taken_as_it_starts(monkeypatch) as port, server:
+        assert server.port != port
+        assert server._answers_for_home()
+    assert not server.is_running()
+
+
+def test_a_port_that_a_person_named_is_not_exchanged(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken_as_it_starts(monkeypatch) as port:
+        server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent, port=port)
+        with pytest.raises(PortTaken, match=f"another program took http://127.0.0.1:{port}"), server:
+            pass
+    assert not server.is_running()

@@ -1,0 +1,113 @@
+"""How a command ends: Ctrl-C at any moment, output that cannot be written, warnings that are not the user's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, beta_warning, preview_warning
+
+from pipeline_defs import cli
+from pipeline_defs.cli import commands
+from pipeline_defs.settings import PROJECT
+
+FULL = Path("/dev/full")
+INTERRUPTING = """
+import os, signal
+print("click is being imported", flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+print("import goes on", flush=True)
+"""
+
+
+def start(folder: Path, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
+    environment.pop("PYTHONUNBUFFERED", None)
+    environment |= {"OFFSETLAKE_HOME": str(folder / "home"), "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}"}
+    command = [sys.executable, "-m", "pipeline_defs.cli", *arguments]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run(command, env=environment, cwd=folder, text=True, check=False, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+def test_ctrl_c_while_a_command_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """The first seconds of each command are imports."""
+    (tmp_path / "click.py").write_text(INTERRUPTING)
+    ended = start(tmp_path, "plan", "orders", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert ended.stdout == "click is being imported\n", "the control: the signal came then"
+    assert ended.stderr == "" and ended.returncode == -signal.SIGINT
+
+
+def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
+    """A job in the background of a script is not ended by the Ctrl-C that ends the one in front."""
+    (tmp_path / "click.py").write_text(INTERRUPTING + "raise SystemExit(7)")
+    ended = start(tmp_path, "plan", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    assert "import goes on" in ended.stdout and ended.returncode == 7
+
+
+@pytest.mark.parametrize("where", ["pipeline_defs.cli.commands.load_env_file", "pipeline_defs.cli.explain.find_text"])
+def test_ctrl_c_while_a_command_runs_ends_it_with_130(
+    where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupt)
+    ended = ending(monkeypatch, "explain", "refused")
+    said = capfd.readouterr()
+    assert ended == commands.INTERRUPTED and said.out + said.err == ""
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="Linux has it")
+@pytest.mark.parametrize("arguments", [["explain"], ["sql", "SELECT 1", "--json"]])
+def test_output_that_cannot_be_written_is_one_message(arguments: list[str], tmp_path: Path) -> None:
+    """What Rich prints as what click does; the control is each other command that is called here."""
+    with FULL.open("w") as full:
+        ended = start(tmp_path, *arguments, stdout=full)
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr and "Exception ignored" not in ended.stderr
+    (line,) = [each for each in ended.stderr.splitlines() if each.startswith("error")]
+    assert "output_unwritable: stdout cannot be written: no space left on device" in line
+
+
+def test_an_error_of_the_system_that_is_not_of_the_output_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pipeline_defs.cli.explain.find_text", fail)
+    with pytest.raises(OSError, match="No space left"):
+        ending(monkeypatch, "explain", "refused")
+    assert "output_unwritable" not in capfd.readouterr().err
+
+
+def test_what_dagster_calls_beta_is_not_said_to_users(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Hundreds of lines before the result of `land`; any other warning is shown: the control."""
+
+    def warn(_: str) -> str:
+        beta_warning("partitions")
+        preview_warning("partitions")
+        warnings.warn("records may be lost", UserWarning, stacklevel=1)
+        return "text"
+
+    monkeypatch.setattr("pipeline_defs.cli.explain.find_text", warn)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert ending(monkeypatch, "explain", "refused") == 0
+    said = {each.category for each in caught}
+    assert UserWarning in said and not said & {BetaWarning, PreviewWarning}, caught
+    assert "text" in capfd.readouterr().out
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    """Return the exit code of a command that runs in this process."""
+    monkeypatch.setattr("sys.argv", ["offsetlake", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0
