@@ -38,7 +38,16 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
 
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
-LONGEST = ["test_demo.py", "test_readme.py", "test_clicks.py", "test_tutorial.py"]
+LONGEST = [
+    "test_demo.py",
+    "test_tutorial.py",
+    "test_up.py",
+    "test_power_cut.py",
+    "test_readme.py",
+    "test_clicks.py",
+    "test_derived.py",
+    "test_termination.py",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

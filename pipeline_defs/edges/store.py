@@ -112,6 +112,13 @@ class Store:
                 return obstore.head(self.objects, path)["size"]
             except (NotFoundError, FileNotFoundError):
                 return None
+            except GenericError:
+                if self._is_below_a_file(path):  # there can be none; who writes there is told
+                    return None
+                raise
+
+    def _is_below_a_file(self, path: str) -> bool:
+        return self.local_root is not None and any(each.is_file() for each in (self.local_root / path).parents)
 
     def list(self, prefix: str) -> dict[str, int]:
         """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide."""

@@ -137,7 +137,7 @@ def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(d
     decoded.topic = dataclasses.replace(decoded.topic, decode=decode)
     (launched,) = launch(decoded, list(decoded.coverage.log.ranges))
     assert not launched.succeeded
-    assert "1 of 4 ranges" in launched.reason
+    assert "of 4 ranges of topic " + decoded.name + " 3 are decoded and 1 failed" in launched.reason
     assert "1 of 100 records cannot be decoded (1 json_malformed), the budget is 0 and 0.00%" in launched.reason
     assert len(told(decoded)) == 3
     waiting = tick(decoded)

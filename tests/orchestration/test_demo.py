@@ -79,12 +79,12 @@ def ask(url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("days", "flights"), [(90, 80_789), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("days", "flights"), [(31, 27_004), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
 def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, flights: int) -> None:
     """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
 
-    Then a backfill of a Kafka partition's ranges through the UI's own call is a visible no-op, though it reads them again,
-    and Ctrl-C stops every process.
+    Then a backfill of all ranges through the UI's own call is a visible no-op, though it reads them again, and Ctrl-C
+    stops every process.
     """
     records = flights + len(POISON)
     demo = start_demo(home, days)
@@ -114,7 +114,7 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, 
     assert duckdb.sql(rows).fetchall() == [(records, records)]
 
     url = next(word for line in lines if "Dagster is at" in line for word in line.split() if word.startswith("http"))
-    keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges if offsets.partition == 0]
+    keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges]
     assert len(keys) > 1
     before = lake.read_manifests("flights")
     params = {"assetSelection": [{"path": ["raw", "flights"]}], "partitionNames": keys}

@@ -51,6 +51,14 @@ def test_the_first_writer_commits_and_the_second_is_told(tmp_path: Path) -> None
     assert (store.get("plan/0.json"), store.list("staging")) == (b"first", {})
 
 
+def test_below_a_file_there_is_no_object(tmp_path: Path) -> None:
+    """What stands in the place of a folder fails who writes there, and nobody who looks."""
+    store = Store(str(tmp_path / "lake"))
+    store.put_new("data/orders", b"no folder", "staging/a")
+    assert store.size("data/orders/g0/p0000/0.parquet") is None
+    assert store.size("data/orders") == len(b"no folder"), "the control"
+
+
 def test_a_lost_answer_of_a_write_that_happened_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-47]"""
     store = Store(str(tmp_path))
