@@ -66,9 +66,8 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
                 elif verdict.facts is not None and verdict.outcome in WRITTEN:
                     context.log_event(day_event(topic, verdict, verdict.facts, edges))
                 edges.watch_step("reported_day", day=verdict.day, outcome=verdict.outcome.value)
-            if (
-                not context.has_partition_key
-            ):  # such a run has no output, so Dagster skips the checks that come after it
+            # a run without a partition key has no output, so Dagster skips the checks that come after it
+            if not context.has_partition_key:
                 _tell_checks(context, topic, days, edges)
             if failures:
                 raise RangesFailed(

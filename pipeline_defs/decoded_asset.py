@@ -60,9 +60,8 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                 else:
                     context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
                 edges.watch_step("reported_decoded", key=verdict.offsets.key)
-            if (
-                not context.has_partition_key
-            ):  # such a run has no output, so Dagster skips the checks that come after it
+            # a run without a partition key has no output, so Dagster skips the checks that come after it
+            if not context.has_partition_key:
                 for name, result in decoded_results(topic, edges).items():
                     context.log_event(as_evaluation(dg.AssetCheckKey(topic.decoded_key, name), result))
             if failures:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .attempt import Attempt, Run, Tools
+from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import (
@@ -119,7 +120,7 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
     if not keys:
         raise EmptySelection(
             f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "
-            f"in the plan log, first one first (`offsetlake backfill {topic} --all` lists them)"
+            f"in the plan log, first one first (`{command('backfill', topic, '--all')}` lists them)"
         )
     ranges = [parse_key(key) for key in keys]
     unknown = [offsets for offsets in ranges if offsets not in coverage.log.ranges]
@@ -127,7 +128,7 @@ def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[Off
         raise BadKey(
             f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
             f"{', '.join(_with_nearest(offsets, coverage) for offsets in unknown[:5])}; nothing was read or written; "
-            f"`offsetlake backfill {topic} --all` lists those there are, `offsetlake plan {topic} --commit` plans more",
+            f"`{command('backfill', topic, '--all')}` lists those there are, `{command('plan', topic, '--commit')}` plans more",
             keys=[offsets.key for offsets in unknown],
         )
     return sorted(set(ranges))

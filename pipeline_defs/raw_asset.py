@@ -103,9 +103,8 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
                         context.log_event(materialization(topic, verdict, edges))
                     edges.watch_step("reported", key=verdict.offsets.key)
                     tell(verdict)
-            if (
-                not context.has_partition_key
-            ):  # such a run has no output, so Dagster skips the checks that come after it
+            # a run without a partition key has no output, so Dagster skips the checks that come after it
+            if not context.has_partition_key:
                 for name in QUICK:
                     context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges)))
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .attempt import Attempt
+from .core.command_lines import replace_command
 from .core.errors import DamagedFile, OffsetlakeError, StagedFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
@@ -83,7 +84,7 @@ def compare(
         return _next(offsets, outcome, standing, damage, is_first_since=is_first_since)
     advice = (
         "nothing was written; restore the file from a backup of the lake, or put what Kafka has now in its place: "
-        f"`offsetlake land {ours.topic} --partition {offsets.key} --on-change replace`"
+        f"`{replace_command(ours.topic, offsets.key)}`"
     )
     return Comparison(Act.KEEP, failed(offsets, f"{damage}; {advice}"))
 
@@ -167,7 +168,7 @@ def without_manifest(ours: Manifest, difference: str, lake: Lake) -> str:
         f"range {ours.offsets.text(ours.topic)}: its manifest is gone, and the published file "
         f"{lake.store.url(published_path(ours))} is not what Kafka has now: {difference}; nothing was written; restore the "
         "manifest from a backup of the lake, or, while Kafka has all of it, put what it has now in the file's place: "
-        f"`offsetlake land {ours.topic} --partition {ours.offsets.key} --on-change replace`"
+        f"`{replace_command(ours.topic, ours.offsets.key)}`"
     )
 
 

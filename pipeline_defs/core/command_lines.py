@@ -20,3 +20,8 @@ def command(verb: str, topic: str, *rest: str) -> str:
     is_option = bool(rest) and rest[0].startswith("-")
     options, words = (rest, ()) if is_option else ((), rest)
     return " ".join(["offsetlake", verb, *options, "--", topic, *words])
+
+
+def replace_command(topic: str, key: str) -> str:
+    """Return the command that puts what Kafka has now in the place of what is landed of the range with this partition key."""
+    return command("land", topic, "--partition", key, "--on-change replace")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
 
+from .command_lines import replace_command
 from .delivery import Claim, Delivery
 from .errors import BrokenPlanLog
 from .losses import Acceptance
@@ -214,13 +215,13 @@ def _double_violations(coverage: Coverage) -> Iterator[str]:
         has_attempts_name = not path.endswith(f"{offsets.stem}.parquet")
         by_crash = manifest is None or (manifest.delivery is Delivery.AT_LEAST_ONCE and not manifest.revision)
         if not (by_crash and has_attempts_name):
-            command = f"offsetlake land {topic} --partition {offsets.key} --on-change replace"
             is_lost = offsets in coverage.log.ranges and coverage.states()[offsets] is State.LOST
             advice = (
                 "the range is lost, and this file may be all that is left of it: to show nothing of it, move it out of `data/` "
                 "and keep it"
                 if is_lost
-                else f"`{command}` deletes it where the landed file has each of its rows, and else says which it has not"
+                else f"`{replace_command(topic, offsets.key)}` deletes it where the landed file has each of its rows, and else "
+                "says which it has not"
             )
             yield f"overlap {offsets.text(topic)}: {path} may show its rows a second time, and no manifest names it: {advice}"
 

@@ -164,9 +164,8 @@ class Duck:
         try:
             return run()
         except duckdb.Error as error:
-            for reason in self.find_left_out(sql):
-                if isinstance(error, duckdb.CatalogException):
-                    raise reason from error
+            if isinstance(error, duckdb.CatalogException) and (reasons := self.find_left_out(sql)):
+                raise reasons[0] from error
             tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
             raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error
 
