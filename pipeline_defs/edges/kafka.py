@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import StaleMetadata, UnknownTopicOrPartitionError
+from kafka.errors import StaleMetadata, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ..core.durability import Durability, read_durability
-from ..core.errors import BrokerUnavailable
+from ..core.errors import BrokerUnavailable, Refused
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
@@ -242,9 +242,30 @@ class Kafka(Connection):
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
     ) -> None:
-        """Creates a topic with `replicas` copies of each Kafka partition and waits until its leaders answer."""
+        """Creates a topic with `replicas` copies of each Kafka partition and waits until its leaders answer.
+
+        The answer to a request that created it may be lost: a topic that a repeated request finds there is the one.
+
+        Raises:
+            Refused: the topic was there before.
+        """
         wanted = {topic: {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs or {})}}
-        self._ask(topic, lambda admin: admin.create_topics(wanted, wait_for_metadata=True))
+        requests = 0
+
+        def create(admin: KafkaAdminClient) -> None:
+            nonlocal requests
+            requests += 1
+            try:
+                admin.create_topics(wanted)
+            except TopicAlreadyExistsError as error:
+                if requests == 1:
+                    raise Refused(
+                        f"topic {topic} exists already on the broker at {self.bootstrap_servers}; nothing was created; use "
+                        "that topic, or name another"
+                    ) from error
+
+        self._ask(topic, create)
+        self._ask(topic, lambda admin: admin.wait_for_topics([topic], timeout_ms=self._timeout_ms))
 
     # ---- the connection
 

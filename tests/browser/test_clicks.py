@@ -44,6 +44,7 @@ def orders(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[Wo
         world.send_numbered(500, 1)
         world.tick()
         yield world
+        world.delete_topic()  # the tutorial's has the same name
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from pipeline_defs.edges.operations import Operations
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, run_ids, terminal
@@ -41,6 +42,7 @@ def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_pat
     )
     home = tmp_path / "my_lake" / ".offsetlake"
     with ExitStack() as stack:
+        stack.callback(Operations(str(settings.bootstrap_servers)).delete_topic, "orders")  # other tests' name, too
         up: Terminal | None = None
         for block in read_blocks(TUTORIAL):
             where = f"tutorial.md:{block.line}"

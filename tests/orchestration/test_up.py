@@ -92,7 +92,6 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
         with pytest.raises(ProcessLookupError):
             os.killpg(leader, 0)
-        assert not is_answering(up.url)
     assert "DAGSTER_HOME" in (project / ".env").read_text()
 
 
