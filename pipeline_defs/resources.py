@@ -36,8 +36,8 @@ from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
 from .edges.spark_files import SparkFiles
 from .edges.spark_latest import SparkLatest
-from .edges.spark_server import find_server, fingerprint_of, start_server
-from .edges.spark_serving import find_here, open_here
+from .edges.spark_server import find_server, fingerprint_of, start_server, stop_stuck
+from .edges.spark_serving import end_here, find_here, open_here
 from .latest import LatestTools
 from .settings import IN_PROCESS, Settings, code_version
 from .steps import StepWatcher, no_step
@@ -168,8 +168,15 @@ class Edges:
         config = {name: str(value) for name, value in pyspark.spark_config.items()}
         key = tuple(sorted(config.items()))
         if key not in self._engines:
-            self._engines[key] = Engine(lambda: self._find_url(config))
+            self._engines[key] = Engine(lambda: self._find_url(config), self._end_stuck)
         return self._engines[key]
+
+    def _end_stuck(self, url: str) -> None:
+        self.watch_step("spark_stuck")
+        if self.settings.engine == IN_PROCESS:
+            end_here(url)
+        else:
+            stop_stuck(self.settings.engine_folder, url)
 
     def _find_url(self, config: Mapping[str, str]) -> str:
         """Find the server that a configuration is of, or start it; Java and jars are checked before Spark would say less."""

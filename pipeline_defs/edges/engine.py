@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,13 @@ DEFAULT_PORT = 15002
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 ANSWER_SECONDS = 5.0
+SILENT_SECONDS = (
+    60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
+)
+WATCH_SECONDS = 10.0
+POLL_SECONDS = 0.1
+_NO_METHOD = "/offsetlake/are_you_there"
+_ALONE = (("grpc.use_local_subchannel_pool", 1),)  # else a connection of before is taken for an answer
 RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
 
 
@@ -33,11 +41,13 @@ class Engine:
     """Sessions of one Spark Connect server, one for each configuration that is asked for.
 
     `find_url` finds or starts the server and returns its `sc://` URL; it raises `EngineUnavailable`. It is asked before each
-    job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start.
+    job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start. `end_stuck` ends
+    the server of a URL, which listens and answers nobody any more; what waits for it is told then.
     """
 
-    def __init__(self, find_url: Callable[[], str]) -> None:
+    def __init__(self, find_url: Callable[[], str], end_stuck: Callable[[str], None] = lambda url: None) -> None:
         self._find_url = find_url
+        self._end_stuck = end_stuck
         self._url: str | None = None
         self._version: str | None = None
         self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
@@ -61,8 +71,8 @@ class Engine:
                 self._url = url
             if key not in self._sessions:
                 try:
-                    if not _answers(url):  # by itself a client would try for minutes to reach nobody
-                        raise ConnectionRefusedError("nobody listens there")
+                    if not self._answers(url):  # by itself a client would try for minutes to reach nobody
+                        raise ConnectionRefusedError("nobody answers there")
                     self._sessions[key] = _open_session(url, conf)
                 except (PySparkException, ConnectionRefusedError) as error:
                     self._forget()
@@ -87,19 +97,73 @@ class Engine:
         url = str(self._url)
         _make_active(session)
         try:
-            yield session
+            with self._watched(url):
+                yield session
         except PySparkException as error:
-            if not _works(url):
+            if not self._works(url):
                 self._forget()
                 raise EngineLost(
                     f"Spark could not {what}: the server at {_place(url)} went away; {consequence}", **fields
                 ) from error
             raise scan_failed(what, error, consequence, **fields) from error
 
+    @contextmanager
+    def _watched(self, url: str) -> Iterator[None]:
+        """Have the server of a job asked now and then whether it still answers, while the job waits for it."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(WATCH_SECONDS) and self._answers(url):
+                pass
+
+        threading.Thread(target=watch, name="offsetlake-engine-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _works(self, url: str) -> bool:
+        """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
+        from pyspark.errors import PySparkException
+
+        if not self._answers(url):
+            return False
+        try:
+            probe = _open_session(url, {})
+            try:
+                return probe.range(1).count() == 1
+            finally:
+                probe.stop()
+        except PySparkException:
+            return False
+
+    def _answers(self, url: str) -> bool:
+        """Return whether the server answers: false at once where nobody listens, and after a minute where it is stuck.
+
+        One that is stuck is ended then, where it is ours.
+        """
+        import grpc
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        deadline = time.monotonic() + SILENT_SECONDS
+        with DefaultChannelBuilder(url, [*_ALONE]).toChannel() as channel:
+            ask = channel.unary_unary(_NO_METHOD)
+            while _listens(url):
+                try:
+                    ask(b"", timeout=ANSWER_SECONDS)
+                except grpc.RpcError as refusal:
+                    if refusal.code() not in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
+                        return True  # it has no such method, or lets nobody in: it is there to say so
+                if time.monotonic() > deadline:
+                    self._end_stuck(url)
+                    return False
+                time.sleep(POLL_SECONDS)
+        return False
+
     def close(self) -> None:
         """Give all sessions back; the next one that is asked for is new."""
         with self._guard:
-            if self._url is not None and _answers(self._url):
+            if self._url is not None and _listens(self._url):
                 for session in self._sessions.values():
                     session.stop()
                 self._sessions.clear()
@@ -136,23 +200,7 @@ def _make_active(session: SparkSession) -> None:
     own._active_session.session = session  # noqa: SLF001 (it has no other way)
 
 
-def _works(url: str) -> bool:
-    """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
-    from pyspark.errors import PySparkException
-
-    if not _answers(url):
-        return False
-    try:
-        probe = _open_session(url, {})
-        try:
-            return probe.range(1).count() == 1
-        finally:
-            probe.stop()
-    except PySparkException:
-        return False
-
-
-def _answers(url: str) -> bool:
+def _listens(url: str) -> bool:
     """Return whether anybody listens where the server was."""
     place = urlsplit(url)
     address = (place.hostname or "localhost", place.port or DEFAULT_PORT)

@@ -27,6 +27,7 @@ LOG_LINES = 5  # the last ones, in an error
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process that is a client
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
 STOP_SECONDS = 20.0
+STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
 POLL_SECONDS = 0.1
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
@@ -124,7 +125,17 @@ def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
     """Stop the server of `folder` and return whether one ran; jobs that it has under way fail."""
     server = read_state(folder)
     (folder / STATE).unlink(missing_ok=True)
-    return server is not None and stop_process(server.process, timeout_seconds)
+    if server is None:
+        return False
+    ran = stop_process(server.process, timeout_seconds)
+    return stop_process(server.jvm, timeout_seconds) or ran  # one that is stuck does not see that it is to end
+
+
+def stop_stuck(folder: Path, url: str) -> None:
+    """Stop the server of `folder` where it still is the one at a URL: whoever sees it first does."""
+    server = read_server(folder)
+    if server is not None and server.url == url:
+        stop_server(folder, STUCK_SECONDS)
 
 
 def write_private(path: Path, document: object) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import EngineUnavailable
-from .processes import free_ports, locked, read_process
+from .processes import free_ports, locked, read_process, stop_process
 from .spark_server import (
     CONNECT_MODE,
     LOG_BYTES,
@@ -61,6 +61,13 @@ _here: list[Server] = []  # the one of this process, once there is one
 def find_here() -> Server | None:
     """Return the server in this process's own JVM, whatever its configuration: a process has one JVM."""
     return _here[0] if _here else None
+
+
+def end_here(url: str) -> None:
+    """End the JVM of this process's server, where that is the one at a URL: what waits for it fails."""
+    for server in _here:
+        if server.url == url:
+            stop_process(server.jvm, 0)
 
 
 def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path | None) -> Server:

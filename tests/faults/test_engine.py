@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import EngineUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges import engine
 from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.processes import stop_process
 from pipeline_defs.edges.spark_server import (
@@ -38,6 +39,7 @@ from pipeline_defs.edges.spark_server import (
     stop_server,
 )
 from pipeline_defs.settings import Settings
+from pipeline_defs.steps import StepWatcher
 from tests.conftest import JARS
 from tests.support.killing import run_module
 from tests.support.world import PATIENCE_SECONDS, World
@@ -154,36 +156,46 @@ def lonely(settings: Settings, tmp_path: Path) -> Iterator[World]:
     stop_server(own.engine_folder)
 
 
-def kill_while_it_writes(world: World, killed: list[float]) -> Callable[..., None]:
-    """Return a watcher of steps that has the first scan's Spark die once a file of the scan is there."""
+def strike_while_it_writes(world: World, struck: list[float], *signals: tuple[str, signal.Signals]) -> StepWatcher:
+    """Return a watcher of steps that sends signals to the Spark of the first scan once a file of the scan is there."""
 
-    def kill() -> None:
+    def strike() -> None:
         staging = world.lake_folder / "staging"
         World.wait_until(lambda: any(staging.rglob("*.parquet")))
         server = read_server(world.settings.engine_folder)
         assert server is not None
-        os.kill(server.jvm.pid, signal.SIGKILL)
-        killed.append(time.monotonic())
+        for process, number in signals:
+            os.kill(getattr(server, process).pid, number)
+        struck.append(time.monotonic())
 
-    killer = threading.Thread(target=kill)
+    striker = threading.Thread(target=strike)
 
     def on_step(step: str, **_: Any) -> None:
-        if step == "scan" and not killer.ident:
-            killer.start()
+        if step == "scan" and not striker.ident:
+            striker.start()
         if step == "report":
-            killer.join()
+            striker.join()
 
     return on_step
 
 
-def test_ranges_whose_spark_dies_are_read_again_by_another_one(lonely: World) -> None:
+KILLED = ("jvm", signal.SIGKILL)
+FROZEN = (("process", signal.SIGSTOP), ("jvm", signal.SIGSTOP))
+
+
+@pytest.mark.parametrize("signals", [(KILLED,), FROZEN], ids=["killed", "frozen"])
+def test_ranges_whose_spark_dies_are_read_again_by_another_one(
+    lonely: World, signals: Sequence[tuple[str, signal.Signals]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[R-77] Soon and not after minutes, in a folder of their own: what the dead one has written counts for nothing."""
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 10.0)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 1.0)
     lonely.send_numbered(1000, 0)
     lonely.send_numbered(1000, 1)
     lonely.plan()
-    killed: list[float] = []
+    struck: list[float] = []
     lost: list[tuple[float, str]] = []
-    watch = kill_while_it_writes(lonely, killed)
+    watch = strike_while_it_writes(lonely, struck, *signals)
 
     def on_step(step: str, **fields: Any) -> None:
         watch(step, **fields)
@@ -191,8 +203,8 @@ def test_ranges_whose_spark_dies_are_read_again_by_another_one(lonely: World) ->
             lost.append((time.monotonic(), fields["reason"]))
 
     verdicts = lonely.land(on_step=on_step)
-    assert killed and len(lost) == 1, "the fault: it died in the middle of a scan"
-    assert lost[0][0] - killed[0] < ERROR_SECONDS
+    assert struck and len(lost) == 1, "the fault: it was struck in the middle of a scan"
+    assert lost[0][0] - struck[0] < ERROR_SECONDS
     assert "went away; nothing became visible" in lost[0][1]
     assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED} and len(verdicts) == 200
     lonely.assert_all_landed_once()
@@ -207,10 +219,10 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
         lonely.topic = dataclasses.replace(lonely.topic, policy=policy)
         lonely.send_numbered(records_per_range * ranges, 0)
         lonely.plan()
-    killed: list[float] = []
-    verdicts = lonely.land(on_step=kill_while_it_writes(lonely, killed))
+    struck: list[float] = []
+    verdicts = lonely.land(on_step=strike_while_it_writes(lonely, struck, KILLED))
     failed = {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED}
-    assert killed and {len(offsets) for offsets in failed} == {10} and len(failed) == 120, (
+    assert struck and {len(offsets) for offsets in failed} == {10} and len(failed) == 120, (
         "the fault: it died in mid-scan"
     )
     assert all("went away" in verdict.violations[0] for verdict in verdicts if verdict.offsets in failed)
@@ -230,22 +242,22 @@ def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     environment = plain | {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "512m"}
 
-    def engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
         return run_module("pipeline_defs.cli", "engine", *arguments, env=environment)
 
     try:
-        nothing = engine("status", "--json")
+        nothing = run_engine("status", "--json")
         assert (nothing.returncode, json.loads(nothing.stdout)) == (1, {"running": False})
         assert not (home / "engine").exists()
-        started = engine("restart")
+        started = run_engine("restart")
         assert started.returncode == 0 and "Spark 4.0.0 runs" in started.stdout, started.stderr
         server = read_server(home / "engine")
         assert server is not None
-        shown = engine("status", "--json")
+        shown = run_engine("status", "--json")
         assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, **server.facts})
-        assert f"(pid {server.process.pid})" in engine("status").stdout
-        assert "Spark is stopped" in engine("stop").stdout and has_ended(server)
-        assert "no Spark was running" in engine("stop").stdout
+        assert f"(pid {server.process.pid})" in run_engine("status").stdout
+        assert "Spark is stopped" in run_engine("stop").stdout and has_ended(server)
+        assert "no Spark was running" in run_engine("stop").stdout
         assert server.token not in started.stdout + started.stderr + shown.stdout
     finally:
         stop_server(home / "engine")
