@@ -31,6 +31,7 @@ from .edges.lake import Lake
 from .edges.lake_memory import LakeMemory
 from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
+from .edges.remote_engine import RemoteEngine
 from .edges.spark import Spark, spark_config
 from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
@@ -46,6 +47,7 @@ from .topics import Topic
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
 
+REMOTE = "spark.remote"  # of the `pyspark` resource's configuration
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 
 
@@ -129,6 +131,8 @@ class Edges:
     def spark_conf(self) -> dict[str, str]:
         """Derives the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
+        if settings.spark_remote is not None:
+            return {REMOTE: settings.spark_remote}
         cache = settings.jars.resolve()  # homes that share it have the same configuration
         jars = [cache / "spark" / name for name in sorted(read_pins("spark"))]
         options = " ".join(f'"{option}"' for option in archive_options(cache, "spark"))
@@ -161,14 +165,17 @@ class Edges:
 
         | `spark_config` | engine |
         |---|---|
-        | with `spark.remote` | that Spark Connect server |
+        | with `spark.remote`, as OFFSETLAKE_SPARK_REMOTE has it be | that Spark Connect server |
         | else, `OFFSETLAKE_ENGINE=in-process` | a server in this process's JVM |
         | else | the warm server of the home, started with that configuration |
         """
         config = {name: str(value) for name, value in pyspark.spark_config.items()}
         key = tuple(sorted(config.items()))
         if key not in self._engines:
-            self._engines[key] = Engine(lambda: self._find_url(config), self._end_stuck)
+            remote = config.get(REMOTE)
+            self._engines[key] = (
+                Engine(lambda: self._find_url(config), self._end_stuck) if remote is None else RemoteEngine(remote)
+            )
         return self._engines[key]
 
     def _end_stuck(self, url: str) -> None:
@@ -181,8 +188,6 @@ class Edges:
     def _find_url(self, config: Mapping[str, str]) -> str:
         """Find the server that a configuration is of, or start it; Java and jars are checked before Spark would say less."""
         settings = self.settings
-        if "spark.remote" in config:
-            return config["spark.remote"]
         is_here = settings.engine == IN_PROCESS
         fingerprint = fingerprint_of(config, code_version())
         found = find_here() if is_here else find_server(settings.engine_folder, fingerprint)

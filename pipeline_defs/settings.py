@@ -23,7 +23,7 @@ from dotenv.parser import parse_stream
 from dotenv.variables import parse_variables
 
 from .core.errors import BadSetting
-from .core.setting_values import check_lake, check_master, check_memory, check_plain, check_web_address
+from .core.setting_values import check_lake, check_master, check_memory, check_plain, check_remote, check_web_address
 from .edges.alerting import check_alert_urls
 from .edges.text_files import UnreadableText, read_text_file
 
@@ -58,6 +58,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
         "server",
         "`server`: one warm Spark server per home, which all runs share; `in-process`: a Spark in each run's own process",
     ),
+    "OFFSETLAKE_SPARK_REMOTE": (
+        "none",
+        "a Spark Connect server, of a cluster, instead: `sc://host:port/;use_ssl=true` ([docs/cluster.md](docs/cluster.md))",
+    ),
     "OFFSETLAKE_HOME": (".offsetlake", "jars, the embedded broker and Dagster's own state"),
     "OFFSETLAKE_ALERT_URLS": (
         "none",
@@ -78,6 +82,7 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_LAKE": check_lake,
     "OFFSETLAKE_SPARK_MASTER": check_master,
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": check_memory,
+    "OFFSETLAKE_SPARK_REMOTE": check_remote,
     "OFFSETLAKE_ALERT_URLS": check_alert_urls,
     "OFFSETLAKE_PAGES_URL": check_web_address,
 }
@@ -101,6 +106,7 @@ class Settings:
     lineage: bool = False
     pages_url: str | None = None
     engine: str = SERVER
+    spark_remote: str | None = field(default=None, repr=False)  # may have a token
     kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
 
     @property
@@ -285,6 +291,11 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
     check_names(env)
     for name, check in CHECKS.items():
         _check_value(name, env.get(name) or "", check)
+    if env.get("OFFSETLAKE_SPARK_REMOTE") and env.get("OFFSETLAKE_ENGINE"):
+        raise BadSetting(
+            f"OFFSETLAKE_ENGINE is {env['OFFSETLAKE_ENGINE']}, and OFFSETLAKE_SPARK_REMOTE names another Spark, expected one "
+            "of the two; nothing was started; unset the other"
+        )
     home = _folder("OFFSETLAKE_HOME", env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
     return Settings(
@@ -297,6 +308,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         alert_urls=tuple((env.get("OFFSETLAKE_ALERT_URLS") or "").split()),
         lineage=_has_lineage(env),
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
+        spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
         kafka_properties=_optional_path(env.get("OFFSETLAKE_KAFKA_PROPERTIES"), project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )

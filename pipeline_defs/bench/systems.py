@@ -22,6 +22,7 @@ from ..core.offsets import OffsetRange
 from ..core.planning import Policy
 from ..core.scans import Read
 from ..core.verdicts import Outcome
+from ..edges.engine import OWN_DISK
 from ..edges.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
 from ..landing import land
 from ..launching import land_through_dagster, open_instance
@@ -130,7 +131,7 @@ def bare_spark(place: Place) -> Timed:
     """Reads and writes with our options and our cuts, in one Spark job, and nothing else."""
 
     def timed() -> None:
-        _our_read(place).write.options(**PARQUET_OPTIONS).parquet(str(place.out / "data"))
+        _our_read(place).write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
 
     return timed
 

@@ -35,9 +35,7 @@ def doctor(as_json: bool) -> None:
     """
     edges = open_edges()
     questions: dict[str, Callable[[], str]] = {
-        "java": lambda: str(find_java()),
-        "jars": lambda: f"{len(resolve_jars('spark', edges.settings.jars))} in {edges.settings.jars}",
-        "spark": lambda: spark_text(edges.settings),
+        **_about_spark(edges),
         "broker": lambda: _ask_brokers(edges),
         "lake": lambda: _ask_lake(edges),
         "dagster home": lambda: _ask_dagster(edges),
@@ -73,6 +71,18 @@ def doctor(as_json: bool) -> None:
         print_table("doctor", ["what", "", "found"], rows)
     if not all(ok for ok, _ in answers.values()):
         raise SystemExit(1)
+
+
+def _about_spark(edges: Edges) -> dict[str, Callable[[], str]]:
+    """Return what is asked about Spark: of somebody else's only whether it fits, which needs neither Java nor jars here."""
+    settings = edges.settings
+    if settings.spark_remote is not None:
+        return {"spark": lambda: f"Spark {edges.engine(edges.pyspark()).version}, {spark_text(settings)}"}
+    return {
+        "java": lambda: str(find_java()),
+        "jars": lambda: f"{len(resolve_jars('spark', settings.jars))} in {settings.jars}",
+        "spark": lambda: spark_text(settings),
+    }
 
 
 def _ask(question: Callable[[], str]) -> tuple[bool, str]:

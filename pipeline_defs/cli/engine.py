@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 import click
 
+from ..core.errors import Refused
+from ..edges.engine import place_of
 from ..edges.spark_server import read_server, stop_server
 from ..moments import duration_text
+from ..resources import Edges
 from ..settings import IN_PROCESS, Settings, read_settings
 from .progress import progress
 from .show import json_option, open_edges, print_json
@@ -39,6 +42,8 @@ def engine() -> None:
 
 def spark_text(settings: Settings) -> str:
     """Return in words which Spark the next run of this home uses; raise `EngineUnavailable` where its state is unreadable."""
+    if settings.spark_remote is not None:
+        return f"that of {place_of(settings.spark_remote)} (OFFSETLAKE_SPARK_REMOTE)"
     if settings.engine == IN_PROCESS:
         return "each run starts its own (OFFSETLAKE_ENGINE=in-process)"
     server = read_server(settings.engine_folder)
@@ -53,11 +58,16 @@ def spark_text(settings: Settings) -> str:
 def status(as_json: bool) -> None:
     """Say whether it runs, and since when. Exit code 1 where it does not, which is no error.
 
+    Of the server that OFFSETLAKE_SPARK_REMOTE names: whether it answers, and can do what is asked of it.
+
     \b
     Example:
       offsetlake engine status --json
     """
     settings = read_settings()
+    if settings.spark_remote is not None:
+        _show_remote(open_edges(), as_json=as_json)
+        return
     server = read_server(settings.engine_folder)
     if as_json:
         print_json({"running": server is not None, **(server.facts if server else {})})
@@ -65,6 +75,24 @@ def status(as_json: bool) -> None:
         OUT.print(spark_text(settings))
     if server is None:
         raise SystemExit(1)
+
+
+def _show_remote(edges: Edges, *, as_json: bool) -> None:
+    place = place_of(str(edges.settings.spark_remote))
+    with progress(f"asking the Spark at {place}"):
+        version = edges.engine(edges.pyspark()).version
+    if as_json:
+        print_json({"running": True, "remote": place, "spark": version})
+    else:
+        OUT.print(f"Spark {version} answers at {place} (OFFSETLAKE_SPARK_REMOTE)")
+
+
+def _refuse_remote(settings: Settings) -> None:
+    if settings.spark_remote is not None:
+        raise Refused(
+            f"OFFSETLAKE_SPARK_REMOTE names the Spark at {place_of(settings.spark_remote)}, which was not started here; "
+            "nothing was done; stop or restart it where it was started"
+        )
 
 
 @engine.command()
@@ -75,8 +103,10 @@ def stop() -> None:
     Example:
       offsetlake engine stop
     """
+    settings = read_settings()
+    _refuse_remote(settings)
     with progress("stopping Spark"):
-        stopped = stop_server(read_settings().engine_folder)
+        stopped = stop_server(settings.engine_folder)
     OUT.print("Spark is stopped" if stopped else "no Spark was running")
 
 
@@ -89,6 +119,7 @@ def restart() -> None:
       offsetlake engine restart
     """
     edges = open_edges()
+    _refuse_remote(edges.settings)
     with progress("starting Spark"):
         stop_server(edges.settings.engine_folder)
         version = edges.engine(edges.pyspark()).version

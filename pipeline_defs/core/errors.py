@@ -169,6 +169,13 @@ class EngineUnavailable(Unavailable):
     kind = "engine_unavailable"
 
 
+class EngineUnfit(EngineUnavailable):
+    """Spark that answers and cannot do what is asked of it: of another version, say, or without the Kafka source."""
+
+    kind = "engine_unfit"
+    retriable = False
+
+
 class EngineLost(EngineUnavailable):
     """Spark that went away while it was at work: by chance, or by what it was reading."""
 

@@ -16,6 +16,7 @@ _LIKE_A_SHORT_SCHEME = re.compile(rf"({'|'.join(LAKE_SCHEMES)}):")
 _MASTER = re.compile(
     r"local|local\[(\*|[1-9][0-9]{0,3})(, *[1-9][0-9]{0,3})?\]|local-cluster\[[0-9, ]+\]|spark://\S+|k8s://\S+|yarn"
 )
+_REMOTE = re.compile(r"sc://[A-Za-z0-9._-]+(:(?P<port>[0-9]{1,6}))?(/(;[A-Za-z0-9_.-]+=[^;=\s]+)*)?")
 _MEMORY = re.compile(r"([0-9]{1,9})([kmgt])", re.IGNORECASE)
 _MIB_OF = {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
 
@@ -71,6 +72,19 @@ def check_memory(text: str) -> str:
         raise ValueError(
             f"found {_shown(text)!r}, expected at least {LEAST_MEMORY_MIB}m: Spark does not start with less"
         )
+    return text
+
+
+def check_remote(text: str) -> str:
+    """Return the address of a Spark Connect server; raise `ValueError`, which shows no parameter: one may be a token."""
+    found = _REMOTE.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            "found something else (not shown: it may have a token), expected sc://host:port, or with parameters "
+            "sc://host:port/;use_ssl=true;token=..."
+        )
+    if found["port"] is not None and not 0 < int(found["port"]) < 2**16:
+        raise ValueError(f"its port is {found['port']}, expected a number from 1 to 65535")
     return text
 
 

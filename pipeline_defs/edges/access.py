@@ -33,6 +33,12 @@ class Access:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     path: Path | None = None
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether what Spark is told has a password or a private key in it."""
+        tls = self.properties.tls
+        return self.properties.login is not None or (tls is not None and tls.key is not None)
+
     def kafka_python(self) -> dict[str, Any]:
         """Derives the configuration that each client of kafka-python is opened with."""
         login = self.properties.login

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, ScanFailed
+from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
 from .disk import errno_in, mend
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 15002
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
+# files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
+# its digest. It stays in the executors, where it would break what others write to S3
+OWN_DISK: Mapping[str, str] = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
 ANSWER_SECONDS = 5.0
 SILENT_SECONDS = (
     60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
@@ -34,6 +40,7 @@ WATCH_SECONDS = 10.0
 POLL_SECONDS = 0.1
 _NO_METHOD = "/offsetlake/are_you_there"
 _ALONE = (("grpc.use_local_subchannel_pool", 1),)  # else a connection of before is taken for an answer
+_QUIET = "it listens, and has not answered for a minute"
 RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
 
 
@@ -44,6 +51,9 @@ class Engine:
     job, so that a server that has died or was replaced meanwhile costs nothing but its successor's start. `end_stuck` ends
     the server of a URL, which listens and answers nobody any more; what waits for it is told then.
     """
+
+    is_remote = False  # somebody else's server, which may be on another machine: `remote_engine.py`
+    write_options: Mapping[str, str] = OWN_DISK  # beside those of the file
 
     def __init__(self, find_url: Callable[[], str], end_stuck: Callable[[str], None] = lambda url: None) -> None:
         self._find_url = find_url
@@ -61,6 +71,7 @@ class Engine:
 
     def session(self, conf: Mapping[str, str]) -> SparkSession:
         """Return the session with this configuration; raise `EngineUnavailable` where no server answers."""
+        import grpc
         from pyspark.errors import PySparkException
 
         key = tuple(sorted(conf.items()))
@@ -71,13 +82,22 @@ class Engine:
                 self._url = url
             if key not in self._sessions:
                 try:
-                    if not self._answers(url):  # by itself a client would try for minutes to reach nobody
-                        raise ConnectionRefusedError("nobody answers there")
-                    self._sessions[key] = _open_session(url, conf)
-                except (PySparkException, ConnectionRefusedError) as error:
+                    why_silent = self._why_silent(url)
+                    if why_silent:  # by itself a client would try for minutes to reach nobody
+                        raise ConnectionRefusedError(why_silent)
+                    session = _open_session(url)
+                    with self._watched(url, session):
+                        _set_up(session, conf)
+                        if not self._sessions:
+                            self._greet(session, url)
+                    self._sessions[key] = session
+                except EngineUnfit:
+                    self._forget()
+                    raise
+                except (PySparkException, ConnectionRefusedError, grpc.RpcError) as error:
                     self._forget()
                     raise EngineUnavailable(
-                        f"Spark does not answer at {_place(url)}: {first_cause(error)}; nothing became visible; what was to "
+                        f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; what was to "
                         "be done is tried again"
                     ) from error
                 self._version = str(self._sessions[key].version)
@@ -91,34 +111,52 @@ class Engine:
         tell the two apart: the server is asked whether it still does anything. `what` says what was to be done, such as `land
         3 ranges of flights`.
         """
+        import grpc
         from pyspark.errors import PySparkException
 
         session = self.session(conf)
         url = str(self._url)
         _make_active(session)
-        try:
-            with self._watched(url):
+        with self._watched(url, session) as was_cut:
+            try:
                 yield session
-        except PySparkException as error:
-            if not self._works(url):
-                self._forget()
-                raise EngineLost(
-                    f"Spark could not {what}: the server at {_place(url)} went away; {consequence}", **fields
-                ) from error
-            raise scan_failed(what, error, consequence, **fields) from error
+            except (PySparkException, grpc.RpcError, ValueError) as error:
+                if isinstance(error, ValueError) and not was_cut.is_set():  # grpc's, for a connection that was closed
+                    raise
+                if was_cut.is_set() or not self._works(url):
+                    self._forget()
+                    raise EngineLost(
+                        f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
+                    ) from error
+                raise scan_failed(what, error, consequence, **fields) from error
+
+    def check_private(self, what: str) -> None:
+        """Refuse to send a secret in a plan where others may read it on its way: never to a server of ours."""
+
+    def ready_workers(self, session: SparkSession) -> None:
+        """Have the workers of a session ready to run functions of ours: those of a server of ours are."""
+
+    def _greet(self, session: SparkSession, url: str) -> None:
+        """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
 
     @contextmanager
-    def _watched(self, url: str) -> Iterator[None]:
-        """Have the server of a job asked now and then whether it still answers, while the job waits for it."""
-        ended = threading.Event()
+    def _watched(self, url: str, session: SparkSession) -> Iterator[threading.Event]:
+        """Have the server of a job asked now and then whether it still answers, while the job waits for it.
+
+        Where it does not, its connection is closed, so that the job fails; the event that is given says so.
+        """
+        ended, cut = threading.Event(), threading.Event()
 
         def watch() -> None:
-            while not ended.wait(WATCH_SECONDS) and self._answers(url):
-                pass
+            while not ended.wait(WATCH_SECONDS):
+                if self._why_silent(url, is_patient=self.is_remote) and not ended.is_set():
+                    cut.set()
+                    _cut(session)
+                    return
 
         threading.Thread(target=watch, name="offsetlake-engine-watch", daemon=True).start()
         try:
-            yield
+            yield cut
         finally:
             ended.set()
 
@@ -126,10 +164,10 @@ class Engine:
         """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
         from pyspark.errors import PySparkException
 
-        if not self._answers(url):
+        if self._why_silent(url):
             return False
         try:
-            probe = _open_session(url, {})
+            probe = _open_session(url)
             try:
                 return probe.range(1).count() == 1
             finally:
@@ -137,33 +175,27 @@ class Engine:
         except PySparkException:
             return False
 
-    def _answers(self, url: str) -> bool:
-        """Return whether the server answers: false at once where nobody listens, and after a minute where it is stuck.
+    def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
+        """Return why a server does not answer, none where it does: at once where nobody listens, else after a minute.
 
-        One that is stuck is ended then, where it is ours.
+        After a minute for who `is_patient`, too: a network may come back. One that is stuck is ended then, where it is ours.
         """
-        import grpc
-        from pyspark.sql.connect.client import DefaultChannelBuilder
-
         deadline = time.monotonic() + SILENT_SECONDS
-        with DefaultChannelBuilder(url, [*_ALONE]).toChannel() as channel:
-            ask = channel.unary_unary(_NO_METHOD)
-            while _listens(url):
-                try:
-                    ask(b"", timeout=ANSWER_SECONDS)
-                except grpc.RpcError as refusal:
-                    if refusal.code() not in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
-                        return True  # it has no such method, or lets nobody in: it is there to say so
-                if time.monotonic() > deadline:
+        while True:
+            listens = _listens(url)
+            why = _ask(url) if listens else f"nobody answers there within {ANSWER_SECONDS:.0f} s"
+            if why is None or not (listens or is_patient):
+                return why
+            if time.monotonic() > deadline:
+                if listens:
                     self._end_stuck(url)
-                    return False
-                time.sleep(POLL_SECONDS)
-        return False
+                return why
+            time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
         """Give all sessions back; the next one that is asked for is new."""
         with self._guard:
-            if self._url is not None and _listens(self._url):
+            if self._sessions and self._url is not None and _listens(self._url) and _ask(self._url) is None:
                 for session in self._sessions.values():
                     session.stop()
                 self._sessions.clear()
@@ -179,7 +211,7 @@ class Engine:
             self._sessions.clear()
 
 
-def _open_session(url: str, conf: Mapping[str, str]) -> SparkSession:
+def _open_session(url: str) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.logging import logger
@@ -187,11 +219,36 @@ def _open_session(url: str, conf: Mapping[str, str]) -> SparkSession:
     logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
     session: Any = SparkSession.builder.remote(url).create()  # its types are those of the classic one
     session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+    opened: SparkSession = session
+    return opened
+
+
+def _set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
     for name, value in conf.items():
         session.conf.set(name, value)
     str(session.version)  # asks: a server that lets nobody in is told now
-    opened: SparkSession = session
-    return opened
+
+
+def _cut(session: SparkSession) -> None:
+    """Close the connection of a session: what waits for it, for ever otherwise, fails."""
+    own: Any = session
+    own.client._channel.close()  # noqa: SLF001 (it has no other way that asks nobody)
+
+
+def _ask(url: str) -> str | None:
+    """Return why a server that listens does not answer; none where it does."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    with DefaultChannelBuilder(url, [*_ALONE]).toChannel() as channel:
+        try:
+            channel.unary_unary(_NO_METHOD)(b"", timeout=ANSWER_SECONDS)
+        except grpc.RpcError as refusal:
+            if refusal.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return _QUIET
+            if refusal.code() is grpc.StatusCode.UNAVAILABLE:
+                return f"UNAVAILABLE: {refusal.details()}"
+    return None  # it has no such method, or lets nobody in: it is there to say so
 
 
 def _make_active(session: SparkSession) -> None:
@@ -209,7 +266,7 @@ def _listens(url: str) -> bool:
     return False
 
 
-def _place(url: str) -> str:
+def place_of(url: str) -> str:
     """Return host and port of a server's URL, without the token."""
     place = urlsplit(url)
     return f"{place.hostname}:{place.port or DEFAULT_PORT}"

@@ -65,9 +65,6 @@ PARQUET_OPTIONS: Mapping[str, str] = {
     "parquet.column.statistics.enabled#key": "false",
     "parquet.column.statistics.enabled#value": "false",
     "parquet.size.statistics.enabled": "false",
-    # staging is a local folder: no .crc file beside each file; pages have checksums, and the file has its digest
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
     "maxRecordsPerFile": "0",
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -155,6 +152,8 @@ class Spark:
     """Stages scans."""
 
     def __init__(self, engine: Engine, bootstrap_servers: str, access: Access = OPEN) -> None:
+        if access.has_secrets:
+            engine.check_private("the Kafka login")
         self._engine = engine
         self._access = access
         self._bootstrap_servers = bootstrap_servers
@@ -183,7 +182,7 @@ class Spark:
         consequence = "nothing became visible; the ranges stay planned and are tried again"
         with self._engine.job(SCAN_CONF, what, consequence, topic=topic) as session:
             rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
-            rows.write.mode("error").options(**PARQUET_OPTIONS).parquet(folder)
+            rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
 
 
 def raw_columns(source: DataFrame, generation: int) -> DataFrame:

@@ -81,7 +81,9 @@ class SparkDays:
             )
             tasks = min(len(days), TASKS_PER_CORE * (os.cpu_count() or 1))
             rows = rows.repartition(tasks, DAY).sortWithinPartitions(DAY, *ORDER)
-            rows.write.mode("error").options(**PARQUET_OPTIONS).partitionBy(DAY).parquet(str(folder))
+            rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).partitionBy(DAY).parquet(
+                str(folder)
+            )
 
 
 def _merge(session: SparkSession, files: Sequence[Path]) -> StructType:

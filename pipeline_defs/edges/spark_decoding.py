@@ -39,6 +39,7 @@ RAW_SCHEMA = (
 )
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
 TEXTS = (Format.JSON, Format.STRING)
+BY_WORKERS = (Format.JSON, Format.JSON_SCHEMA, Format.PROTOBUF)  # by Python of ours, all of it or what goes wrong
 READ = "_"  # the column of what is read of keys and values
 IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
@@ -125,6 +126,8 @@ class SparkDecoder:
         """
         consequence = "nothing became visible; the ranges that are landed still are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"read {len(files)} landed files", consequence) as session:
+            if any(side.format in BY_WORKERS for side in self._sides.values()):
+                self._engine.ready_workers(session)
             rows = self._read(session, files)
             return Decision(
                 {name: DECODERS[side.format](rows, name, side, self._login) for name, side in self._sides.items()}
@@ -158,7 +161,7 @@ class SparkDecoder:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
             rows = choose(*decision.read(self._read(session, files)))
-            rows.write.mode("error").options(**DECODED_PARQUET).parquet(str(folder))
+            rows.write.mode("error").options(**DECODED_PARQUET, **self._engine.write_options).parquet(str(folder))
 
     def _read(self, session: SparkSession, files: Sequence[Path]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}

@@ -60,7 +60,9 @@ class SparkFiles:
             "command"
         )
         with self._engine.job(SCAN_CONF, what, consequence) as session:
-            rows(session).write.mode("error").options(**PARQUET_OPTIONS).partitionBy(*by).parquet(folder)
+            rows(session).write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).partitionBy(
+                *by
+            ).parquet(folder)
 
 
 def _rows(session: SparkSession, sources: Sequence[Path], generation: int) -> DataFrame:

@@ -74,7 +74,9 @@ class SparkLatest:
         consequence = f"nothing became visible; what stands in latest/{topic} stays, and the next update tries again"
         with self._engine.job(CONF, f"find the latest records of {topic}", consequence, topic=topic) as session:
             winners = _winners(partial(_read, session, schema), inputs, buckets, due)
-            winners.write.mode("error").options(**OPTIONS).partitionBy("bucket", "dead").parquet(str(folder))
+            winners.write.mode("error").options(**OPTIONS, **self._engine.write_options).partitionBy(
+                "bucket", "dead"
+            ).parquet(str(folder))
         return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}
 
 

@@ -21,12 +21,13 @@ import psutil
 import pytest
 
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import EngineUnavailable
+from pipeline_defs.core.errors import EngineUnavailable, EngineUnfit
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges import engine
 from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.processes import stop_process
+from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.edges.spark_server import (
     LOG,
     STATE,
@@ -91,6 +92,8 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
         with pytest.raises(EngineUnavailable, match=f"at localhost:{server.port}: UNAUTHENTICATED") as refused:
             Engine(lambda url=url: url).session({})  # type: ignore[misc]
         assert server.token not in str(refused.value)
+    with pytest.raises(EngineUnfit, match=r"it has no Kafka source: .*kafka"):  # made of no jars
+        RemoteEngine(server.url).session({})
     assert stat.S_IMODE((folder / STATE).stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     lines = [" ".join(psutil.Process(pid).cmdline()) for pid in (server.process.pid, server.jvm.pid)]

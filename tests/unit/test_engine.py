@@ -7,9 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline_defs.core.errors import EngineUnavailable
+from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
+from pipeline_defs.core.errors import BadSetting, EngineUnavailable
 from pipeline_defs.edges import engine
+from pipeline_defs.edges.access import OPEN, Access
 from pipeline_defs.edges.engine import RETRIES, Engine
+from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.edges.spark import Spark
+
+LOGINS = (
+    Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
+    Access(ClientProperties("SSL", tls=Tls(key=Pem("ssl.keystore.location", "/k.pem")))),
+)
 
 
 @pytest.fixture
@@ -42,10 +51,28 @@ def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
     url = f"sc://localhost:{listener.getsockname()[1]}"
     ended: list[str] = []
     asker = Engine(lambda: url, ended.append)
-    with pytest.raises(EngineUnavailable, match="nobody answers there"):
+    with pytest.raises(EngineUnavailable, match="has not answered for a minute"):
         asker.session({})
     assert ended == [url]
     listener.close()
     with pytest.raises(EngineUnavailable, match="nobody answers there"):
         asker.session({})
     assert ended == [url], "the control: nobody listens any more, so nothing is there to be ended"
+
+
+@pytest.mark.parametrize("login", LOGINS, ids=["password", "key"])
+def test_a_login_goes_to_another_machine_through_tls_alone(login: Access) -> None:
+    """[R-78] It travels with each plan. The controls: loopback, TLS, a token, which goes through TLS only, and no login."""
+    for url in ("sc://spark.example:15002", "sc://10.0.0.7", "sc://spark.example:1/;use_ssl=false"):
+        with pytest.raises(BadSetting, match=r"the Kafka login would travel in the clear to the Spark at ") as caught:
+            Spark(RemoteEngine(url), "broker:9092", login)
+        assert "hush" not in str(caught.value)
+        Spark(RemoteEngine(url), "broker:9092", OPEN)
+    for url in (
+        "sc://localhost",
+        "sc://127.0.0.1:9",
+        "sc://spark.example:1/;use_ssl=true",
+        "sc://spark.example/;token=a",
+    ):
+        Spark(RemoteEngine(url), "broker:9092", login)
+    Spark(Engine(lambda: "sc://localhost:1"), "broker:9092", login)

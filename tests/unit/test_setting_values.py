@@ -46,6 +46,8 @@ WRONG = [
     *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "such as 4g") for each in ("-1g", "1x", "4", "4gb", "g", "1.5g", "4 g", "٤g")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "at least 512m") for each in ("0g", "0k", "100m", "1k")),
+    *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port") for each in ("host:15002", "http://h", "sc://", "sc://h/x", f"sc://u:{SECRET}@h", f"sc://h:1;token={SECRET}", f"sc://h/;{SECRET}", "sc://h:x")),
+    ("OFFSETLAKE_SPARK_REMOTE", "sc://h:99999", "its port is 99999, expected a number from 1 to 65535"),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "names no host"),
     ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "its port is not a number from 1 to 65535"),
@@ -75,6 +77,7 @@ RIGHT = {
         "abfss://c@a.dfs/x",
     ],
     "OFFSETLAKE_SPARK_MASTER": ["local", "local[*]", "local[2]", "local[*,4]", "spark://h:7077", "yarn", ""],
+    "OFFSETLAKE_SPARK_REMOTE": ["sc://h", "sc://10.0.0.7:15002", "sc://h:1/", "sc://h:1/;use_ssl=true;token=a.b-c", ""],
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ["512m", "1g", "4G", "1t", "2000000k", ""],
     "OFFSETLAKE_PAGES_URL": ["http://h", "https://h:9308/a/", "http://[::1]:9308", ""],
 }

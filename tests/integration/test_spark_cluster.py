@@ -1,0 +1,158 @@
+"""Somebody else's Spark: a real cluster of two workers, with a lake on a disk that all of them share."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Decided
+from pipeline_defs.core.errors import EngineLost, EngineUnfit
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges import engine as edge
+from pipeline_defs.edges import remote_engine
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.settings import Settings
+from tests.conftest import JARS
+from tests.support.killing import run_module
+from tests.support.spark_cluster import SparkCluster
+from tests.support.world import World
+
+spark_version = version("pyspark")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A cluster, with the jars of Spark's Kafka source."""
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), resolve_jars("spark", JARS)) as found:
+        yield found
+
+
+@pytest.fixture
+def remote(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> Iterator[World]:
+    """A world of a machine that has neither jars nor a Spark of its own."""
+    own = dataclasses.replace(settings, home=tmp_path / "home", spark_remote=cluster.url)
+    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
+        yield world
+
+
+def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_is_needed_here(
+    remote: World, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-78] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
+    remote.create_topic(2)
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    good = [{"partition": n % 2, "key": b"k%d" % n, "value": json.dumps({"n": n}).encode()} for n in range(350)]
+    remote.send([*good, {"partition": 0, "key": b"x", "value": b'{"n": "no number"}'}])
+    steps = []
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    remote.edges.watch_step = lambda step, **_: steps.append(step)
+    remote.plan()
+    assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
+    remote.assert_all_landed_once()
+    keys = [offsets.key for offsets in remote.coverage.log.ranges]
+    assert {verdict.outcome for verdict in remote.land(keys, redo=True)} == {Outcome.UNCHANGED}
+    side = Side(Format.JSON_SCHEMA, schema=json.dumps(schema))
+    remote.topic = dataclasses.replace(remote.topic, decode=Decode(Side(Format.STRING), side))
+    assert {verdict.outcome for verdict in remote.decode()} == {Decided.DECODED}
+    assert sorted(remote.query("decoded", '"value"."n"')) == [(n,) for n in range(350)]
+    assert remote.query("dead_letters", "error_class") == [("schema_violated",)]
+    assert not (remote.settings.home / "engine").exists() and not (remote.settings.home / "jars").exists()
+    assert not any(step.startswith(("start_spark", "spark_")) for step in steps)
+    assert not list((remote.lake_folder / "staging").rglob("*.parquet"))
+    monkeypatch.undo()
+    (tmp_path / "here").mkdir()
+    with World(settings, tmp_path / "here", remote.name) as here:
+        here.plan_and_land()
+        assert digests(here) == digests(remote)
+
+
+def digests(world: World) -> dict[str, str]:
+    return {offsets.key: manifest.digest for offsets, manifest in world.coverage.manifests.items()}
+
+
+def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
+    cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-78] One error with all that is wrong, before anything is read; the control is the same server as it is."""
+    engine = RemoteEngine(cluster.url)
+    assert engine.version == spark_version
+    with engine.job({}, "look", "nothing") as session:
+        engine.ready_workers(session)
+        monkeypatch.setattr(remote_engine, "WORKER_PACKAGES", {"a-package": "no.such.module"})
+        monkeypatch.setattr(engine, "_ready", set())
+        with pytest.raises(
+            EngineUnfit, match=r"cannot decode Protobuf, JSON or JSON Schema: a-package \(No module named"
+        ):
+            engine.ready_workers(session)
+    monkeypatch.setattr(remote_engine, "UNION", "spark.sql.warehouse.dir")
+    monkeypatch.setattr("pyspark.version.__version__", "9.1.0")
+    with pytest.raises(EngineUnfit) as caught:
+        RemoteEngine(cluster.url).session({})
+    message = str(caught.value)
+    assert f"it is Spark {spark_version}, expected 9.x; " in message and "spark.sql.warehouse.dir" in message
+    assert cluster.token not in message and "nothing was read or written" in message
+
+
+def test_a_frozen_server_holds_no_client_for_ever(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-78] It is not ours to end, so the client lets go; the control is the same client once the server goes on."""
+    monkeypatch.setattr(edge, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(edge, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(edge, "WATCH_SECONDS", 0.5)
+    engine = RemoteEngine(cluster.url)
+    pid = cluster.processes["server"].pid
+    with pytest.raises(EngineLost, match="went away; all is well"):
+        count(engine, lambda: os.kill(pid, signal.SIGSTOP))
+    os.kill(pid, signal.SIGCONT)
+    assert count(engine, lambda: None) == 3
+
+
+def count(engine: RemoteEngine, harm: Callable[[], None]) -> int:
+    with engine.job({}, "count", "all is well") as session:
+        harm()
+        return session.range(3).count()
+
+
+def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
+    cluster: SparkCluster, settings: Settings, tmp_path: Path
+) -> None:
+    """[R-78] Without Java, without jars, and without the token."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    environment = plain | {
+        "OFFSETLAKE_HOME": str(tmp_path / "home"),
+        "OFFSETLAKE_SPARK_REMOTE": cluster.url,
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": str(settings.bootstrap_servers),
+        "JAVA_HOME": "/nowhere",
+    }
+    place = cluster.url.split("/")[2]
+    shown = {
+        arguments: run_module("pipeline_defs.cli", *arguments, env=environment)
+        for arguments in (
+            ("engine", "status", "--json"),
+            ("engine", "stop"),
+            ("engine", "restart"),
+            ("doctor", "--json"),
+        )
+    }
+    assert json.loads(shown["engine", "status", "--json"].stdout) == {
+        "running": True,
+        "remote": place,
+        "spark": spark_version,
+    }
+    for what in ("stop", "restart"):
+        done = shown["engine", what]
+        said = " ".join(done.stderr.split())
+        assert done.returncode == 2 and f"the Spark at {place}, which was not started here" in said
+    answers = {each["what"]: each for each in json.loads(shown["doctor", "--json"].stdout)}
+    assert answers["spark"]["found"] == f"Spark {spark_version}, that of {place} (OFFSETLAKE_SPARK_REMOTE)"
+    assert answers["spark"]["ok"] and not {"java", "jars"} & answers.keys()
+    assert cluster.processes["server"].is_running()
+    assert not any(cluster.token in done.stdout + done.stderr for done in shown.values())

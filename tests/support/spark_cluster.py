@@ -1,0 +1,173 @@
+"""A real Spark cluster on loopback, of the wheel's jars: a master, workers and a Connect server, each to be killed alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from pipeline_defs.edges.java import find_java
+from pipeline_defs.edges.processes import Process, free_ports, read_process, spawn_process, stop_process
+from pipeline_defs.edges.spark_server import TOKEN
+from tests.support.world import World
+
+HOST = "127.0.0.1"
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
+CONF: Mapping[str, str] = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.scheduler.mode": "FAIR",
+    "spark.executor.extraJavaOptions": " ".join(JVM),
+    "spark.connect.grpc.binding.address": HOST,
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
+    "spark.connect.execute.manager.detachedTimeout": "30s",
+    "spark.connect.execute.manager.maintenanceInterval": "3s",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.network.timeout": "60s",
+}
+
+
+@dataclass
+class SparkCluster:
+    """A standalone master, two workers of one core and a Connect server, running while the context is open."""
+
+    folder: Path
+    jars: Sequence[Path]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 2
+    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    processes: dict[str, Process] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._master_port, self._master_page, self._port = free_ports(3)
+
+    @property
+    def url(self) -> str:
+        return f"sc://localhost:{self._port}/;token={self.token}"
+
+    def __enter__(self) -> SparkCluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start(
+                "master",
+                *("org.apache.spark.deploy.master.Master", "--host", HOST),
+                *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
+            )
+            World.wait_until(lambda: self._alive_workers() == 0)
+            for number in range(self.workers):
+                self.start_worker(number)
+            self.start_server()
+            World.wait_until(lambda: self._alive_workers() == self.workers)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all of it, the server first, executors too; the ids are those of processes that were started here."""
+        for name in sorted(self.processes, key=_order):
+            for process in [*self.executors(name), self.processes[name]]:
+                stop_process(process, 5)
+
+    def start_worker(self, number: int) -> None:
+        self._start(
+            f"worker{number}",
+            *("org.apache.spark.deploy.worker.Worker", "--host", HOST, "--cores", "1", "--memory", "1g"),
+            *("--webui-port", "0", "--work-dir", str(self.folder / f"work{number}")),
+            f"spark://{HOST}:{self._master_port}",
+        )
+
+    def start_server(self) -> None:
+        """Start the Connect server, at the same port and with the same token each time, and wait until it has executors."""
+        conf = {**CONF, "spark.connect.grpc.binding.port": str(self._port), **self.conf}
+        options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
+        self._start(
+            "server",
+            *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{HOST}:{self._master_port}"),
+            *("--jars", ",".join(map(str, self.jars)), *options, "--class", CONNECT, "spark-internal"),
+        )
+        World.wait_until(lambda: _listens(self.processes["server"], self._port))
+
+    def kill(self, name: str) -> None:
+        """Kill a process by SIGKILL, a worker with its executors, as a machine that goes away."""
+        for process in [self.processes[name], *self.executors(name)]:
+            stop_process(process, 0)
+
+    def executors(self, worker: str) -> list[Process]:
+        """Processes below a worker: its executors, and their Python workers."""
+        process = self.processes[worker]
+        if not worker.startswith("worker") or not process.is_running():
+            return []
+        found = (read_process(each.pid) for each in psutil.Process(process.pid).children(recursive=True))
+        return [each for each in found if each is not None]
+
+    def _alive_workers(self) -> int | None:
+        """Return how many workers the master has; none before it answers."""
+        assert self.processes["master"].is_running(), "the master has ended; its log says why"
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._master_page}/json/", timeout=5) as answer:
+                return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
+        except urllib.error.URLError:
+            return None  # it listens in a moment
+
+    def _start(self, name: str, *command: str) -> None:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        environment = {
+            **{key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"},
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",  # of the wheel's jars; else no executor starts
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "PYSPARK_PYTHON": sys.executable,
+            TOKEN: self.token,
+        }
+        heap = "-Xmx1g" if name == "server" else "-Xmx256m"
+        java = [str(find_java()), *JVM, heap, *_opens(), "-cp", f"{home / 'conf'}:{home / 'jars'}/*"]
+        work = self.folder / name
+        work.mkdir(exist_ok=True)
+        if name == "server":
+            java.insert(-2, f"-Duser.dir={work}")  # where it makes its folder `artifacts`
+        self.processes[name] = spawn_process(
+            [*java, *command], log=self.folder / f"{name}.log", environment=environment
+        )
+
+
+def _order(name: str) -> int:
+    return ("server", "worker", "master").index(name.rstrip("0123456789"))
+
+
+def _opens() -> list[str]:
+    """Options that Spark's own launcher gives a JVM of version 17 and newer."""
+    packages = "lang lang.invoke lang.reflect io net nio util util.concurrent util.concurrent.atomic"
+    opens = [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in packages.split()]
+    inner = "nio.ch nio.cs security.action util.calendar"
+    opens += [f"--add-opens=java.base/sun.{each}=ALL-UNNAMED" for each in inner.split()]
+    return [*opens, "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED", "-Djdk.reflect.useDirectMethodHandle=false"]
+
+
+def _listens(process: Process, port: int) -> bool:
+    assert process.is_running(), "the Connect server has ended; its log says why"
+    connections = psutil.Process(process.pid).net_connections()
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
