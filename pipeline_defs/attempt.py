@@ -10,6 +10,7 @@ from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.offsets import OffsetRange
 from .edges.lake import Lake
+from .staging_places import LocalStaging, Staging
 from .steps import StepWatcher, no_step
 
 if TYPE_CHECKING:
@@ -48,16 +49,18 @@ class Tools:
     on_loss: str = "fail"
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     on_step: StepWatcher = no_step
+    open_staging: Callable[[str, Lake], Staging] = LocalStaging
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Is what every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what."""
+    """What every step of one attempt is given: the topic, the lake as it was at the beginning, who tries, with what, where."""
 
     topic: str
     coverage: Coverage
     attempt: Attempt
     tools: Tools
+    staging: Staging
 
     def revision_before(self, offsets: OffsetRange) -> int | None:
         """Return the revision of a range that stood when the run began, before it read anything; none where none did."""

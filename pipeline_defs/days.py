@@ -6,7 +6,6 @@ begins again. Invariant: a file that takes a day's place has as many rows as the
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from .edges.footer import add_note, canonicalize
 from .edges.lake import Lake
 from .edges.spark_days import DAY, SparkDays
 from .edges.swapping import Seen
-from .staging import open_staging
+from .staging_places import LocalStaging
 from .steps import StepWatcher, no_step
 
 DAYS_PER_JOB = 128  # a job reads the files of its ranges anew, and holds all its days in staging
@@ -51,7 +50,7 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
     same file. One day failing leaves the others updated, and one whose ranges cannot be read yet waits. Raises `BadSetting`
     before anything is written.
     """
-    folder, is_local = open_staging(attempt, tools.files.lake)
+    staging = LocalStaging(attempt.id, tools.files.lake)
     waiting = set(chosen) if chosen is not None else None
     try:
         for number in range(ROUNDS):
@@ -65,7 +64,7 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
             yield from (_left(topic, day, situation, tools) for day in sorted(left))
             overtaken: set[str] = set()
             for at, job in enumerate(split_jobs([*due.values()], DAYS_PER_JOB)):
-                for verdict in _run_job(topic, job, situation, tools, attempt, folder / f"days_{number}_{at}"):
+                for verdict in _run_job(topic, job, situation, tools, attempt, staging.root / f"days_{number}_{at}"):
                     if verdict.outcome is DayDecided.OVERTAKEN and number + 1 < ROUNDS:
                         overtaken.add(verdict.day)
                     else:
@@ -74,8 +73,7 @@ def update_days(topic: str, chosen: Collection[str] | None, attempt: Attempt, to
             if not waiting:
                 break
     finally:
-        if not is_local:
-            shutil.rmtree(folder, ignore_errors=True)
+        staging.close()
         tools.files.lake.store.delete_folder(f"staging/{attempt.id}")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from .attempt import Attempt
@@ -22,10 +21,9 @@ from .core.offsets import OffsetRange
 from .edges import parquet
 from .edges.decodings import Decodings
 from .edges.event_time import count_days
-from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .edges.spark_decoding import SparkDecoder
-from .standing import LandedFile
+from .staging_places import Landed, LocalStaging, Staging
 from .steps import StepWatcher, no_step
 
 SHOWN = 3  # dead letters in a message
@@ -40,6 +38,7 @@ class DecodeTools:
     decoder: Callable[[], SparkDecoder]
     now_ms: Callable[[], int]
     on_step: StepWatcher = no_step
+    open_staging: Callable[[str, Lake], Staging] = LocalStaging
 
     @property
     def lake(self) -> Lake:
@@ -56,7 +55,7 @@ class Work:
     known: Mapping[OffsetRange, Decoding]
     attempt: Attempt
     tools: DecodeTools
-    folder: Path
+    staging: Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Batch:
     `landed` are the files that it read, which are there while the batch is worked off.
     """
 
-    landed: Mapping[OffsetRange, LandedFile]
+    landed: Landed
     decoded: Mapping[OffsetRange, parquet.PartFile | None]
     dead: Mapping[OffsetRange, parquet.PartFile | None]
     schemas: Mapping[str, str]
@@ -114,7 +113,7 @@ def describe(
     )
 
 
-def _schema_ids(paths: Iterable[Path], sides: Sequence[str]) -> dict[str, int]:
+def _schema_ids(paths: Iterable[parquet.File], sides: Sequence[str]) -> dict[str, int]:
     """Counts the rows of a range, decoded or not, by side and by the registry id that they were written with."""
     ids: Counter[str] = Counter()
     for path in paths:
@@ -160,10 +159,4 @@ def find_violations(
 
 
 def _staged(work: Work, manifest: Manifest, part: parquet.PartFile | None, name: str) -> StagedFile | None:
-    """Is a staged file as the document names it: where it lies in the lake, or is brought to."""
-    if part is None:
-        return None
-    canonicalize(part.path)
-    root = work.tools.lake.store.local_root
-    own = f"staging/{work.attempt.id}/{manifest.offsets.key}.{name}.parquet"
-    return parquet.staged_file(part, str(part.path.relative_to(root)) if root is not None else own)
+    return None if part is None else work.staging.settle(part, f"{manifest.offsets.key}.{name}")

@@ -6,18 +6,25 @@ manifest does for landing. Invariant: a range above its budget of dead letters f
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
+from pathlib import PurePath
 
 from .attempt import Attempt
 from .core.command_lines import command
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
-from .core.errors import DiskRefuses, EngineLost, EngineUnavailable, OffsetlakeError, ScanFailed, SealedFileGone
+from .core.errors import (
+    DiskRefuses,
+    EngineLost,
+    EngineUnavailable,
+    OffsetlakeError,
+    Refused,
+    ScanFailed,
+    SealedFileGone,
+)
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
@@ -25,8 +32,8 @@ from .edges import parquet
 from .edges.decodings import dead_letters_path, decoded_path
 from .edges.lake import Lake
 from .landing import find_ranges
-from .staging import VERIFY_THREADS, bring, match_parts, open_staging, stage_anew, stage_empty, written_back
-from .standing import LandedFile, landed_files
+from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
+from .staging_places import Landed
 
 RANGES_PER_JOB = 200
 
@@ -40,8 +47,8 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     coverage = tools.lake.coverage(topic)
     ranges = find_ranges(topic, keys, coverage)
     decoded = tools.decodings.read_ranges(topic)
-    folder, is_local = open_staging(attempt, tools.lake)
-    work = Work(topic, coverage, decoded.known, attempt, tools, folder)
+    staging = tools.open_staging(attempt.id, tools.lake)
+    work = Work(topic, coverage, decoded.known, attempt, tools, staging)
     tools.on_step("find_landed", topic=topic, ranges=len(ranges))
     waiting = []
     for offsets in ranges:
@@ -62,8 +69,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
         for batch in _batches(waiting):
             yield from _decode_batch(work, batch, "all")
     finally:
-        if not is_local:
-            shutil.rmtree(folder, ignore_errors=True)
+        staging.close()
     _sweep_own_staging(work)
 
 
@@ -84,13 +90,13 @@ def _sweep_own_staging(work: Work) -> None:
 
 def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Iterator[DecodeVerdict]:
     """Decodes ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
-    folder = work.folder / f"{manifests[0].offsets.key}_{name}"
+    folder: PurePath = work.staging.root / f"{manifests[0].offsets.key}_{name}"
     with_rows = [manifest for manifest in manifests if manifest.rows]
     with ExitStack() as opened:
         try:
-            landed = opened.enter_context(landed_files(with_rows, work.tools.lake))
+            landed = opened.enter_context(work.staging.landed(with_rows))
             batch, _ = stage_anew(lambda anew: _stage(work, with_rows, landed, anew), folder, work.tools.on_step)
-        except (ScanFailed, EngineLost, SealedFileGone, FileNotFoundError) as error:
+        except (ScanFailed, EngineLost, SealedFileGone, Refused, FileNotFoundError) as error:
             if len(manifests) == 1 or isinstance(error, DiskRefuses):
                 yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)
                 return
@@ -124,9 +130,9 @@ def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
 # ---- read, stage
 
 
-def _stage(work: Work, with_rows: Sequence[Manifest], landed: Mapping[OffsetRange, LandedFile], folder: Path) -> Batch:
+def _stage(work: Work, with_rows: Sequence[Manifest], landed: Landed, folder: PurePath) -> Batch:
     """Has Spark decode what has rows, and set aside what does not decode where anything is missing then."""
-    tools, topic = work.tools, work.topic
+    tools, topic, staging = work.tools, work.topic, work.staging
     decoder = tools.decoder()
     if not with_rows:
         return Batch({}, {}, {}, {}, decoder.writer, 0.0)
@@ -135,25 +141,37 @@ def _stage(work: Work, with_rows: Sequence[Manifest], landed: Mapping[OffsetRang
     files = {offsets: file.path for offsets, file in sorted(landed.items())}
     decided = decoder.decide([*files.values()])
     of = len(files)
-    with written_back(
+    with staging.watched(
         folder / "decoded", lambda files: tools.on_step("files_decoded", topic=topic, files=files, of=of)
     ):
-        decoder.stage_decoded([*files.values()], decided, folder / "decoded")
-    decoded = _parts(topic, [*files], folder / "decoded")
+        decoder.stage_decoded([*files.values()], decided, staging.url(folder / "decoded"))
+    decoded = _parts(work, [*files], folder / "decoded")
     lacking = [each.offsets for each in with_rows if _rows(decoded[each.offsets]) < each.rows]
     dead: Mapping[OffsetRange, parquet.PartFile | None] = {}
     if lacking:
-        decoder.stage_dead_letters([files[offsets] for offsets in lacking], decided, folder / "dead_letters")
-        dead = _parts(topic, lacking, folder / "dead_letters")
+        decoder.stage_dead_letters(
+            [files[offsets] for offsets in lacking], decided, staging.url(folder / "dead_letters")
+        )
+        dead = _parts(work, lacking, folder / "dead_letters")
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage_decoded", topic=topic, seconds=seconds, with_dead_letters=len(lacking))
-    return Batch(landed, decoded, dead, decided.schemas, decoder.writer, seconds / sum(each.rows for each in with_rows))
+    return Batch(
+        staging.with_digests(landed),
+        decoded,
+        dead,
+        decided.schemas,
+        decoder.writer,
+        seconds / sum(each.rows for each in with_rows),
+    )
 
 
-def _parts(topic: str, ranges: Sequence[OffsetRange], folder: Path) -> Mapping[OffsetRange, parquet.PartFile | None]:
-    parts, strays = match_parts(topic, ranges, folder)
+def _parts(
+    work: Work, ranges: Sequence[OffsetRange], folder: PurePath
+) -> Mapping[OffsetRange, parquet.PartFile | None]:
+    work.staging.finish(folder)
+    parts, strays = match_parts(work.topic, ranges, folder, work.staging)
     if strays:
-        raise ScanFailed(strays[0], topic=topic)
+        raise ScanFailed(strays[0], topic=work.topic)
     return parts
 
 
@@ -181,7 +199,7 @@ def _commit_and_publish(work: Work, manifest: Manifest, batch: Batch) -> DecodeV
         return decode_failed(offsets, *violations)
     tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
     for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
-        bring(part, file, tools.lake)
+        work.staging.bring(part, file)
     standing = work.known.get(offsets)
     if standing is not None:
         if (

@@ -6,12 +6,11 @@ it nothing is visible, after it anyone can finish. docs/protocol.md numbers the 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from .attempt import Attempt, Run, Tools
@@ -43,14 +42,11 @@ from .staging import (
     ENGINE_TRIES,
     VERIFY_THREADS,
     Staged,
-    bring,
     match_parts,
-    open_staging,
     stage_anew,
     stage_empty,
     sweep_own_staging,
     verify_range,
-    written_back,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +62,7 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
 
-    run = Run(topic, coverage, attempt, tools)
+    run = Run(topic, coverage, attempt, tools, tools.open_staging(attempt.id, tools.lake))
     for offsets in ranges:
         if coverage.is_landed(offsets):
             with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
@@ -76,12 +72,10 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
     unreadable, readings = split_readable(run, waiting)
     yield from (_without_doubles(run, verdict) for verdict in unreadable)
 
-    folder, is_local = open_staging(attempt, tools.lake)
     try:
-        yield from _land_readings(run, readings, folder)
+        yield from _land_readings(run, readings, run.staging.root)
     finally:
-        if not is_local:
-            shutil.rmtree(folder, ignore_errors=True)
+        run.staging.close()
 
     now = tools.lake.coverage(topic)
     try:
@@ -179,7 +173,7 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
 # ---- scan, stage
 
 
-def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iterator[Verdict]:
+def _land_readings(run: Run, readings: Sequence[Reading], below: PurePath) -> Iterator[Verdict]:
     """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     by_rest = {reading.rest: reading for reading in readings if reading.rest is not None}
     # where what fails is abandoned, a scan that fails must take as little along as can be
@@ -197,7 +191,7 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
         yield from refused
         rests = (reading.rest for reading in ours if reading.rest is not None)
         for rest_of_scan in group_scans(rests, reads_at_once=reads_at_once) if refused else (scan,):
-            yield from _land_scan(run, rest_of_scan, by_rest, staging)
+            yield from _land_scan(run, rest_of_scan, by_rest, below)
     refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
     yield from refused
     refused, gone = split_planned(run, gone)
@@ -208,20 +202,21 @@ def _land_readings(run: Run, readings: Sequence[Reading], staging: Path) -> Iter
         yield from (_decide(run, reading, nothing) for reading in gone)
 
 
-def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], staging: Path) -> Iterator[Verdict]:
+def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], below: PurePath) -> Iterator[Verdict]:
     """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
-    topic, tools = run.topic, run.tools
+    topic, tools, staging = run.topic, run.tools, run.staging
     readings = [by_rest[rest] for rest in scan.ranges]
-    folder = staging / f"{scan.ranges[0].key}_{len(scan.ranges)}"
+    folder: PurePath = below / f"{scan.ranges[0].key}_{len(scan.ranges)}"
     partitions = {rest.partition for rest in scan.ranges}
     tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
     started = tools.now_ms()
     before = tools.kafka.read_topic_id(topic)
 
-    def stage(folder: Path) -> None:
+    def stage(folder: PurePath) -> None:
         of = len(scan.ranges)
-        with written_back(folder, lambda files: tools.on_step("read", topic=topic, files=files, of=of)):
-            tools.spark.stage(topic, scan, tools.isolation_level, str(folder))
+        with staging.watched(folder, lambda files: tools.on_step("read", topic=topic, files=files, of=of)):
+            tools.spark.stage(topic, scan, tools.isolation_level, staging.url(folder))
+        staging.finish(folder)
 
     try:
         # a range that is abandoned where its first read fails is not read a second time
@@ -231,14 +226,14 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         if isinstance(error, DiskRefuses):
             yield from (failed(reading.offsets, str(error)) for reading in readings)
             return
-        yield from _land_halves(run, readings, staging, error)
+        yield from _land_halves(run, readings, below, error)
         return
     except EngineUnavailable as error:
         yield from (failed(reading.offsets, str(error)) for reading in readings)
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topic, seconds=seconds)
-    parts, strays = match_parts(topic, scan.ranges, folder)
+    parts, strays = match_parts(topic, scan.ranges, folder, staging)
     if strays:
         yield from (failed(reading.offsets, *strays) for reading in readings)
         return
@@ -254,7 +249,7 @@ def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], sta
         yield from pool.map(lambda reading: _decide(run, reading, staged), planned)
 
 
-def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: OffsetlakeError) -> Iterator[Verdict]:
+def _land_halves(run: Run, readings: Sequence[Reading], below: PurePath, error: OffsetlakeError) -> Iterator[Verdict]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
     verdicts, left = split_readable(run, [reading.offsets for reading in readings])
     yield from (_without_doubles(run, verdict) for verdict in verdicts)
@@ -263,7 +258,7 @@ def _land_halves(run: Run, readings: Sequence[Reading], staging: Path, error: Of
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):
-        yield from _land_readings(run, half, staging / f"half{number}")
+        yield from _land_readings(run, half, below / f"half{number}")
 
 
 # ---- verify, commit, publish
@@ -300,7 +295,7 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
     """Verify one staged range, commit its manifest and publish its file, or say why not."""
     offsets, coverage, tools, lake = reading.offsets, run.coverage, run.tools, run.tools.lake
     part = staged.part_of(reading)
-    ours, violations = verify_range(run.topic, reading, staged, coverage.log.ranges[offsets], run.attempt, tools)
+    ours, violations = verify_range(run.topic, reading, staged, coverage.log.ranges[offsets], run)
     if ours is None:
         return failed(offsets, *violations)
     tools.on_step("verify", key=offsets.key, rows=ours.rows)
@@ -324,7 +319,7 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
             return failed(offsets, without_manifest(ours, found, lake))
         if found and ours.file is None:
             ours = replace(ours, file=stage_empty(offsets.key, offsets, run.attempt, lake))
-    bring(part, ours.file, lake)
+    run.staging.bring(part, ours.file)
     if ours.named_after:
         lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name, whoever commits
         tools.on_step("publish", key=offsets.key)
@@ -343,7 +338,7 @@ def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *
         is_first_since = standing.revision == run.revision_before(standing.offsets)
         found = compare(standing, ours, part, run.attempt, lake, is_redo=is_redo, is_first_since=is_first_since)
         if found.act is Act.MEND and ours.file is not None:
-            bring(part, ours.file, lake)
+            run.staging.bring(part, ours.file)
             return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)
         if found.act is Act.NEXT:
             newer = _next_revision(run, ours, part, standing)
@@ -360,7 +355,7 @@ def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Ma
     file = ours.file
     if file is None and standing.file is not None:
         file = stage_empty(ours.offsets.key, ours.offsets, run.attempt, run.tools.lake)
-    bring(part, file, run.tools.lake)
+    run.staging.bring(part, file)
     return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after)
 
 

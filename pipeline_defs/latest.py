@@ -7,7 +7,6 @@ where that is a tombstone; at every moment, in any crash.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
@@ -26,7 +25,7 @@ from .edges.lake import Lake
 from .edges.latest_columns import common_schema
 from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble
 from .edges.spark_latest import Inputs, SparkLatest
-from .staging import open_staging
+from .staging_places import LocalStaging
 from .steps import StepWatcher, no_step
 
 TRIES = (
@@ -91,7 +90,8 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
     written where files and defs.yaml, or keys and values of different times, do not go together.
     """
     read_state(topic, config, tools.files)
-    folder, is_local = open_staging(attempt, tools.lake)
+    staging = LocalStaging(attempt.id, tools.lake)
+    folder = staging.root
     outcome = Updated()
     rebuilt = set(range(config.buckets)) if full else set[int]()
     try:
@@ -109,8 +109,7 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
             outcome = Updated(outcome.read + did.read, {**outcome.exchanged, **did.exchanged})
     finally:
         tools.lake.store.delete_folder(f"staging/{attempt.id}")
-        if not is_local:
-            shutil.rmtree(folder, ignore_errors=True)
+        staging.close()
     raise LakeUnavailable(
         f"cannot update latest/{topic}: others were faster {TRIES} times; nothing is lost, what they wrote is right; the next "
         "update goes on from there"

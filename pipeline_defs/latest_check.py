@@ -1,6 +1,5 @@
 """The check of a latest state: one bucket, another one for each run, is made anew from all its ranges and compared."""
 
-import shutil
 import zlib
 from contextlib import ExitStack
 
@@ -18,7 +17,7 @@ from .edges.latest_files import differences
 from .edges.spark_latest import Inputs
 from .latest import LatestTools, read_state
 from .resources import Edges
-from .staging import open_staging
+from .staging_places import LocalStaging
 from .topics import Topic
 
 RECOMPUTED = "latest_recomputed"
@@ -49,7 +48,8 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
     does not pass.
     """
     read_state(topic, config, tools.files)
-    folder, is_local = open_staging(attempt, tools.lake)
+    staging = LocalStaging(attempt.id, tools.lake)
+    folder = staging.root
     try:
         with tools.files.snapshot(topic, [bucket], folder / "seen") as seen:
             present = seen[bucket]
@@ -78,10 +78,8 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
         )
         return Finding(RECOMPUTED, f"bucket {bucket}, {present.facts.keys} keys", violations, facts)
     finally:
-        if is_local:
-            tools.lake.store.delete_folder(f"staging/{attempt.id}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        tools.lake.store.delete_folder(f"staging/{attempt.id}")
+        staging.close()
 
 
 def _moved(topic: str, bucket: int, ranges: int) -> Finding:

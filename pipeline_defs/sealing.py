@@ -6,7 +6,6 @@ A reader takes a sealed file only while each of its ranges is landed as it was s
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,10 +29,9 @@ from .core.sealing import (
     verify_sealed,
 )
 from .edges import parquet
-from .edges.footer import canonicalize
 from .edges.lake import Lake
 from .edges.seals import Seals, deletion_guard, sealed_path
-from .staging import open_staging
+from .staging_places import LocalStaging
 from .standing import LandedFile, landed_files
 from .sweeping import SWEEP_AFTER_SECONDS
 
@@ -47,7 +45,7 @@ class _Run:
     tools: Tools
     seals: Seals
     target_bytes: int
-    folder: Path
+    staging: LocalStaging
 
 
 def plan_sealing(topic: str, lake: Lake, target_bytes: int, *, every: bool = False) -> list[SealPlan]:
@@ -65,14 +63,13 @@ def seal(
     yield from _roll_forward(topic, tools)
     plans = plan_sealing(topic, lake, target_bytes, every=every)
     tools.on_step("seal_planned", topic=topic, files=len(plans), ranges=sum(len(plan.manifests) for plan in plans))
-    folder, _ = open_staging(attempt, lake)
-    run = _Run(topic, attempt, tools, Seals(lake), target_bytes, folder)
+    staging = LocalStaging(attempt.id, lake)
+    run = _Run(topic, attempt, tools, Seals(lake), target_bytes, staging)
     try:
         with ThreadPoolExecutor(SEAL_THREADS) as pool:
             yield from pool.map(lambda plan: _seal_or_fail(run, plan), plans)
     finally:
-        if lake.store.local_root is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        staging.close()
     _sweep_own_staging(run)
     _sweep_superseded(topic, tools)
 
@@ -104,7 +101,7 @@ def _seal(run: _Run, plan: SealPlan) -> SealVerdict:
 
 def _seal_from(run: _Run, plan: SealPlan, sources: Mapping[OffsetRange, LandedFile]) -> SealVerdict:
     tools, key, started = run.tools, plan.offsets.key, run.tools.now_ms()
-    folder = run.folder / f"seal-{key}"
+    folder = run.staging.root / f"seal-{key}"
     if changed := _changed(run.topic, plan, sources):
         return SealVerdict(plan.offsets, SealOutcome.FAILED, violations=tuple(changed))
     tools.on_step("seal_read", key=key, ranges=len(plan.manifests))
@@ -162,10 +159,7 @@ def _verify(
     if len(parts) != 1:
         return None, {}, [f"Spark wrote {len(parts)} files of {where}, expected one; nothing became visible"]
     part = parts[0]
-    canonicalize(part.path)
-    root = run.tools.lake.store.local_root
-    path = f"staging/{run.attempt.id}/{plan.offsets.key}.sealed.parquet"
-    file = parquet.staged_file(part, str(part.path.relative_to(root)) if root else path)
+    file = run.staging.settle(part, f"{plan.offsets.key}.sealed")
     originals = [sources[manifest.offsets].path for manifest in plan.with_rows]
     difference = parquet.differing_from_all(originals, part.path)
     violations = verify_sealed(run.topic, plan, file, parquet.read_runs(part.path), difference)

@@ -5,18 +5,15 @@ Invariant: nothing here is visible to a reader, and nothing becomes so.
 
 from __future__ import annotations
 
-import os
 import tempfile
-import threading
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TypeVar
 
-from .attempt import Attempt, Tools
+from .attempt import Attempt, Run, Tools
 from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import DamagedFile, EngineUnavailable, StagedFileGone
@@ -27,16 +24,14 @@ from .core.offsets import OffsetRange
 from .core.planlog import PlanStep
 from .core.verdicts import verify_staged
 from .edges import parquet
-from .edges.footer import canonicalize
 from .edges.lake import Lake
+from .staging_places import Staging, told_if_gone
 from .steps import StepWatcher
 
 Result = TypeVar("Result")
 
-WATCH_SECONDS = 0.05
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 ENGINE_TRIES = 3  # of one job; a server that died is replaced at each
-TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,55 +48,27 @@ class Staged:
         return self.parts.get(reading.rest) if reading.rest else None
 
 
-@contextmanager
-def written_back(folder: Path, on_files: Callable[[int], None] = lambda files: None) -> Iterator[None]:
-    """Has files of `folder` written to the disk as soon as their tasks are done, while Spark goes on with the others.
-
-    A head start and no more: nothing rests on it, and what is committed is made durable before. `on_files` is told now and
-    then how many there are.
-    """
-    ended = threading.Event()
-
-    def watch() -> None:
-        begun: set[Path] = set()
-        told = time.monotonic()
-        while not ended.wait(WATCH_SECONDS):
-            if time.monotonic() - told >= TELL_SECONDS:
-                told = time.monotonic()
-                on_files(len(begun))
-            for path in sorted(set(folder.glob("*.parquet")) - begun):
-                begun.add(path)
-                with suppress(FileNotFoundError), path.open("rb") as file:
-                    os.fsync(file.fileno())
-
-    watcher = threading.Thread(target=watch, name="offsetlake-write-back")
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
-
-
 def stage_anew(
-    stage: Callable[[Path], Result], folder: Path, on_step: StepWatcher, tries: int = ENGINE_TRIES
-) -> tuple[Result, Path]:
+    stage: Callable[[PurePath], Result], folder: PurePath, on_step: StepWatcher, tries: int = ENGINE_TRIES
+) -> tuple[Result, PurePath]:
     """Stage in a folder, in another one where Spark went away meanwhile: it may still write into the first.
 
-    Returns what `stage` returns, and the folder that has it. Raises `EngineUnavailable` after the last try, and what else
-    `stage` raises at once.
+    Returns what `stage` returns, and the folder that has it. Raises `EngineUnavailable` after the last try, and at once what
+    else `stage` raises, or what no other try mends.
     """
     for again in range(1, tries):
         try:
             return stage(folder), folder
         except EngineUnavailable as error:
+            if not error.retriable:
+                raise
             on_step("engine_lost", reason=str(error), again=again)
             folder = folder.with_name(f"{folder.name}_{again}")
     return stage(folder), folder
 
 
 def match_parts(
-    topic: str, ranges: Sequence[OffsetRange], folder: Path
+    topic: str, ranges: Sequence[OffsetRange], folder: PurePath, staging: Staging
 ) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
     """Matches files to ranges by their footers; a file that is of no one range, gone or torn is named as a stray."""
     parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(ranges)
@@ -109,7 +76,7 @@ def match_parts(
     strays = []
     try:
         with told_if_gone(f"of {topic} below {folder}"), parquet.told_if_damaged(f"what Spark staged of {topic}"):
-            found = list(parquet.read_parts(folder))
+            found = list(staging.read_parts(folder))
     except (StagedFileGone, DamagedFile) as error:
         return parts, [str(error)]
     for part in found:
@@ -135,11 +102,11 @@ def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
 
 
 def verify_range(
-    topic: str, reading: Reading, staged: Staged, step: PlanStep, attempt: Attempt, tools: Tools
+    topic: str, reading: Reading, staged: Staged, step: PlanStep, run: Run
 ) -> tuple[Manifest | None, list[str]]:
     """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
-    offsets, part = reading.offsets, staged.part_of(reading)
-    file, runs = _facts(part, offsets, attempt, tools.lake) if part else (None, ())
+    offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
+    file, runs = _facts(part, offsets, run.staging) if part else (None, ())
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
     rows = Rows(reading.rest or offsets, runs)
     is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
@@ -177,12 +144,11 @@ def verify_range(
 
 
 def _facts(
-    part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt, lake: Lake
+    part: parquet.PartFile, offsets: OffsetRange, staging: Staging
 ) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
-    path = _staged_path(part, offsets, attempt, lake)
-    with told_if_gone(path), parquet.told_if_damaged(f"staged file {path}"):
-        canonicalize(part.path)
-        return parquet.staged_file(part, path), parquet.read_runs(part.path)
+    file = staging.settle(part, offsets.key)
+    with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}"):
+        return file, parquet.read_runs(part.path)
 
 
 def stage_empty(name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, like: str | None = None) -> StagedFile:
@@ -201,45 +167,10 @@ def stage_empty(name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, l
         return StagedFile(staged, empty.stat().st_size, parquet.digest(empty), 0, start, start, None, None)
 
 
-def bring(part: parquet.PartFile | None, file: StagedFile | None, lake: Lake) -> None:
-    """Bring a staged file to the lake, where Spark did not stage it there, and make it durable."""
-    if part is None or file is None:
-        return
-    with told_if_gone(file.path):
-        if lake.store.local_root is None:
-            lake.store.upload(part.path, file.path)
-        lake.store.make_durable(file.path)
-
-
-@contextmanager
-def told_if_gone(what: str) -> Iterator[None]:
-    """Turn a staged file that is not there any more into `StagedFileGone`."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StagedFileGone(
-            f"staged file {what} is gone before it was committed: a sweep, or somebody, deleted it while its attempt was at "
-            "work; nothing of its range became visible; the next run reads the range again"
-        ) from error
-
-
 def _log_start(topic: str, partition: int, tools: Tools) -> int | None:
     """Return where a Kafka partition begins; none where a topic that was recreated meanwhile has no such partition."""
     state = tools.kafka.read_watermarks(topic, tools.isolation_level).get(partition)
     return state.earliest if state else None
-
-
-def open_staging(attempt: Attempt, lake: Lake) -> tuple[Path, bool]:
-    """Is the folder that an attempt stages in, and whether it lies in the lake, which sweeps it."""
-    if lake.store.local_root is not None:
-        return lake.store.local_root / "staging" / attempt.id, True
-    return Path(tempfile.mkdtemp(prefix="offsetlake-")), False
-
-
-def _staged_path(part: parquet.PartFile, offsets: OffsetRange, attempt: Attempt, lake: Lake) -> str:
-    if lake.store.local_root is not None:
-        return str(part.path.relative_to(lake.store.local_root))
-    return f"staging/{attempt.id}/{offsets.key}.parquet"
 
 
 def sweep_own_staging(ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, lake: Lake) -> None:

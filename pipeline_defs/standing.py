@@ -26,14 +26,18 @@ TRIES = 3  # at a file that is retired, restored or swept between being found an
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """Is a file on this machine with the rows of a landed range: its own, or a cut out of a sealed file."""
+    """A file with the rows of a landed range: its own, or a cut out of a sealed file.
 
-    path: Path
+    `sha256` is its digest, where somebody has read it already.
+    """
+
+    path: parquet.File
     is_cut: bool
+    sha256: str | None = None
 
     def is_of(self, manifest: Manifest) -> bool:
         """Says whether it is what was landed: byte for byte, or out of a sealed file, which was held against its seal."""
-        return self.is_cut or parquet.digest(self.path) == manifest.digest
+        return self.is_cut or (self.sha256 or parquet.digest(self.path)) == manifest.digest
 
 
 @contextmanager
@@ -60,8 +64,8 @@ def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[Of
         for path, some in Digests(lake).by_sealed_file(manifests).items():
             with lake.local_copy(path) as sealed:
                 for offsets, rows in parquet.read_ranges(sealed, sorted(manifest.offsets for manifest in some)):
+                    parquet.write(rows, folder / f"{offsets.key}.parquet")
                     files[offsets] = LandedFile(folder / f"{offsets.key}.parquet", is_cut=True)
-                    parquet.write(rows, files[offsets].path)
         yield files
 
 

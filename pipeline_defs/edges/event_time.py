@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +16,16 @@ import pyarrow.parquet as pq
 
 from ..core.calendar import FIRST, LAST, NO_DAY, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
+from .parquet import File, source
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 NOTE = "offsetlake.day"
 ARROW_UNITS = {**UNITS, "ns": 1_000_000_000}
 
 
-def find_kind(path: Path | pa.NativeFile, event_time: EventTime) -> tuple[Kind | None, str]:
+def find_kind(path: File | pa.NativeFile, event_time: EventTime) -> tuple[Kind | None, str]:
     """Says what kind of time a file's column is, none where it is no time, and in words what is there."""
-    found: pa.DataType = pa.struct([*pq.read_schema(path)])
+    found: pa.DataType = pa.struct([*pq.read_schema(_source(path))])
     at = ""
     for name in event_time.parts:
         if not pa.types.is_struct(found) or found.get_field_index(name) < 0:
@@ -42,13 +44,13 @@ def _kind(found: pa.DataType) -> Kind | None:
     return "integer" if pa.types.is_signed_integer(found) else None
 
 
-def count_days(path: Path | pa.NativeFile, event_time: EventTime) -> dict[str, int]:
+def count_days(path: File | pa.NativeFile, event_time: EventTime) -> dict[str, int]:
     """Counts the rows of each day, sorted; what has no time that a calendar has, or no such column, is of no day."""
     kind, _ = find_kind(path, event_time)
     if not event_time.accepts(kind):
-        rows = pq.read_metadata(path).num_rows
+        rows = pq.read_metadata(_source(path)).num_rows
         return {NO_DAY: rows} if rows else {}
-    column = pq.ParquetFile(path, memory_map=True).read(columns=[event_time.path]).column(event_time.parts[0])
+    column = pq.ParquetFile(_source(path), memory_map=True).read(columns=[event_time.path]).column(event_time.parts[0])
     for name in event_time.parts[1:]:
         column = pc.struct_field(column, name)
     values = column.drop_null()
@@ -67,6 +69,10 @@ def count_days_of(path: Path, sha256: str, event_time: EventTime) -> dict[str, i
             return None
         file.seek(0)
         return count_days(file, event_time)
+
+
+def _source(path: File | pa.NativeFile) -> Path | BinaryIO | pa.NativeFile:
+    return path if isinstance(path, pa.NativeFile) else source(path)
 
 
 def _days(values: pa.ChunkedArray, event_time: EventTime) -> Numbers:

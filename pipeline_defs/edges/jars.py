@@ -25,8 +25,8 @@ from typing import Literal
 from ..core.errors import JarsUnavailable, OffsetlakeError
 from .java import find_java
 
-JarsConf = Literal["broker", "spark", "registry"]
-SETUP: Sequence[JarsConf] = ("broker", "spark")  # a registry is for tests, which fetch it when they need it
+JarsConf = Literal["broker", "spark", "registry", "s3a"]
+SETUP: Sequence[JarsConf] = ("broker", "spark")  # the others are fetched by those tests that need them
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 PINS_FILE = Path(__file__).with_name("jars.sha256")

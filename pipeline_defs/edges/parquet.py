@@ -9,7 +9,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
+from .remote_file import RemoteFile
 
 # what Spark writes of a raw record; a test holds the two together
 RAW_SCHEMA = pa.schema(
@@ -36,6 +39,14 @@ RAW_SCHEMA = pa.schema(
 )
 
 
+File = Path | RemoteFile
+
+
+def source(file: File) -> Path | BinaryIO:
+    """Return a file as pyarrow reads it."""
+    return file if isinstance(file, Path) else file.open()
+
+
 @dataclass(frozen=True, slots=True)
 class PartFile:
     """Is one Parquet file that a scan staged: its footer's facts, before it is matched to a range.
@@ -43,7 +54,7 @@ class PartFile:
     `partitions` and the offsets are the footer's minima and maxima; `rows` is never 0.
     """
 
-    path: Path
+    path: File
     rows: int
     partitions: tuple[int, int]
     min_offset: int
@@ -74,9 +85,9 @@ def read_parts(folder: Path) -> Iterator[PartFile]:
     yield from (part for part in parts if part is not None)
 
 
-def read_part(path: Path) -> PartFile | None:
+def read_part(path: File) -> PartFile | None:
     """Read the footer of a file; none where the file has no rows."""
-    footer = pq.read_metadata(path)
+    footer = pq.read_metadata(source(path))
     if not footer.num_rows:
         return None
     partitions, offsets, timestamps = (_min_max(footer, name) for name in ("partition", "offset", "timestamp"))
@@ -94,9 +105,9 @@ def read_part(path: Path) -> PartFile | None:
     )
 
 
-def read_runs(path: Path) -> tuple[tuple[int, int], ...]:
+def read_runs(path: File) -> tuple[tuple[int, int], ...]:
     """Reads the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
-    column = pq.read_table(path, columns=["offset"], memory_map=True).column("offset")
+    column = _read_columns(path, "offset").column("offset")
     offsets = column.to_numpy()
     if not len(offsets):
         return ()
@@ -106,31 +117,43 @@ def read_runs(path: Path) -> tuple[tuple[int, int], ...]:
     return tuple(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def count_values(path: Path, column: str) -> dict[str, int]:
+def _read_columns(path: File, *columns: str) -> pa.Table:
+    """Read some columns of a file, or all of them; of a file that lies elsewhere no bytes of others come here."""
+    with pq.ParquetFile(source(path), memory_map=True) as file:
+        return file.read(columns=[*columns] or None)
+
+
+def count_values(path: File, column: str) -> dict[str, int]:
     """Counts the rows of each value of a column, as text, sorted; nulls are not counted."""
-    counts = pc.value_counts(pq.read_table(path, columns=[column], memory_map=True).column(column).drop_null())
+    counts = pc.value_counts(_read_columns(path, column).column(column).drop_null())
     found = ((str(each["values"]), int(each["counts"])) for each in counts.to_pylist())
     return dict(sorted(found))
 
 
-def read_errors(path: Path, limit: int) -> list[tuple[int, str]]:
+def read_errors(path: File, limit: int) -> list[tuple[int, str]]:
     """Reads offset and error of the first dead letters of a file."""
-    table = pq.read_table(path, columns=["offset", "error"], memory_map=True).slice(0, limit)
+    table = _read_columns(path, "offset", "error").slice(0, limit)
     return [(row["offset"], row["error"]) for row in table.to_pylist()]
 
 
-def digest(path: Path) -> str:
+def digest(path: File) -> str:
     """Is the sha256 of a file's bytes, in hex."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(cast("FileIO", file), "sha256").hexdigest()
 
 
 def staged_file(part: PartFile, lake_path: str) -> StagedFile:
-    """Is the part as a manifest names it, with its digest; `lake_path` is where the lake has it staged."""
+    """Return the part, a file of this machine, as a manifest names it; `lake_path` is where the lake has it staged."""
+    assert isinstance(part.path, Path)
+    return staged_as(part, lake_path, part.path.stat().st_size, digest(part.path))
+
+
+def staged_as(part: PartFile, lake_path: str, size: int, sha256: str) -> StagedFile:
+    """Return the part as a manifest names it, of `size` bytes; `lake_path` is where the lake has it staged."""
     return StagedFile(
         path=lake_path,
-        bytes=part.path.stat().st_size,
-        sha256=digest(part.path),
+        bytes=size,
+        sha256=sha256,
         rows=part.rows,
         min_offset=part.min_offset,
         max_offset=part.max_offset,
@@ -171,9 +194,9 @@ def write(rows: pa.Table, path: Path) -> None:
     pq.write_table(rows, path, compression="zstd")
 
 
-def differing_rows(landed: Path, read_again: Path) -> str | None:
+def differing_rows(landed: File, read_again: File) -> str | None:
     """Compares two files row by row; none where the rows are equal, else what differs first."""
-    return _differing(pq.read_table(landed), pq.read_table(read_again))
+    return _differing(_read_columns(landed), _read_columns(read_again))
 
 
 def differing_from(landed: Path, rows: pa.Table) -> str | None:
@@ -181,9 +204,9 @@ def differing_from(landed: Path, rows: pa.Table) -> str | None:
     return _differing(pq.read_table(landed), rows)
 
 
-def rows_beyond(file: Path, other: Path) -> str | None:
+def rows_beyond(file: File, other: File) -> str | None:
     """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
-    rows, others = pq.read_table(file), pq.read_table(other)
+    rows, others = _read_columns(file), _read_columns(other)
     if rows.schema.remove_metadata() != others.schema.remove_metadata():
         return f"columns are {rows.schema.names}, and {others.schema.names} there"
     at = pc.index_in(rows["offset"], others["offset"].combine_chunks())
@@ -207,16 +230,16 @@ def _differing(before: pa.Table, after: pa.Table) -> str | None:
     return f"equal offsets, other values in {', '.join(changed)}"
 
 
-def differing_from_all(originals: Sequence[Path], merged: Path) -> str | None:
+def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
     """Compares a file with others one after the other, column by column; none where it has just their rows, in order."""
-    names = pq.read_schema(merged).names
+    names = pq.read_schema(source(merged)).names
     for original in originals:
-        if pq.read_schema(original).names != names:
-            return f"columns are {names}, those of {original.name} {pq.read_schema(original).names}"
+        if pq.read_schema(source(original)).names != names:
+            return f"columns are {names}, those of {original.name} {pq.read_schema(source(original)).names}"
     return next((said for name in names if (said := _differing_column(name, originals, merged)) is not None), None)
 
 
-def _differing_column(name: str, originals: Sequence[Path], merged: Path) -> str | None:
+def _differing_column(name: str, originals: Sequence[File], merged: File) -> str | None:
     """Compares one column batch by batch: neither file's is ever held whole."""
     batches = _column_batches(merged, name)
     found: pa.Array = pa.nulls(0)
@@ -235,8 +258,8 @@ def _differing_column(name: str, originals: Sequence[Path], merged: Path) -> str
     return f"column {name} has more rows than its originals" if is_more else None
 
 
-def _column_batches(path: Path, name: str) -> Iterator[pa.Array]:
-    with pq.ParquetFile(path) as file:
+def _column_batches(path: File, name: str) -> Iterator[pa.Array]:
+    with pq.ParquetFile(source(path)) as file:
         for batch in file.iter_batches(columns=[name]):
             if batch.num_rows:
                 yield batch.column(0)

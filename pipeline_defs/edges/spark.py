@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..core.scans import Read, Scan
 from .access import OPEN, Access
 from .engine import Engine
+from .remote_file import RemoteFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -207,6 +208,6 @@ def raw_columns(source: DataFrame, generation: int) -> DataFrame:
     )
 
 
-def paths_of(files: Iterable[Path]) -> list[str]:
+def paths_of(files: Iterable[Path | RemoteFile]) -> list[str]:
     """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
     return [_SIGNS_OF_PATTERNS.sub(r"\\\g<0>", str(file)) for file in files]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
+from .parquet import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 from .spark_avro import decode_avro
 from .spark_days import check_event_time
@@ -119,7 +119,7 @@ class SparkDecoder:
         """Names what writes: equal bytes can be expected only from the same writer."""
         return f"spark {self._engine.version}"
 
-    def decide(self, files: Sequence[Path]) -> Decision:
+    def decide(self, files: Sequence[File]) -> Decision:
         """Decides how rows of landed files decode, all that a registry is asked included.
 
         Once for a job: were it asked again for the dead letters, a version registered meanwhile might leave a row in neither.
@@ -133,7 +133,7 @@ class SparkDecoder:
                 {name: DECODERS[side.format](rows, name, side, self._login) for name, side in self._sides.items()}
             )
 
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[File], decision: Decision, folder: str) -> None:
         """Writes the rows of landed files that can be decoded below `folder`."""
 
         def good(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
@@ -147,23 +147,23 @@ class SparkDecoder:
 
         self._stage(files, decision, good, folder)
 
-    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
+    def stage_dead_letters(self, files: Sequence[File], decision: Decision, folder: str) -> None:
         """Writes the rows of landed files that cannot be decoded below `folder`, as they are, with what is wrong."""
         self._stage(files, decision, _dead_letters, folder)
 
     def _stage(
         self,
-        files: Sequence[Path],
+        files: Sequence[File],
         decision: Decision,
         choose: Callable[[DataFrame, Mapping[str, Outcome]], DataFrame],
-        folder: Path,
+        folder: str,
     ) -> None:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
             rows = choose(*decision.read(self._read(session, files)))
-            rows.write.mode("error").options(**DECODED_PARQUET, **self._engine.write_options).parquet(str(folder))
+            rows.write.mode("error").options(**DECODED_PARQUET, **self._engine.write_options).parquet(folder)
 
-    def _read(self, session: SparkSession, files: Sequence[Path]) -> DataFrame:
+    def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}
         return session.read.schema(RAW_SCHEMA.format(**types)).parquet(*paths_of(files))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..core.offsets import OffsetRange
 from .engine import Engine
+from .parquet import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ _START = "__range_start"
 class SparkFiles:
     """Merges and cuts files."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, check: Callable[[], None] = lambda: None) -> None:
+        """Keep what merges; `check` refuses that before it is asked to."""
         self._engine = engine
+        self._check = check
 
-    def merge(self, what: str, sources: Sequence[Path], generation: int, folder: str) -> None:
+    def merge(self, what: str, sources: Sequence[File], generation: int, folder: str) -> None:
         """Writes the rows of Parquet files of one Kafka partition to one file below `folder`, in offset order, as one task.
 
         Spark packs files into tasks by size, so one task has all of them, and sorts. Raises `ScanFailed`, then nothing
@@ -59,13 +62,14 @@ class SparkFiles:
             "nothing became visible, and what is landed stays as it is; what needed it is tried again by the same "
             "command"
         )
+        self._check()
         with self._engine.job(SCAN_CONF, what, consequence) as session:
             rows(session).write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).partitionBy(
                 *by
             ).parquet(folder)
 
 
-def _rows(session: SparkSession, sources: Sequence[Path], generation: int) -> DataFrame:
+def _rows(session: SparkSession, sources: Sequence[File], generation: int) -> DataFrame:
     from pyspark.sql import functions as f
 
     rows = session.read.parquet(*paths_of(sources))

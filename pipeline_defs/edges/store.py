@@ -37,6 +37,8 @@ from .locks import hold
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
 
+# S3 copies onto a free name only as a multipart upload that is completed if the name is free
+COPY_IF_ABSENT = {"copy_if_not_exists": "multipart"}
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
@@ -76,7 +78,8 @@ class Store:
         if self._objects is None:
             with self.explained("open"):
                 if self.local_root is None:
-                    self._objects = from_url(self.root)
+                    config: Any = COPY_IF_ABSENT if urlsplit(self.root).scheme in {"s3", "s3a"} else {}
+                    self._objects = from_url(self.root, **config)
                 elif self.local_root.exists():
                     self._objects = LocalStore(self.local_root, mkdir=True)  # or one clear error where it is no folder
                 else:
@@ -236,7 +239,7 @@ class Store:
         with self.explained("publish", final, staged):
             try:
                 if self.disk is None:
-                    obstore.put(self.objects, final, obstore.get(self.objects, staged).bytes(), mode="create")
+                    obstore.copy(self.objects, staged, final, overwrite=False)  # in the store: no byte comes here
                     return Answer.COMMITTED
                 if self.exists(final):
                     return Answer.CONFLICT

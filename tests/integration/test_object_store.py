@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,42 +30,21 @@ from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support import daily
 from tests.support.decoded import DecodedTopic
+from tests.support.s3 import s3_environment, s3_server
 from tests.support.world import World
-
-START_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Is the address of an S3-compatible server with a bucket `lake`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    log = (tmp_path_factory.mktemp("s3") / "log").open("wb")
-    command = [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)]
-    with log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                with urllib.request.urlopen(urllib.request.Request(f"{url}/lake", method="PUT"), timeout=5):  # noqa: S310
-                    break
-            except urllib.error.URLError:
-                assert time.monotonic() < deadline and server.poll() is None
+    with s3_server(tmp_path_factory.mktemp("s3")) as url:
         yield url
-        server.terminate()
 
 
 @pytest.fixture
 def environment(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tells obstore where S3 is, as its users do: by the environment."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3,
-        "AWS_ACCESS_KEY_ID": "someone",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
+    for name, value in s3_environment(s3).items():
         monkeypatch.setenv(name, value)
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.errors import EngineLost, EngineUnfit

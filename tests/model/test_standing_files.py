@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import manifest_path, published_path
 from pipeline_defs.edges.parquet import PartFile
 from pipeline_defs.staging import match_parts
+from pipeline_defs.staging_places import Staging
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, Dead, SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
@@ -410,11 +411,11 @@ def test_a_staged_file_that_is_torn_before_it_is_verified_fails_its_range_alone(
     """[R-15] It was whole when files were matched to ranges."""
 
     def tear(
-        topic: str, ranges: Sequence[OffsetRange], folder: Path
+        topic: str, ranges: Sequence[OffsetRange], folder: PurePath, staging: Staging
     ) -> tuple[Mapping[OffsetRange, PartFile | None], list[str]]:
-        parts, strays = match_parts(topic, ranges, folder)
+        parts, strays = match_parts(topic, ranges, folder, staging)
         part = parts[ranges[0]]
-        assert part is not None
+        assert part is not None and isinstance(part.path, Path)
         part.path.write_bytes(part.path.read_bytes()[:-10])
         return parts, strays
 

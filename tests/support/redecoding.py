@@ -63,11 +63,11 @@ class ArrowDecoder:
     def decide(self, files: Sequence[Path]) -> Decision:
         return Decision({})
 
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
-        self._stage(files, folder, is_good=True)
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
+        self._stage(files, Path(folder), is_good=True)
 
-    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
-        self._stage(files, folder, is_good=False)
+    def stage_dead_letters(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
+        self._stage(files, Path(folder), is_good=False)
 
     def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:
         folder.mkdir(parents=True)

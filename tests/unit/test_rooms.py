@@ -17,6 +17,7 @@ SYSTEMS: dict[str, str | None] = {
     "kafka": "Kafka",
     "pyspark": "Spark",
     "py4j": "Spark",
+    "grpc": "Spark",
     "avro": None,
     "obstore": "object store",
     "pyarrow.dataset": "Parquet",
