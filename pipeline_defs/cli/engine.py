@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from ..core.errors import Refused
-from ..edges.engine import place_of
+from ..edges.spark_knock import place_of
 from ..edges.spark_server import read_server, stop_server
 from ..moments import duration_text
 from ..resources import Edges

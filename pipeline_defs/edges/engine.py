@@ -9,21 +9,19 @@ from __future__ import annotations
 import atexit
 import logging
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
 from .disk import errno_in, mend
+from .spark_knock import NOBODY, find_silence, is_listening, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_PORT = 15002
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
 # files are written on this machine by a Spark that is ours: no .crc file beside each; pages have checksums, and the file has
@@ -32,15 +30,11 @@ OWN_DISK: Mapping[str, str] = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-ANSWER_SECONDS = 5.0
 SILENT_SECONDS = (
     60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
 )
 WATCH_SECONDS = 10.0
 POLL_SECONDS = 0.1
-_NO_METHOD = "/offsetlake/are_you_there"
-_ALONE = (("grpc.use_local_subchannel_pool", 1),)  # else a connection of before is taken for an answer
-_QUIET = "it listens, and has not answered for a minute"
 RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
 
 
@@ -182,8 +176,8 @@ class Engine:
         """
         deadline = time.monotonic() + SILENT_SECONDS
         while True:
-            listens = _listens(url)
-            why = _ask(url) if listens else f"nobody answers there within {ANSWER_SECONDS:.0f} s"
+            listens = is_listening(url)
+            why = find_silence(url) if listens else NOBODY
             if why is None or not (listens or is_patient):
                 return why
             if time.monotonic() > deadline:
@@ -195,7 +189,7 @@ class Engine:
     def close(self) -> None:
         """Give all sessions back; the next one that is asked for is new."""
         with self._guard:
-            if self._sessions and self._url is not None and _listens(self._url) and _ask(self._url) is None:
+            if self._sessions and self._url is not None and is_listening(self._url) and find_silence(self._url) is None:
                 for session in self._sessions.values():
                     session.stop()
                 self._sessions.clear()
@@ -235,41 +229,10 @@ def _cut(session: SparkSession) -> None:
     own.client._channel.close()  # noqa: SLF001 (it has no other way that asks nobody)
 
 
-def _ask(url: str) -> str | None:
-    """Return why a server that listens does not answer; none where it does."""
-    import grpc
-    from pyspark.sql.connect.client import DefaultChannelBuilder
-
-    with DefaultChannelBuilder(url, [*_ALONE]).toChannel() as channel:
-        try:
-            channel.unary_unary(_NO_METHOD)(b"", timeout=ANSWER_SECONDS)
-        except grpc.RpcError as refusal:
-            if refusal.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return _QUIET
-            if refusal.code() is grpc.StatusCode.UNAVAILABLE:
-                return f"UNAVAILABLE: {refusal.details()}"
-    return None  # it has no such method, or lets nobody in: it is there to say so
-
-
 def _make_active(session: SparkSession) -> None:
     """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
     own: Any = type(session)
     own._active_session.session = session  # noqa: SLF001 (it has no other way)
-
-
-def _listens(url: str) -> bool:
-    """Return whether anybody listens where the server was."""
-    place = urlsplit(url)
-    address = (place.hostname or "localhost", place.port or DEFAULT_PORT)
-    with suppress(OSError), closing(socket.create_connection(address, timeout=ANSWER_SECONDS)):
-        return True
-    return False
-
-
-def place_of(url: str) -> str:
-    """Return host and port of a server's URL, without the token."""
-    place = urlsplit(url)
-    return f"{place.hostname}:{place.port or DEFAULT_PORT}"
 
 
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:

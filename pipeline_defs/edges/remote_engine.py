@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..core.errors import BadSetting, EngineUnfit
-from .engine import Engine, first_cause, place_of
+from .engine import Engine, first_cause
+from .spark_knock import is_tls, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ class RemoteEngine(Engine):
 
     def check_private(self, what: str) -> None:
         """Refuse to send a secret in the clear to another machine: it would travel with each plan."""
-        if not (is_loopback(self._url_given) or _is_tls(self._url_given)):
+        if not (is_loopback(self._url_given) or is_tls(self._url_given)):
             raise BadSetting(
                 f"{what} would travel in the clear to the Spark at {self.place}, which is another machine; nothing was read or "
                 f"written; have it speak TLS and add ;use_ssl=true to {VARIABLE}"
@@ -101,13 +102,6 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _is_tls(url: str) -> bool:
-    """Return whether Spark's client speaks TLS to a URL: where it says so, or has a token."""
-    from pyspark.sql.connect.client import DefaultChannelBuilder
-
-    return DefaultChannelBuilder(url).secure
 
 
 def _wrong_version(session: SparkSession) -> list[str]:

@@ -18,7 +18,7 @@ from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.errors import EngineLost, EngineUnfit
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges import engine as edge
-from pipeline_defs.edges import remote_engine
+from pipeline_defs.edges import remote_engine, spark_knock
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.settings import Settings
@@ -106,7 +106,7 @@ def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
 def test_a_frozen_server_holds_no_client_for_ever(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """[R-78] It is not ours to end, so the client lets go; the control is the same client once the server goes on."""
     monkeypatch.setattr(edge, "SILENT_SECONDS", 2.0)
-    monkeypatch.setattr(edge, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(edge, "WATCH_SECONDS", 0.5)
     engine = RemoteEngine(cluster.url)
     pid = cluster.processes["server"].pid
