@@ -37,6 +37,7 @@ from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
 from .edges.spark_digests import read_digests
 from .edges.spark_files import SparkFiles
+from .edges.spark_knock import without_parameters
 from .edges.spark_latest import SparkLatest
 from .edges.spark_server import find_server, fingerprint_of, start_server, stop_stuck
 from .edges.spark_serving import end_here, find_here, open_here
@@ -134,7 +135,7 @@ class Edges:
         """Derives the configuration of the Spark session, without starting or fetching anything."""
         settings = self.settings
         if settings.spark_remote is not None:
-            return {REMOTE: settings.spark_remote}
+            return {REMOTE: without_parameters(settings.spark_remote)}  # Dagster shows it, and it may have a token
         cache = settings.jars.resolve()  # homes that share it have the same configuration
         jars = [cache / "spark" / name for name in sorted(read_pins("spark"))]
         options = " ".join(f'"{option}"' for option in archive_options(cache, "spark"))
@@ -176,7 +177,8 @@ class Edges:
         config = {name: str(value) for name, value in pyspark.spark_config.items()}
         key = tuple(sorted(config.items()))
         if key not in self._engines:
-            remote = config.get(REMOTE)
+            remote, own = config.get(REMOTE), self.settings.spark_remote
+            remote = own if own is not None and remote == without_parameters(own) else remote
             self._engines[key] = (
                 Engine(lambda: self._find_url(config), self._end_stuck) if remote is None else RemoteEngine(remote)
             )

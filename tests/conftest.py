@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import uuid
@@ -18,7 +19,10 @@ from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.spark import SCAN_CONF
 from pipeline_defs.edges.spark_server import stop_server
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.counting_proxy import CountingProxy
 from tests.support.killing import QUICK_JVM
+from tests.support.s3 import s3_environment, s3_server, s3a_conf
+from tests.support.spark_cluster import SparkCluster
 from tests.support.world import PATIENCE_SECONDS, World
 
 if TYPE_CHECKING:
@@ -116,6 +120,45 @@ def engine(settings: Settings) -> Engine:
 def spark(engine: Engine) -> SparkSession:
     """Is a session of the warm Spark."""
     return engine.session(SCAN_CONF)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an S3-compatible server with a bucket `lake`."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3_seen(s3: str) -> Iterator[CountingProxy]:
+    """The same server, seen through a proxy that counts."""
+    with CountingProxy(int(s3.rpartition(":")[2])) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def s3_cluster(s3_seen: CountingProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A cluster that knows that server; its jars are half a gigabyte, so it is for long tests."""
+    jars = (*resolve_jars("spark", JARS), *resolve_jars("s3a", JARS))
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), jars, s3a_conf(s3_seen.url)) as found:
+        yield found
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of the bucket, which this process knows by its environment, as users tell it."""
+    for name, value in s3_environment(s3).items():
+        monkeypatch.setenv(name, value)
+    return "s3://lake"
+
+
+@pytest.fixture
+def remote(s3_cluster: SparkCluster, bucket: str, settings: Settings, tmp_path: Path) -> Iterator[World]:
+    """A world whose Spark is a cluster, on a machine that has no jars, with its lake in the bucket."""
+    own = dataclasses.replace(settings, home=tmp_path / "home", spark_remote=s3_cluster.url)
+    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
+        world.move_lake(f"{bucket}/{world.name}")
+        yield world
 
 
 @pytest.fixture

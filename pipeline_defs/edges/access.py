@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -72,7 +72,21 @@ def read_access(path: Path) -> Access:
             "--command-config; nothing was asked of any broker; correct the variable or the file"
         ) from None
     properties = parse_client_properties(values, where, lines)
-    return Access(properties, _context(properties.tls, where) if properties.tls else None, path)
+    if properties.tls is None:
+        return Access(properties, None, path)
+    context = _context(properties.tls, where)  # first: it says best what is wrong with a file
+    return Access(replace(properties, kafka=_without_paths(properties.kafka, properties.tls, where)), context, path)
+
+
+def _without_paths(kafka: Mapping[str, str], tls: Tls, where: str) -> dict[str, str]:
+    """Return what Spark's Kafka client is told with the text of files for their paths: executors may have other disks."""
+    told = {key: value for key, value in kafka.items() if not key.endswith(".location")}
+    if tls.trust is not None and tls.trust.location is not None:
+        told["ssl.truststore.certificates"] = _read(tls.trust, CERTIFICATE, where)
+    if tls.key is not None and tls.key.location is not None:
+        told["ssl.keystore.key"] = _read(tls.key, PRIVATE_KEY if tls.key_password is None else LOCKED_KEY, where)
+        told["ssl.keystore.certificate.chain"] = _read(tls.key, CERTIFICATE, where)
+    return told
 
 
 def _read_values(file: BinaryIO) -> tuple[dict[str, str], dict[str, int]]:

@@ -117,7 +117,7 @@ class Engine:
             except (PySparkException, grpc.RpcError, ValueError) as error:
                 if isinstance(error, ValueError) and not was_cut.is_set():  # grpc's, for a connection that was closed
                     raise
-                if was_cut.is_set() or not self._works(url):
+                if was_cut.is_set() or not self._works(url) or not _is_known(session):
                     self._forget()
                     raise EngineLost(
                         f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
@@ -227,6 +227,19 @@ def _cut(session: SparkSession) -> None:
     """Close the connection of a session: what waits for it, for ever otherwise, fails."""
     own: Any = session
     own.client._channel.close()  # noqa: SLF001 (it has no other way that asks nobody)
+
+
+def _is_known(session: SparkSession) -> bool:
+    """Return whether the server still knows a session: one that was started anew, or forgets what is idle, does not."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    own: Any = session
+    try:
+        own.client.get_configs("spark.app.name")
+    except (PySparkException, grpc.RpcError):
+        return False
+    return True
 
 
 def _make_active(session: SparkSession) -> None:

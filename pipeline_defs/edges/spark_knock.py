@@ -51,6 +51,11 @@ def find_silence(url: str) -> str | None:
     return None
 
 
+def without_parameters(url: str) -> str:
+    """Return a URL that may be shown: it has no token."""
+    return url.partition(";")[0].rstrip("/")
+
+
 def place_of(url: str) -> str:
     """Return host and port of a server's URL, without the token."""
     return "{}:{}".format(*_address(url))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import obstore
@@ -30,25 +29,10 @@ from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
 from tests.support import daily
 from tests.support.decoded import DecodedTopic
-from tests.support.s3 import s3_environment, s3_server
 from tests.support.world import World
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Is the address of an S3-compatible server with a bucket `lake`."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as url:
-        yield url
-
-
-@pytest.fixture
-def environment(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tells obstore where S3 is, as its users do: by the environment."""
-    for name, value in s3_environment(s3).items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_put_if_absent_has_one_winner() -> None:
     """[R-40] Of two writers of one name the second is told so; writing the same again is no conflict."""
     store = Store("s3://lake/puts")
@@ -58,7 +42,7 @@ def test_put_if_absent_has_one_winner() -> None:
     assert store.get("plan/0.json") == b"first"
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
     """[R-48] Of two who exchange one object, the one that was asked whether it is due before the other's is told so."""
     store = Store("s3://lake/exchange")
@@ -79,7 +63,7 @@ def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
     assert store.get("final") == b"third"
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_a_swap_holds_only_for_the_version_that_was_seen() -> None:
     """Of two who saw one version, or that there was none, the first swaps; the other is told, and its staged one stays."""
     store = Store("s3://lake/swaps")
@@ -99,7 +83,7 @@ def test_a_swap_holds_only_for_the_version_that_was_seen() -> None:
         swap(store, "staged/one", "latest/x", None)
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_a_topic_lands_in_a_bucket(world: World) -> None:
     """[R-40] Planned, landed, redone, overtaken, audited, queried and sealed, with nothing left in staging."""
     world.create_topic(2)
@@ -137,7 +121,7 @@ def test_a_topic_lands_in_a_bucket(world: World) -> None:
     assert not world.edges.lake.store.list("staging")
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
     """[R-58] What nobody needs goes, by the bucket's own times; what a manifest needs stays until it is published."""
     world.create_topic()
@@ -164,7 +148,7 @@ def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
     assert store.get(published_path(manifest)) == file.read_bytes()
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_event_days_in_a_bucket(world: World) -> None:
     """AC22: a late record exchanges its own day's object and no other; who comes second begins again."""
     daily.configure(world)
@@ -203,7 +187,7 @@ def e_tags(world: World) -> dict[str, str | None]:
     return {meta["path"]: meta["e_tag"] for page in pages for meta in page}
 
 
-@pytest.mark.usefixtures("environment")
+@pytest.mark.usefixtures("bucket")
 def test_latest_records_in_a_bucket(world: World) -> None:
     """AC23: tombstones, a late range, a redone one; who is overtaken at an object is told so and leaves nothing behind."""
     world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")

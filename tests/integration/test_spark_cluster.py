@@ -46,7 +46,7 @@ def remote(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> Iterato
 
 
 def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_is_needed_here(
-    remote: World, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote: World, cluster: SparkCluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-78] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
     remote.create_topic(2)
@@ -56,6 +56,7 @@ def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_i
     steps = []
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     remote.edges.watch_step = lambda step, **_: steps.append(step)
+    assert cluster.token not in str(remote.edges.pyspark().spark_config), "Dagster shows it"
     remote.plan()
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
     remote.assert_all_landed_once()

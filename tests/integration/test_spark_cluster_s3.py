@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
-from collections.abc import Iterator
+import os
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,58 +17,16 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
-from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import seal
-from pipeline_defs.settings import Settings
-from tests.conftest import JARS
-from tests.support.s3 import s3_environment, s3_server, s3a_conf
+from pipeline_defs.settings import IN_PROCESS, Settings
+from tests.support.buckets import sent_rows, shown_rows
+from tests.support.counting_proxy import CountingProxy
+from tests.support.killing import stopped_at
 from tests.support.spark_cluster import SparkCluster
-from tests.support.world import Row, World
+from tests.support.world import World
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of an S3-compatible server."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def cluster(s3: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """A cluster that knows that server."""
-    jars = (*resolve_jars("spark", JARS), *resolve_jars("s3a", JARS))
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), jars, s3a_conf(s3)) as found:
-        yield found
-
-
-@pytest.fixture
-def remote(
-    cluster: SparkCluster, s3: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    """A world of a machine that has neither jars nor a Spark of its own, with its lake in a bucket."""
-    for name, value in s3_environment(s3).items():
-        monkeypatch.setenv(name, value)
-    own = dataclasses.replace(settings, home=tmp_path / "home", spark_remote=cluster.url)
-    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}") as world:
-        world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-        world.edges = Edges(world.settings)
-        yield world
-
-
-def shown(world: World) -> list[tuple[object, ...]]:
-    """Read every row that the lake shows."""
-    _, rows = Duck(world.edges.lake, [world.name]).ask(
-        f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY ALL'
-    )
-    return rows
-
-
-def produced(world: World) -> list[tuple[object, ...]]:
-    rows: list[Row] = sorted(world.sent.values())
-    return [row[:4] for row in rows]
 
 
 def test_a_topic_lands_is_redone_and_decoded_in_a_bucket(remote: World) -> None:
@@ -78,7 +37,7 @@ def test_a_topic_lands_is_redone_and_decoded_in_a_bucket(remote: World) -> None:
     remote.send([*good, {"partition": 0, "key": b"x", "value": b'{"n": "no number"}'}])
     remote.plan()
     assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
-    assert shown(remote) == produced(remote)
+    assert shown_rows(remote) == sent_rows(remote)
     for check in (check_tiling, check_completeness, check_published):
         assert check(remote.name, remote.edges.lake).violations == ()
     keys = [offsets.key for offsets in remote.coverage.log.ranges]
@@ -94,4 +53,55 @@ def test_a_topic_lands_is_redone_and_decoded_in_a_bucket(remote: World) -> None:
 
     refused = list(seal(remote.name, Attempt("seal", "no-run", "test"), remote.tools(), 10**6, every=True))
     assert {"sealing reads files through this machine" in each.violations[0] for each in refused} == {True}
-    assert shown(remote) == produced(remote)
+    assert shown_rows(remote) == sent_rows(remote)
+
+
+def test_no_data_comes_to_this_machine_from_a_cluster(
+    remote: World,
+    s3_cluster: SparkCluster,
+    s3_seen: CountingProxy,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """[R-79] What passes the run's process and the Spark driver, for ranges of more than 10 MB: a twentieth at most.
+
+    All that they say to the store is counted, and all that the run's process and the driver say to each other. The control is a
+    Spark in the run's own process on the same kind of lake, which uploads each byte.
+    """
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_seen.url)
+    remote.with_policy(records_per_range=1100)
+    remote.create_topic(1)
+    draw = random.Random(1)
+    remote.send({"partition": 0, "key": b"k%d" % n, "value": draw.randbytes(10_000)} for n in range(3300))
+    remote.plan()
+    with CountingProxy(int(s3_cluster.port)) as connect:
+        url = s3_cluster.url.replace(f":{s3_cluster.port}/", f":{connect.port}/")
+        remote.settings = dataclasses.replace(remote.settings, spark_remote=url)
+        remote.edges = Edges(remote.settings)
+        s3_seen.bytes.clear()
+        assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
+        remote.edges.engine(remote.edges.pyspark()).close()
+    files = [manifest.file for manifest in remote.coverage.manifests.values()]
+    landed = [file.bytes for file in files if file is not None]
+    assert min(landed) > 10_000_000 and len(landed) == 3
+    passed = s3_seen.bytes[os.getpid()] + s3_seen.bytes[s3_cluster.processes["server"].pid] + connect.bytes.total()
+    share = passed / sum(landed)
+    record_property("engine.driver_bytes_per_landed_byte", share)
+    assert s3_seen.bytes.total() > sum(landed), "the executors' own go through the same proxy"
+    assert s3_seen.bytes[os.getpid()] and connect.bytes.total(), "and so do those that are counted"
+    assert share <= 0.05
+
+    (tmp_path / "here").mkdir()
+    with World(
+        dataclasses.replace(settings, engine=IN_PROCESS), tmp_path / "here", remote.name, remote.topic.policy
+    ) as here:
+        here.move_lake(f"{remote.settings.lake}-here")
+        here.plan()
+        s3_seen.bytes.clear()
+        with stopped_at(here, "land", "report", own_jvm=True):
+            pass
+        assert len(here.coverage.manifests) == 3
+        assert s3_seen.bytes.total() >= sum(landed), "the control"
+        record_property("in_process.bytes_per_landed_byte", s3_seen.bytes.total() / sum(landed))

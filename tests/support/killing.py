@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,11 @@ class Task:
     settings: Settings
     topic: Topic
     action: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, watch: Callable[..., None]) -> None:
         """Does it once, and tells `watch` each step as it is passed."""
+        os.environ.update(self.environment)
         edges = Edges(self.settings, watch_step=watch)
         with open_instance(self.settings.dagster_home) as instance:
             if self.action == "tick":
@@ -112,7 +114,8 @@ def stopped_at(world: World, action: str, step: str, nth: int = 1, *, own_jvm: b
     scan goes on after the kill, as that of a cluster would.
     """
     settings = replace(world.settings, engine=IN_PROCESS) if own_jvm else world.settings
-    task = Task(settings, world.topic, action)
+    stores = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    task = Task(settings, world.topic, action, stores)
     with child_stopped_at(task, step, nth, log=world.folder / "children.log") as child:
         yield child
 

@@ -57,6 +57,11 @@ class SparkCluster:
         self._master_port, self._master_page, self._port = free_ports(3)
 
     @property
+    def port(self) -> int:
+        """Port of the Connect server."""
+        return self._port
+
+    @property
     def url(self) -> str:
         return f"sc://localhost:{self._port}/;token={self.token}"
 

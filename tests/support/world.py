@@ -104,6 +104,11 @@ class World:
     def with_policy(self, **changes: Any) -> None:
         self.topic = dataclasses.replace(self.topic, policy=dataclasses.replace(self.topic.policy, **changes))
 
+    def move_lake(self, url: str) -> None:
+        """Goes on with another lake, at a URL."""
+        self.settings = dataclasses.replace(self.settings, lake=url)
+        self.edges = Edges(self.settings)
+
     # ---- Kafka
 
     @property

@@ -1,0 +1,245 @@
+"""A cluster with the lake in a bucket while parts of it die: a worker, the Connect server, the client; each row once."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_defs.core.errors import EngineLost
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.access import read_access
+from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import Settings
+from tests.conftest import JARS
+from tests.support.buckets import assert_all_is_there_once
+from tests.support.killing import stopped_at
+from tests.support.secured import SECRETS, Secured
+from tests.support.spark_cluster import SparkCluster
+from tests.support.world import World
+
+pytestmark = pytest.mark.long
+CLIENT_STEPS = ["scan", "stage", "verify", "commit", "publish", "report"]
+
+
+def fill(world: World, records: int = 1500) -> None:
+    """Produce and plan what takes a scan of many tasks."""
+    world.with_policy(records_per_range=25)
+    world.create_topic(2)
+    world.send_numbered(records, 0)
+    world.send_numbered(records, 1)
+    world.plan()
+
+
+class Striker:
+    """Strikes once, in the middle of the first scan: when the first file of it is there."""
+
+    def __init__(self, world: World, strike: Callable[[], None]) -> None:
+        self.has_struck = False
+        self._world, self._strike = world, strike
+        self._thread = threading.Thread(target=self._watch)
+
+    def on_step(self, step: str, **_: Any) -> None:
+        if step == "scan" and not self._thread.ident:
+            self._thread.start()
+        if step in {"engine_lost", "report"}:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        World.wait_until(
+            lambda: any(path.endswith(".parquet") for path in self._world.edges.lake.store.list("staging"))
+        )
+        self._strike()
+        self.has_struck = True
+
+
+def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: World, s3_cluster: SparkCluster) -> None:
+    """[R-79] Its tasks are done again by another worker, and what it had half written is nowhere."""
+    fill(remote)
+    striker = Striker(remote, lambda: s3_cluster.kill("worker0"))
+    verdicts = remote.land(on_step=striker.on_step)
+    s3_cluster.start_worker(0)
+    assert striker.has_struck, "the fault: it was killed in the middle of a scan"
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
+    assert_all_is_there_once(remote)
+    assert not remote.edges.lake.store.list("staging")
+
+
+def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(
+    remote: World, s3_cluster: SparkCluster
+) -> None:
+    """[R-79] In a folder of its own: what executors of the dead one have written counts for nothing."""
+    fill(remote)
+    striker = Striker(remote, lambda: s3_cluster.kill("server"))
+    lost = []
+
+    def on_step(step: str, **fields: Any) -> None:
+        striker.on_step(step, **fields)
+        if step == "engine_lost":
+            lost.append(fields["reason"])
+            s3_cluster.start_server()
+
+    verdicts = remote.land(on_step=on_step)
+    assert striker.has_struck and len(lost) == 1 and "went away" in lost[0], "the fault"
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.LANDED}
+    assert_all_is_there_once(remote)  # executors of the dead one may have written more to staging, which a sweep finds
+
+
+def test_a_server_that_was_started_anew_knows_no_session_and_gets_another_one(s3_cluster: SparkCluster) -> None:
+    """[R-79] It answers, so it does not look dead; by its own words the job would have failed for good."""
+    engine = RemoteEngine(s3_cluster.url)
+    assert count(engine) == 3
+    s3_cluster.kill("server")
+    s3_cluster.start_server()
+    with pytest.raises(EngineLost):
+        count(engine)
+    assert count(engine) == 3
+
+
+def count(engine: RemoteEngine) -> int:
+    with engine.job({}, "count", "all is well") as session:
+        return session.range(3).count()
+
+
+@pytest.mark.parametrize("step", CLIENT_STEPS)
+def test_a_client_that_dies_at_a_step_is_followed_by_another_that_finishes(remote: World, step: str) -> None:
+    """[R-79] Whatever its executors still do; what it had committed is not read again."""
+    fill(remote, 300)
+    with stopped_at(remote, "land", step):
+        pass
+    before = remote.coverage.manifests
+    assert bool(remote.pending) == (step != "report"), "the fault"
+    said = remote.land([offsets.key for offsets in remote.coverage.log.ranges])
+    done = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.ALREADY_LANDED}
+    assert {verdict.outcome for verdict in said} <= done
+    assert_all_is_there_once(remote)
+    now = remote.coverage.manifests
+    assert {offsets: now[offsets] for offsets in before} == before
+
+
+def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: World) -> None:
+    """[R-79] The cluster goes on with what it was told; its successor lands beside it."""
+    fill(remote)
+    with stopped_at(remote, "land", "scan") as child:
+        child.connection.send("go on")
+        World.wait_until(lambda: any(path.endswith(".parquet") for path in remote.edges.lake.store.list("staging")), 60)
+    assert remote.pending and remote.edges.lake.store.list("staging"), "the fault: it died in mid-scan"
+    assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
+    assert_all_is_there_once(remote)
+
+
+def test_a_zombie_that_wakes_behind_its_successor_is_told_so(remote: World) -> None:
+    """[R-79] It stood still before its first commit while another landed everything."""
+    fill(remote, 300)
+    overtaken = []
+
+    def overtake(step: str, **fields: Any) -> None:
+        if step == "verify" and not overtaken:
+            overtaken.append(fields)
+            other(remote).land()
+
+    outcomes = {verdict.outcome for verdict in remote.land(on_step=overtake)}
+    assert overtaken and Outcome.SUPERSEDED in outcomes and outcomes <= {Outcome.SUPERSEDED, Outcome.LANDED}
+    assert_all_is_there_once(remote)
+
+
+def other(world: World) -> World:
+    """Return another client of the same topic and lake."""
+    twin = World(world.settings, world.folder / uuid.uuid4().hex[:6], world.name, world.topic.policy)
+    twin.folder.mkdir()
+    twin.move_lake(world.settings.lake)
+    return twin
+
+
+def test_two_clients_of_one_cluster_land_at_once(remote: World) -> None:
+    """[R-79] The same ranges, each with an engine of its own: each range is landed once."""
+    fill(remote, 600)
+    keys = [offsets.key for offsets in remote.pending]
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda world: world.land(keys), (remote, other(remote))))
+    both = [verdict.outcome for verdicts in said for verdict in verdicts]
+    assert both.count(Outcome.LANDED) == len(keys)
+    assert set(both) <= {Outcome.LANDED, Outcome.SUPERSEDED, Outcome.ALREADY_LANDED}
+    assert_all_is_there_once(remote)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_that_die_at_random_cost_no_record_and_double_none(
+    remote: World, s3_cluster: SparkCluster, seed: int
+) -> None:
+    """[R-79] Which part, and at the how many-th passing of which step, is drawn from a seed."""
+    draw = random.Random(seed)
+    fill(remote, 300)
+    for _ in range(4):
+        part, step = draw.choice(["worker0", "worker1", "server", "client"]), draw.choice(CLIENT_STEPS)
+        remote.send_numbered(100, draw.choice([0, 1]))
+        remote.plan()
+        if part == "client":
+            with stopped_at(remote, "land", step):
+                pass
+        else:
+            assert kill_at(remote, s3_cluster, part, step), "the fault"
+    if remote.pending:
+        remote.land()
+    assert_all_is_there_once(remote)
+
+
+def kill_at(world: World, cluster: SparkCluster, part: str, step: str) -> bool:
+    """Land while a part dies at the first passing of a step, and comes back; return whether it died."""
+    guard, struck = threading.Lock(), threading.Event()
+
+    def on_step(passed: str, **_: Any) -> None:
+        with guard:
+            if passed != step or struck.is_set():
+                return
+            struck.set()
+            cluster.kill(part)
+            if part == "server":
+                cluster.start_server()
+            else:
+                cluster.start_worker(int(part[-1]))
+
+    world.land(on_step=on_step)
+    return struck.is_set()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Broker with logins over TLS, and client certificates."""
+    with Secured(tmp_path_factory.mktemp("secured"), resolve_jars("broker", JARS)) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-512", "certificate"])
+def test_executors_enter_a_secured_broker_with_what_the_job_brings(
+    remote: World, secured: Secured, settings: Settings, way: str, s3_cluster: SparkCluster
+) -> None:
+    """[R-79] No path of this machine is told to them, and no secret is in a log of the cluster."""
+    clear = dataclasses.replace(remote.settings, bootstrap_servers=secured.at("PLAINTEXT"))
+    remote.settings, remote.edges = clear, Edges(clear)
+    remote.create_topic(2)
+    remote.send_numbered(200, 0)
+    remote.plan()
+    path = secured.properties(way)
+    told = read_access(path).spark()
+    assert not any(key.endswith(".location") for key in told) and str(secured.folder) not in str(told)
+    listener = "SSL" if way == "certificate" else "SASL_SSL"
+    own = dataclasses.replace(clear, bootstrap_servers=secured.at(listener), kafka_properties=path)
+    remote.settings, remote.edges = own, Edges(own)
+    assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
+    assert_all_is_there_once(remote)
+    logs = "".join(log.read_text(errors="replace") for log in s3_cluster.folder.rglob("*") if is_log(log))
+    assert logs and not any(secret in logs for secret in SECRETS)
+
+
+def is_log(path: Path) -> bool:
+    return path.is_file() and (path.suffix == ".log" or path.name in {"stderr", "stdout"})

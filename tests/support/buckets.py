@@ -1,0 +1,33 @@
+"""What a lake in a bucket shows, held against what was produced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.resources import Edges
+from tests.support.world import World
+
+Rows = list[tuple[Any, ...]]
+
+
+def shown_rows(world: World) -> Rows:
+    """Read every row that the lake shows; a doubled row stands twice."""
+    _, rows = Duck(Edges(world.settings).lake, [world.name]).ask(
+        f'SELECT "partition", "offset", "key", "value" FROM "{world.name}" ORDER BY "partition", "offset"'
+    )
+    return rows
+
+
+def sent_rows(world: World) -> Rows:
+    """Return what the producer had acknowledged, in the same form."""
+    return [row[:4] for row in sorted(world.sent.values(), key=lambda row: row[:2])]
+
+
+def assert_all_is_there_once(world: World) -> None:
+    """Hold what the lake shows against what was sent, row by row, and files against their manifests' digests."""
+    assert shown_rows(world) == sent_rows(world)
+    assert not world.pending
+    for check in (check_tiling, check_completeness, check_published):
+        assert check(world.name, Edges(world.settings).lake).violations == ()
