@@ -22,6 +22,7 @@ from .edges import parquet
 from .edges.decodings import Decodings
 from .edges.event_time import count_days
 from .edges.lake import Lake
+from .edges.remote_file import File
 from .edges.spark_decoding import SparkDecoder
 from .staging_places import Landed, LocalStaging, Staging
 from .steps import StepWatcher, no_step
@@ -113,7 +114,7 @@ def describe(
     )
 
 
-def _schema_ids(paths: Iterable[parquet.File], sides: Sequence[str]) -> dict[str, int]:
+def _schema_ids(paths: Iterable[File], sides: Sequence[str]) -> dict[str, int]:
     """Counts the rows of a range, decoded or not, by side and by the registry id that they were written with."""
     ids: Counter[str] = Counter()
     for path in paths:

@@ -9,15 +9,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .apart import near, staging_of
 from .attempt import Tools
 from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.days import Days
 from .core.decoders import Decode
-from .core.errors import BadSetting, Refused
+from .core.errors import BadSetting
 from .days import DayTools
 from .decoded_staging import DecodeTools
 from .edges.access import OPEN, Access, read_access
@@ -35,7 +36,6 @@ from .edges.remote_engine import RemoteEngine
 from .edges.spark import Spark, spark_config
 from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
-from .edges.spark_digests import read_digests
 from .edges.spark_files import SparkFiles
 from .edges.spark_knock import without_parameters
 from .edges.spark_latest import SparkLatest
@@ -43,7 +43,6 @@ from .edges.spark_server import find_server, fingerprint_of, start_server, stop_
 from .edges.spark_serving import end_here, find_here, open_here
 from .latest import LatestTools
 from .settings import IN_PROCESS, Settings, code_version
-from .staging_places import LocalStaging, RemoteStaging, Staging
 from .steps import StepWatcher, no_step
 from .topics import Topic
 
@@ -162,7 +161,7 @@ class Edges:
             on_loss=topic.on_loss,
             delivery=topic.delivery,
             on_step=self._watched(log_step),
-            open_staging=self._staging_of(engine),
+            open_staging=staging_of(engine, self.lake),
         )
 
     def engine(self, pyspark: LazyPySparkResource) -> Engine:
@@ -211,31 +210,7 @@ class Edges:
     def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
         """Return what merges landed files and cuts sealed ones."""
         engine = self.engine(pyspark)
-        return SparkFiles(engine, lambda: self._refuse_apart(engine, "sealing"))
-
-    def _is_apart(self, engine: Engine) -> bool:
-        """Return whether Spark sees no folder of this machine, and no lake that is one."""
-        return engine.is_remote and self.lake.store.local_root is None
-
-    def _staging_of(self, engine: Engine) -> Callable[[str, Lake], Staging]:
-        return (
-            partial(RemoteStaging, read_digests=partial(read_digests, engine))
-            if self._is_apart(engine)
-            else LocalStaging
-        )
-
-    def _near(self, engine: Engine, what: str) -> Engine:
-        """Return an engine that reads folders of this machine; raise `Refused` where it cannot."""
-        self._refuse_apart(engine, what)
-        return engine
-
-    def _refuse_apart(self, engine: Engine, what: str) -> None:
-        if self._is_apart(engine):
-            raise Refused(
-                f"{what} reads files through this machine, which the cluster of OFFSETLAKE_SPARK_REMOTE does not see, and the "
-                f"lake {self.settings.lake} is an object store; nothing was read or written; unset it for that, so that a "
-                "Spark of this machine does it"
-            )
+        return SparkFiles(engine, lambda: near(engine, self.lake, "sealing"))
 
     @property
     def decodings(self) -> Decodings:
@@ -254,7 +229,7 @@ class Edges:
             decoder=cache(lambda: SparkDecoder(self.engine(pyspark), decode, self.registry_login())),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
-            open_staging=self._staging_of(self.engine(pyspark)),
+            open_staging=staging_of(self.engine(pyspark), self.lake),
         )
 
     @property
@@ -269,7 +244,7 @@ class Edges:
         return LatestTools(
             decodings=self.decodings,
             files=self.latest_files,
-            spark=cache(lambda: SparkLatest(self._near(self.engine(pyspark), "the latest state"))),
+            spark=cache(lambda: SparkLatest(near(self.engine(pyspark), self.lake, "the latest state"))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -292,7 +267,7 @@ class Edges:
             files=self.day_files,
             decodings=self.decodings,
             days=days,
-            spark=cache(lambda: SparkDays(self._near(self.engine(pyspark), "an event day"))),
+            spark=cache(lambda: SparkDays(near(self.engine(pyspark), self.lake, "an event day"))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )

@@ -19,6 +19,7 @@ from .core.seal import Seal
 from .core.sealing import Holders
 from .edges import parquet
 from .edges.lake import Lake
+from .edges.remote_file import File
 from .edges.seals import Seals, sealed_path
 
 TRIES = 3  # at a file that is retired, restored or swept between being found and being read
@@ -31,7 +32,7 @@ class LandedFile:
     `sha256` is its digest, where somebody has read it already.
     """
 
-    path: parquet.File
+    path: File
     is_cut: bool
     sha256: str | None = None
 

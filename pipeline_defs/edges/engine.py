@@ -79,12 +79,7 @@ class Engine:
                     why_silent = self._why_silent(url)
                     if why_silent:  # by itself a client would try for minutes to reach nobody
                         raise ConnectionRefusedError(why_silent)
-                    session = _open_session(url)
-                    with self._watched(url, session):
-                        _set_up(session, conf)
-                        if not self._sessions:
-                            self._greet(session, url)
-                    self._sessions[key] = session
+                    self._sessions[key] = self._connect(url, conf)
                 except EngineUnfit:
                     self._forget()
                     raise
@@ -96,6 +91,18 @@ class Engine:
                     ) from error
                 self._version = str(self._sessions[key].version)
             return self._sessions[key]
+
+    def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
+        session = _open_session(url)
+        try:
+            with self._watched(url, session):
+                _set_up(session, conf)
+                if not self._sessions:
+                    self._greet(session, url)
+        except BaseException:
+            _end(session, is_told=False)
+            raise
+        return session
 
     @contextmanager
     def job(self, conf: Mapping[str, str], what: str, consequence: str, **fields: object) -> Iterator[SparkSession]:
@@ -165,7 +172,7 @@ class Engine:
             try:
                 return probe.range(1).count() == 1
             finally:
-                probe.stop()
+                _end(probe, is_told=True)
         except PySparkException:
             return False
 
@@ -191,7 +198,7 @@ class Engine:
         with self._guard:
             if self._sessions and self._url is not None and is_listening(self._url) and find_silence(self._url) is None:
                 for session in self._sessions.values():
-                    session.stop()
+                    _end(session, is_told=True)
                 self._sessions.clear()
             self._forget()
 
@@ -199,8 +206,7 @@ class Engine:
         """Close all sessions without a word to their server, which is gone: it would be waited for."""
         with self._guard:
             for session in self._sessions.values():
-                session.release_session_on_close = False  # type: ignore[attr-defined]
-                session.stop()
+                _end(session, is_told=False)
             self._url = None
             self._sessions.clear()
 
@@ -221,6 +227,20 @@ def _set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
     for name, value in conf.items():
         session.conf.set(name, value)
     str(session.version)  # asks: a server that lets nobody in is told now
+
+
+def _end(session: SparkSession, *, is_told: bool) -> None:
+    """End a session for good; its server `is_told`, where it is there to be."""
+    own: Any = session
+    own.release_session_on_close = is_told
+    own.stop()
+    # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
+    # threads, which may be where it is collected, that is for ever
+    own.client.close = _nothing
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _cut(session: SparkSession) -> None:

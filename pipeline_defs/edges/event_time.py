@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ..core.calendar import FIRST, LAST, NO_DAY, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
-from .parquet import File, source
+from .remote_file import File, source
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 NOTE = "offsetlake.day"

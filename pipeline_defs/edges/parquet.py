@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
-from .remote_file import RemoteFile
+from .remote_file import File, source
 
 # what Spark writes of a raw record; a test holds the two together
 RAW_SCHEMA = pa.schema(
@@ -37,14 +37,6 @@ RAW_SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-
-
-File = Path | RemoteFile
-
-
-def source(file: File) -> Path | BinaryIO:
-    """Return a file as pyarrow reads it."""
-    return file if isinstance(file, Path) else file.open()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 import obstore
@@ -36,6 +37,14 @@ class RemoteFile:
     def open(self, mode: Literal["rb"] = "rb") -> BinaryIO:  # noqa: ARG002 (as a path is opened)
         """Open it at its beginning."""
         return cast("BinaryIO", _Ranges(self))
+
+
+File = Path | RemoteFile
+
+
+def source(file: File) -> Path | BinaryIO:
+    """Return a file as pyarrow reads it."""
+    return file if isinstance(file, Path) else file.open()
 
 
 class _Ranges(io.RawIOBase):

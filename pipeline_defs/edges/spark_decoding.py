@@ -13,7 +13,7 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
-from .parquet import File
+from .remote_file import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 from .spark_avro import decode_avro
 from .spark_days import check_event_time

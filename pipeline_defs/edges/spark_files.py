@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..core.offsets import OffsetRange
 from .engine import Engine
-from .parquet import File
+from .remote_file import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _START = "__range_start"
 class SparkFiles:
     """Merges and cuts files."""
 
-    def __init__(self, engine: Engine, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, engine: Engine, check: Callable[[], object] = lambda: None) -> None:
         """Keep what merges; `check` refuses that before it is asked to."""
         self._engine = engine
         self._check = check

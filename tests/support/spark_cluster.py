@@ -105,11 +105,13 @@ class SparkCluster:
     def start_server(self) -> None:
         """Start the Connect server, at the same port and with the same token each time, and wait until it has executors."""
         conf = {**CONF, "spark.connect.grpc.binding.port": str(self._port), **self.conf}
+        path = ":".join(map(str, self.jars))  # where they lie: else each executor copies half a gigabyte
+        conf |= {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
         options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
         self._start(
             "server",
             *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{HOST}:{self._master_port}"),
-            *("--jars", ",".join(map(str, self.jars)), *options, "--class", CONNECT, "spark-internal"),
+            *(*options, "--class", CONNECT, "spark-internal"),
         )
         World.wait_until(lambda: _listens(self.processes["server"], self._port))
 
@@ -149,7 +151,14 @@ class SparkCluster:
             TOKEN: self.token,
         }
         heap = "-Xmx1g" if name == "server" else "-Xmx256m"
-        java = [str(find_java()), *JVM, heap, *_opens(), "-cp", f"{home / 'conf'}:{home / 'jars'}/*"]
+        java = [
+            str(find_java()),
+            *JVM,
+            heap,
+            *_opens(),
+            "-cp",
+            f"{home / 'conf'}:{home / 'jars'}/*:{':'.join(map(str, self.jars))}",
+        ]
         work = self.folder / name
         work.mkdir(exist_ok=True)
         if name == "server":
