@@ -56,6 +56,7 @@ class CountingProxy:
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+        source.close()  # the other direction closes the other one
 
 
 def _process_at(port: int) -> int:
