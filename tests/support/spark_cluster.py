@@ -105,13 +105,14 @@ class SparkCluster:
     def start_server(self) -> None:
         """Start the Connect server, at the same port and with the same token each time, and wait until it has executors."""
         conf = {**CONF, "spark.connect.grpc.binding.port": str(self._port), **self.conf}
-        path = ":".join(map(str, self.jars))  # where they lie: else each executor copies half a gigabyte
-        conf |= {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
+        jars = ",".join(
+            f"local:{jar}" for jar in self.jars
+        )  # where they lie: else each executor copies half a gigabyte
         options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
         self._start(
             "server",
             *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{HOST}:{self._master_port}"),
-            *(*options, "--class", CONNECT, "spark-internal"),
+            *("--jars", jars, *options, "--class", CONNECT, "spark-internal"),
         )
         World.wait_until(lambda: _listens(self.processes["server"], self._port))
 
@@ -157,7 +158,7 @@ class SparkCluster:
             heap,
             *_opens(),
             "-cp",
-            f"{home / 'conf'}:{home / 'jars'}/*:{':'.join(map(str, self.jars))}",
+            f"{home / 'conf'}:{home / 'jars'}/*",
         ]
         work = self.folder / name
         work.mkdir(exist_ok=True)
