@@ -24,7 +24,8 @@ from ..core.planning import Policy
 from ..edges.kafka import Kafka
 from ..edges.lake import Lake
 from ..edges.operations import Operations
-from ..settings import Settings
+from ..project import make_home
+from ..settings import Settings, find_project
 from ..topics import Topic
 from .children import Child, ChildFailed, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
@@ -91,6 +92,7 @@ class Arena:
         """Creates the topic, and gives it a lake and a Dagster home of its own."""
         self.folder.mkdir(parents=True)
         self.settings = replace(self.settings, lake=str(self.folder / "lake"), dagster_home=self.folder / "dagster")
+        make_home(self.settings.dagster_home, find_project())  # else its commands say that they found it empty
         policy = Policy(records_per_range=self.records_per_range, max_age_seconds=0)
         self.topic = Topic(f"drill-{uuid.uuid4().hex[:8]}", policy, on_loss="record", delivery=self.delivery)
         self.kafka = Kafka(self._servers)

@@ -9,31 +9,26 @@ from __future__ import annotations
 import atexit
 import logging
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, ScanFailed
 from .disk import errno_in, mend
+from .spark_knock import is_answering, is_listening, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_PORT = 15002
 _REFUSED = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _CLASS_ALONE = re.compile(r"\s*(\([\w.$]+\))?\s*")
-ANSWER_SECONDS = 5.0
 SILENT_SECONDS = (
     60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
 )
 WATCH_SECONDS = 10.0
 POLL_SECONDS = 0.1
-_NO_METHOD = "/offsetlake/are_you_there"
-_ALONE = (("grpc.use_local_subchannel_pool", 1),)  # else a connection of before is taken for an answer
 RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
 
 
@@ -82,7 +77,7 @@ class Engine:
                 except (PySparkException, ConnectionRefusedError) as error:
                     self._forget()
                     raise EngineUnavailable(
-                        f"Spark does not answer at {_place(url)}: {first_cause(error)}; nothing became visible; what was to "
+                        f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; what was to "
                         "be done is tried again"
                     ) from error
                 self._version = str(self._sessions[key].version)
@@ -108,7 +103,7 @@ class Engine:
             if not self._works(url):
                 self._forget()
                 raise EngineLost(
-                    f"Spark could not {what}: the server at {_place(url)} went away; {consequence}", **fields
+                    f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
                 ) from error
             raise scan_failed(what, error, consequence, **fields) from error
 
@@ -147,28 +142,20 @@ class Engine:
 
         One that is stuck is ended then, where it is ours.
         """
-        import grpc
-        from pyspark.sql.connect.client import DefaultChannelBuilder
-
         deadline = time.monotonic() + SILENT_SECONDS
-        with DefaultChannelBuilder(url, [*_ALONE]).toChannel() as channel:
-            ask = channel.unary_unary(_NO_METHOD)
-            while _listens(url):
-                try:
-                    ask(b"", timeout=ANSWER_SECONDS)
-                except grpc.RpcError as refusal:
-                    if refusal.code() not in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
-                        return True  # it has no such method, or lets nobody in: it is there to say so
-                if time.monotonic() > deadline:
-                    self._end_stuck(url)
-                    return False
-                time.sleep(POLL_SECONDS)
+        while is_listening(url):
+            if is_answering(url):
+                return True
+            if time.monotonic() > deadline:
+                self._end_stuck(url)
+                return False
+            time.sleep(POLL_SECONDS)
         return False
 
     def close(self) -> None:
         """Give all sessions back; the next one that is asked for is new."""
         with self._guard:
-            if self._url is not None and _listens(self._url):
+            if self._url is not None and is_listening(self._url):
                 for session in self._sessions.values():
                     session.stop()
                 self._sessions.clear()
@@ -203,21 +190,6 @@ def _make_active(session: SparkSession) -> None:
     """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
     own: Any = type(session)
     own._active_session.session = session  # noqa: SLF001 (it has no other way)
-
-
-def _listens(url: str) -> bool:
-    """Return whether anybody listens where the server was."""
-    place = urlsplit(url)
-    address = (place.hostname or "localhost", place.port or DEFAULT_PORT)
-    with suppress(OSError), closing(socket.create_connection(address, timeout=ANSWER_SECONDS)):
-        return True
-    return False
-
-
-def _place(url: str) -> str:
-    """Return host and port of a server's URL, without the token."""
-    place = urlsplit(url)
-    return f"{place.hostname}:{place.port or DEFAULT_PORT}"
 
 
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:

@@ -42,7 +42,7 @@ from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher
 from tests.conftest import JARS
 from tests.support.killing import run_module
-from tests.support.world import PATIENCE_SECONDS, World
+from tests.support.world import PATIENCE_SECONDS, World, own_spark
 
 SMALL: Mapping[str, str] = {
     "spark.master": "local[1]",
@@ -145,15 +145,13 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
 @pytest.fixture
 def lonely(settings: Settings, tmp_path: Path) -> Iterator[World]:
     """A world whose Spark is its own, to be killed."""
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "jars").symlink_to(JARS)
-    own = dataclasses.replace(settings, home=home)
     policy = Policy(records_per_range=10, max_age_seconds=0)
-    with World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}", policy) as world:
+    with (
+        own_spark(settings, tmp_path) as own,
+        World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}", policy) as world,
+    ):
         world.create_topic(2)
         yield world
-    stop_server(own.engine_folder)
 
 
 def strike_while_it_writes(world: World, struck: list[float], *signals: tuple[str, signal.Signals]) -> StepWatcher:

@@ -22,7 +22,7 @@ from dagster import DagsterRun, DagsterRunStatus
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.settings import Settings
 from tests.support.power import UNDER_WAY, Power
-from tests.support.world import World
+from tests.support.world import World, own_spark
 
 COMPLETE_SECONDS = 180.0  # after the last record, on a machine whose cores are free
 PATIENCE_SECONDS = 300.0  # on one that has not
@@ -40,10 +40,11 @@ MOMENTS: dict[str, Moment] = {
 
 @contextmanager
 def two_topics(settings: Settings, folder: Path) -> Iterator[list[World]]:
-    """Give two topics of one lake and one Dagster home."""
+    """Give two topics of one lake and one Dagster home, with a warm Spark of their own: it loses its power as well."""
     with (
-        World(settings, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as one,
-        World(settings, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as two,
+        own_spark(settings, folder) as own,
+        World(own, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as one,
+        World(own, folder, f"t{uuid.uuid4().hex[:8]}", POLICY) as two,
     ):
         for world in (one, two):
             world.create_topic(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import requests
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.environment import variables_of
 from tests.support.killing import run_module
 
 Run = subprocess.CompletedProcess[str]
@@ -32,13 +34,8 @@ def environment(settings: Settings, tmp_path_factory: pytest.TempPathFactory) ->
     """Is a machine's environment of its own: lake and Dagster home are fresh, the broker is the session's."""
     folder = tmp_path_factory.mktemp("commands")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
-    return clean | {
-        "OFFSETLAKE_HOME": str(settings.home),
-        "OFFSETLAKE_LAKE": str(folder / "lake"),
-        "OFFSETLAKE_BOOTSTRAP_SERVERS": str(settings.bootstrap_servers),
-        "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
-        "DAGSTER_HOME": str(folder / "dagster"),
-    }
+    own = dataclasses.replace(settings, lake=str(folder / "lake"), dagster_home=folder / "dagster")
+    return clean | variables_of(own)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from pipeline_defs.landing import group_of
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
+from tests.support.environment import variables_of
 from tests.support.killing import run_module
 from tests.support.secured import SECRETS, STRANGER, STRANGERS_PASSWORD, Secured
 from tests.support.world import World
@@ -249,14 +250,10 @@ def test_commands_work_over_tls_and_print_no_secret(secured: Secured, settings: 
     """Each in a process of its own, from producing to SQL; `doctor` says how the broker answers."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
     servers, path = knows(secured, "PLAIN")
-    environment = clean | {
-        "OFFSETLAKE_HOME": str(settings.home),
-        "OFFSETLAKE_LAKE": str(tmp_path / "lake"),
-        "OFFSETLAKE_BOOTSTRAP_SERVERS": servers,
-        "OFFSETLAKE_KAFKA_PROPERTIES": str(path),
-        "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g",
-        "DAGSTER_HOME": str(tmp_path / "dagster"),
-    }
+    own = dataclasses.replace(
+        settings, lake=str(tmp_path / "lake"), dagster_home=tmp_path / "dagster", bootstrap_servers=servers
+    )
+    environment = clean | variables_of(own) | {"OFFSETLAKE_KAFKA_PROPERTIES": str(path)}
     printed: list[str] = []
 
     def offsetlake(*arguments: str, **changed: str) -> subprocess.CompletedProcess[str]:

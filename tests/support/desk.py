@@ -21,6 +21,7 @@ import yaml
 from pipeline_defs.edges.processes import free_ports
 from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.environment import variables_of
 
 START_SECONDS = 120
 STOP_SECONDS = 20
@@ -84,21 +85,12 @@ class Desk:
     def _spawn(self, module: str, *arguments: str) -> None:
         """Starts one of Dagster's processes in the project; it and all it has started end with the desk."""
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("OFFSETLAKE_", "DAGSTER_"))}
-        settings = {
-            "DAGSTER_HOME": self.settings.dagster_home,
-            "OFFSETLAKE_HOME": self.settings.home,
-            "OFFSETLAKE_LAKE": self.settings.lake,
-            "OFFSETLAKE_BOOTSTRAP_SERVERS": self.settings.bootstrap_servers,
-            "OFFSETLAKE_SPARK_MASTER": self.settings.spark_master,
-            "OFFSETLAKE_SPARK_DRIVER_MEMORY": self.settings.spark_driver_memory,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "PYTHONPATH": self.folder,
-        }
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         with self._log(module).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=self.folder,
-                env=ours | {name: str(value) for name, value in settings.items()},
+                env=ours | variables_of(self.settings) | {"PATH": path, "PYTHONPATH": str(self.folder)},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

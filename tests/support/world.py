@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges.lake_memory import FOLDER
 from pipeline_defs.edges.operations import Operations
+from pipeline_defs.edges.spark_server import stop_server
 from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
 from pipeline_defs.planner import commit_next_step
@@ -42,6 +44,19 @@ PATIENCE_SECONDS = 300
 """How long to wait for what comes by itself: it is only ever used up where it never comes."""
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 """partition, offset, key, value, headers, timestamp in ms."""
+
+
+@contextmanager
+def own_spark(settings: Settings, folder: Path) -> Iterator[Settings]:
+    """Give settings with a home of their own below a folder, and so a warm Spark of their own, which is stopped at the end."""
+    home = folder / "home"
+    home.mkdir(parents=True)
+    (home / "jars").symlink_to(settings.jars.resolve())
+    own = dataclasses.replace(settings, home=home)
+    try:
+        yield own
+    finally:
+        stop_server(own.engine_folder)
 
 
 class World:

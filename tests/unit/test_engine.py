@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.core.errors import EngineUnavailable
-from pipeline_defs.edges import engine
+from pipeline_defs.edges import engine, spark_knock
 from pipeline_defs.edges.engine import RETRIES, Engine
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import read_settings
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
 ) -> None:
     """[R-77] Who asks a frozen server would wait for ever; nobody but its clients notices."""
     monkeypatch.setattr(engine, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(engine, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
     url = f"sc://localhost:{listener.getsockname()[1]}"
     ended: list[str] = []
     asker = Engine(lambda: url, ended.append)
@@ -49,3 +54,20 @@ def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
     with pytest.raises(EngineUnavailable, match="nobody answers there"):
         asker.session({})
     assert ended == [url], "the control: nobody listens any more, so nothing is there to be ended"
+
+
+def test_a_remote_that_nobody_answers_at_is_told_at_once_and_nothing_is_started(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    """[R-77] Who names a cluster does not land on this machine instead."""
+    url = f"sc://localhost:{listener.getsockname()[1]}"
+    listener.close()
+    settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path / "home")
+    steps: list[str] = []
+    edges = Edges(settings, watch_step=lambda step, **_: steps.append(step))
+    remote = LazyPySparkResource(spark_config={"spark.remote": url})
+    with pytest.raises(
+        EngineUnavailable, match=f"Spark does not answer at {url.removeprefix('sc://')}: nobody answers"
+    ):
+        edges.engine(remote).session({})
+    assert not steps and not settings.engine_folder.exists()

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "pipeline_defs"
 # package -> the foreign system that it speaks to; none for a library, as pyarrow's tables in memory are
 SYSTEMS: dict[str, str | None] = {
     "kafka": "Kafka",
+    "grpc": "Spark",
     "pyspark": "Spark",
     "py4j": "Spark",
     "avro": None,

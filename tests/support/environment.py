@@ -1,0 +1,17 @@
+"""Settings as the environment variables that give them: for commands that are run as processes of their own."""
+
+from __future__ import annotations
+
+from pipeline_defs.settings import Settings
+
+
+def variables_of(settings: Settings) -> dict[str, str]:
+    """Return the variables of a machine's settings; all of them, so that its commands share one warm Spark."""
+    return {
+        "DAGSTER_HOME": str(settings.dagster_home),
+        "OFFSETLAKE_HOME": str(settings.home),
+        "OFFSETLAKE_LAKE": settings.lake,
+        "OFFSETLAKE_BOOTSTRAP_SERVERS": str(settings.bootstrap_servers),
+        "OFFSETLAKE_SPARK_MASTER": settings.spark_master,
+        "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
+    }
