@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -158,6 +159,7 @@ def environment(settings: Settings) -> dict[str, object]:
         "processor": read_processor(),
         "platform": platform.platform(),
         "python": platform.python_version(),
+        "is_bytecode_kept": not sys.dont_write_bytecode,  # else each process compiles a checkout's modules anew
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "spark_master": settings.spark_master,
         "spark_driver_memory": settings.spark_driver_memory,
