@@ -53,18 +53,16 @@ def read_cpu_seconds(pid: int) -> float:
 
 
 def read_tree(root: int) -> list[ProcessUsage]:
-    """Read the usage of a process and of all below it.
+    """Read the usage of a process and of all below it; parents come before their children.
 
     The sum of both kinds of seconds over the tree loses no process that ends below it between two looks: what such a process
-    used is in its parent's `ended_seconds` then. A process that ends during a look would be counted twice or never, so the
-    look is repeated until no process has come or gone meanwhile.
+    used is in its parent's `ended_seconds` then. One that ends during a look may be counted twice or never, so a look counts
+    only where those right before and after it saw the same processes.
     """
     while True:
-        found = _read_below(root)
-        if found and {each.pid for each in found} == {each.pid for each in _read_below(root)}:
-            return found
-        if not found:
-            return []
+        looks = [_read_below(root) for _ in range(3)]
+        if len({frozenset(each.pid for each in found) for found in looks}) == 1:
+            return looks[1]
 
 
 def _read_below(root: int) -> list[ProcessUsage]:
