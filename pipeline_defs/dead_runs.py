@@ -60,9 +60,7 @@ def _never_launched(record: RunRecord, instance: dg.DagsterInstance, now_ms: int
         return None
     # who creates a run of 200 ranges writes 200 events before it submits it, and may need a minute for them
     events = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
-    # until a run is updated first, its update time is the database's own, by the database's time zone
-    stamp = record.create_timestamp if run.status is DagsterRunStatus.NOT_STARTED else record.update_timestamp
-    sign_of_life = max([stamp.timestamp(), *(event.timestamp for event in events)])
+    sign_of_life = max([record.update_timestamp.timestamp(), *(event.timestamp for event in events)])
     seconds = now_ms / 1000 - sign_of_life
     if seconds < UNLAUNCHED_SECONDS:
         return None

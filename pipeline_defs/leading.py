@@ -20,6 +20,8 @@ from dagster._utils.interrupts import check_captured_interrupt
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from .core.errors import BadSetting
+
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
@@ -29,6 +31,12 @@ LOOKS_EVERY_SECONDS = 5.0  # who leads, whether it still does
 _KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 # one per schema: several instances of Dagster may share a database
 _TAKE = "SELECT pg_try_advisory_lock(hashtext('offsetlake.daemon'), hashtext(coalesce(current_schema(), '')))"
+
+# Dagster's times have no zone: in Postgres they are of the session's zone, and Dagster reads them as UTC
+_HOURS_OFF = (
+    "SELECT max(abs(extract(timezone FROM day))) / 3600 "
+    "FROM unnest(ARRAY['2026-01-01', '2026-07-01']::timestamptz[]) AS day"
+)
 
 Standing = Literal["leads", "waits", "unreachable"]
 _leads: list[DaemonLock] = []  # of this process: at most one, held until its end
@@ -78,11 +86,13 @@ class DaemonLock:
 def await_leadership(instance: dg.DagsterInstance) -> None:
     """Return once this process is the daemon that works; at once where Dagster's storage is not in Postgres.
 
-    Raise `KeyboardInterrupt` where SIGINT or SIGTERM ends the waiting. A daemon that loses the lock to another one ends itself.
+    Raise `KeyboardInterrupt` where SIGINT or SIGTERM ends the waiting, and `BadSetting` where times in the database would be
+    wrong. A daemon that loses the lock to another one ends itself.
     """
     storage: Any = instance.run_storage
     if _leads or not type(storage).__module__.startswith("dagster_postgres"):
         return
+    check_time_zone(storage.connect)
     lock, told = DaemonLock(storage.connect), ""
     while (standing := lock.take()) != "leads":
         if standing != told:
@@ -94,6 +104,19 @@ def await_leadership(instance: dg.DagsterInstance) -> None:
     _log.info("this daemon works: it holds the daemon's lock of the Postgres database")
     _leads.append(lock)
     threading.Thread(target=_watch, args=(lock,), name="offsetlake-daemon-lock", daemon=True).start()
+
+
+def check_time_zone(connect: Callable[[], AbstractContextManager[Connection]]) -> None:
+    """Refuse a database whose sessions are not in UTC: a run that is being created would look hours old, and be ended."""
+    with connect() as connection:
+        hours = connection.execute(text(_HOURS_OFF)).scalar()
+        zone = connection.execute(text("SELECT current_setting('TimeZone')")).scalar()
+    if hours:
+        raise BadSetting(
+            f"time zone {zone} of Dagster's Postgres database, expected UTC: Dagster's times would be off by up to {hours:.0f} "
+            'hours; nothing was started; give `params: {options: "-c timezone=UTC"}` in the storage of dagster.yaml, or set '
+            "the time zone of the database"
+        )
 
 
 _WHY_IT_WAITS = {

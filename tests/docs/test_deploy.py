@@ -79,7 +79,9 @@ def test_dagster_yaml_is_the_projects_own_with_a_storage() -> None:
     assert found["storage"]["postgres"]["postgres_db"]["scheme"] == "postgresql+psycopg2"
     shown = [block.text for block in read_blocks(TEXT) if block.text.startswith("storage:")]
     assert [yaml.safe_load(each)["storage"] for each in shown] == [found["storage"]], "what docs/deploy.md shows"
-    names = {each["env"] for each in found["storage"]["postgres"]["postgres_db"].values() if isinstance(each, dict)}
+    database = found["storage"]["postgres"]["postgres_db"]
+    names = {each["env"] for each in database.values() if isinstance(each, dict) and "env" in each}
+    assert load("kubernetes/values.yaml")["postgresql"]["postgresqlParams"] == database["params"]
     for where, given in variables():
         if where.startswith(("offsetlake.env", "compose.yaml")):
             assert names <= set(given), where

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import dagster as dg
 import pytest
 from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.daemons import find_daemons
 from pipeline_defs.dead_runs import end_dead_runs
+from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import TOPIC_TAG
 from tests.support.postgres import Postgres, running_postgres
@@ -128,16 +129,21 @@ def test_a_daemon_that_was_cut_off_from_postgres_gives_way_to_the_one_that_took_
 
 @pytest.mark.timeout(300)
 def test_a_run_that_is_being_created_is_not_called_abandoned_by_a_database_of_another_time_zone(world: World) -> None:
-    """[R-26] The database writes its own time for a new run, which may be hours behind."""
-    run = world.instance.create_run_for_job(_nothing, tags={TOPIC_TAG: world.name})
-    record = world.instance.get_run_record_by_id(run.run_id)
-    assert record is not None
-    behind = (record.create_timestamp - record.update_timestamp).total_seconds()
-    assert behind > 3600, "the fault: one database, two clocks"
+    """[R-26] Postgres writes a time without a zone in the session's: `options` in deploy/dagster.yaml makes it UTC."""
+    run = create_run_for_test(world.instance, job_name="land")
     assert end_dead_runs(world.instance, world.edges.now_ms()) == []
     assert end_dead_runs(world.instance, world.edges.now_ms() + 60_000) == [run.run_id], "the control"
 
 
-@dg.job
-def _nothing() -> None:
-    """No op at all."""
+@pytest.mark.timeout(300)
+def test_no_daemon_works_on_a_database_of_another_time_zone(world: World, postgres: Postgres, tmp_path: Path) -> None:
+    """[R-78] Without `options` the fault above is there, and the daemon ends with one clear error."""
+    home = postgres.make_home(tmp_path / "wrong", without_options=True)
+    with open_instance(home) as instance:
+        run = create_run_for_test(instance, job_name="land")
+        assert end_dead_runs(instance, world.edges.now_ms()) == [run.run_id], "the fault: it was created just now"
+    settings = dataclasses.replace(world.settings, dagster_home=home)
+    with Power(world.folder / "host-wrong", settings, [world.topic], world.instance) as power:
+        world.wait_until(lambda: power.has_ended)
+    assert "time zone America/Los_Angeles of Dagster's Postgres database, expected UTC" in log(world, "wrong")
+    assert not find_daemons(home)

