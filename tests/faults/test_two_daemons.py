@@ -104,6 +104,7 @@ def test_of_two_daemons_over_one_postgres_one_works_and_the_other_takes_over(wor
     assert_nothing_was_asked_twice(world)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_daemon_that_was_cut_off_from_postgres_gives_way_to_the_one_that_took_over(
     world: World, postgres: Postgres
