@@ -18,6 +18,7 @@ import dagster as dg
 from dagster._core.run_coordinator import QueuedRunCoordinator
 
 from .edges.locks import read_holder, remove_unheld, share_for_life
+from .leading import await_leadership
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -50,19 +51,25 @@ class DaemonProcess:
 
 def hold_as_daemon(home: str | Path) -> None:
     """Hold a lock in a home until the end of this process, where it is one of Dagster's daemons; else do nothing."""
+    if is_daemon():
+        share_for_life(Path(home) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
+
+
+def is_daemon() -> bool:
+    """Return whether this process is Dagster's daemon."""
     program = Path(sys.argv[0])
-    if "run" not in sys.argv or not (program.stem == "dagster-daemon" or program.parent.name == "_daemon"):
-        return
-    share_for_life(Path(home) / FOLDER / f"{socket.gethostname()}-{os.getpid()}")
+    return "run" in sys.argv and (program.stem == "dagster-daemon" or program.parent.name == "_daemon")
 
 
 class AnnouncedRunCoordinator(QueuedRunCoordinator):
     """Dagster's own queue, in a daemon that says to its home that there is one: each daemon loads it when it starts."""
 
     def register_instance(self, instance: dg.DagsterInstance) -> None:
-        """Take the instance whose runs are queued."""
+        """Take the instance whose runs are queued; a daemon waits here while another one works on its Postgres."""
         super().register_instance(instance)
-        hold_as_daemon(instance.root_directory)
+        if is_daemon():
+            await_leadership(instance)
+            hold_as_daemon(instance.root_directory)
 
 
 def find_daemons(home: str | Path) -> list[DaemonProcess]:

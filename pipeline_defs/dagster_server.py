@@ -88,6 +88,11 @@ class DagsterServer:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Process id of `dagster dev`, which all of its processes descend from; 0 where it was not started."""
+        return self._process.pid if self._process else 0
+
+    @property
     def log(self) -> Path:
         """What Dagster's processes say."""
         return self._folder / LOG

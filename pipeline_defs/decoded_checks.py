@@ -11,7 +11,6 @@ from .core.command_lines import command
 from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
 from .edges.decodings import dead_letters_path
-from .edges.duck import Duck, file_pattern
 from .resources import Edges
 from .topics import Topic
 
@@ -91,6 +90,8 @@ def read_dead_letters(
     topic: Topic, wanted: Sequence[OffsetRange] | None, limit: int, edges: Edges
 ) -> tuple[int, list[str], list[tuple[Any, ...]]]:
     """Reads how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
+    from .edges.duck import Duck, file_pattern  # late: code server and runs load this, and hardly ever ask DuckDB
+
     known = edges.decodings.read_ranges(topic.name).visible  # of what is decided only, files need not be there
     found = [each for offsets, each in sorted(known.items()) if each.dead and (wanted is None or offsets in wanted)]
     total = sum(each.dead for each in found)

@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from ..settings import Settings
 from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
-from .usage import read_cpu_seconds, read_peak_bytes, reset_peak
+from .usage import read_cpu_seconds, read_peak_bytes, read_processor, reset_peak
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
@@ -45,6 +46,12 @@ class WrongCount(OffsetlakeError):
     """Says that a system did not write what the topic holds: its time would mean nothing."""
 
     kind = "bench_wrong_count"
+
+
+class EngineReplaced(OffsetlakeError):
+    """The engine was not the same one from the beginning to the end of a measurement."""
+
+    kind = "bench_engine_replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +147,19 @@ def _count(folder: Path) -> tuple[int, int, int]:
     return sum(pq.read_metadata(path).num_rows for path in paths), sum(p.stat().st_size for p in paths), len(paths)
 
 
+def count_rows(folder: Path) -> int:
+    """Count the rows of all Parquet files below a folder."""
+    return _count(folder)[0]
+
+
 def environment(settings: Settings) -> dict[str, object]:
     """Are the facts of this machine and its packages that times depend on."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": read_processor(),
         "platform": platform.platform(),
         "python": platform.python_version(),
+        "is_bytecode_kept": not sys.dont_write_bytecode,  # else each process compiles a checkout's modules anew
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "spark_master": settings.spark_master,
         "spark_driver_memory": settings.spark_driver_memory,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 OURS = "offsetlake"
 RATIOS: Mapping[str, str] = {
@@ -87,6 +88,12 @@ def median_seconds(turns: Sequence[Turn], system: str) -> float | None:
     """Is the median over the rounds that count; none where the system did not run."""
     seconds = [turn.seconds for turn in turns if turn.system == system and turn.round > 0]
     return median(seconds) if seconds else None
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return median, least, greatest and all of some figures, in the order in which they were taken."""
+    figures = {"median": median(values), "least": min(values), "greatest": max(values)}
+    return {**{name: round(value, 3) for name, value in figures.items()}, "all": [round(value, 3) for value in values]}
 
 
 def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:

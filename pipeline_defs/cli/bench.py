@@ -1,37 +1,60 @@
-"""`offsetlake bench`: this project beside bare Spark, Structured Streaming and a hand-written loop, in one run."""
+"""`offsetlake bench`: this project beside bare Spark, Structured Streaming and a hand-written loop; or one part of it alone."""
 
 from __future__ import annotations
 
 import logging
 import signal
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from ..settings import read_settings
 from .show import json_option, print_json, print_table
 from .terminal import ERRORS, OUT, Words
 
+if TYPE_CHECKING:
+    from ..bench.measurement import Tell
+
 DEFAULT_SIZES = "100,1000,10000"
+ENGINE = "engine"
+OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is asked for
 
 
 @click.command()
+@click.option(
+    "--part",
+    type=click.Choice([ENGINE]),
+    help="This part alone: what a run, a client and a backlog cost on the warm Spark, and when rows are seen. About 8 minutes.",
+)
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
 @click.option(
     "--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Rounds after the warm-up.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="Rounds after the warm-up: 3 by default, of the part `engine` 5."
+)
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @click.option(
     "--derived/--no-derived", default=True, show_default=True, help="Decoding, sealing and the latest state, too."
 )
 @json_option
+@click.pass_context
 def bench(
-    sizes: str, records: int | None, rounds: int, systems: str | None, visible: int, derived: bool, as_json: bool
+    ctx: click.Context,
+    part: str | None,
+    sizes: str,
+    records: int | None,
+    rounds: int | None,
+    systems: str | None,
+    visible: int,
+    derived: bool,
+    as_json: bool,
 ) -> None:
     """Measure landing against what else people use, on a broker and lake of its own; takes about 15 minutes.
 
@@ -39,25 +62,26 @@ def bench(
     Examples:
       offsetlake bench
       offsetlake bench --json > bench.json
+      offsetlake bench --part engine --json > engine.json
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
+    from ..bench.engine import Profile, run_engine_bench
     from ..bench.report import choose_loads, choose_systems, run_bench
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
+    if part == ENGINE:
+        _check_of_part(ctx)
+        with _telling() as tell:
+            report = run_engine_bench(read_settings(), Profile(rounds=rounds) if rounds else Profile(), tell)
+        if as_json:
+            print_json(report)
+        else:
+            show_engine(report)
+        return
     loads, chosen = choose_loads(sizes, records), choose_systems(systems)
-    columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
-    with Progress(*columns, console=ERRORS) as bar:
-        task = bar.add_task("starting", total=None)
-        report = run_bench(
-            read_settings(),
-            loads,
-            chosen,
-            rounds,
-            visible,
-            lambda text: bar.update(task, description=text),
-            with_derived=derived,
-        )
+    with _telling() as tell:
+        report = run_bench(read_settings(), loads, chosen, rounds or 3, visible, tell, with_derived=derived)
     if as_json:
         print_json(report)
         return
@@ -82,6 +106,42 @@ def bench(
         show_derived(report["derived"])
     if report["upsert"]:
         show_upsert(report["upsert"])
+    for text in report["missed_targets"]:
+        OUT.print(f"missed: {text}")
+
+
+@contextmanager
+def _telling() -> Iterator[Tell]:
+    columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
+    with Progress(*columns, console=ERRORS) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda text: bar.update(task, description=text)
+
+
+def _check_of_part(ctx: click.Context) -> None:
+    """Refuse options that a part has no use for."""
+    given = [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name not in OF_A_PART
+        and ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(f"{', '.join(given)} cannot be given with --part; nothing was started")
+
+
+def show_engine(report: Mapping[str, Any]) -> None:
+    """Show the figures of the part `engine` with their spread, and on what they were measured."""
+    found = report["engine"]
+    rows = [(name, figure["median"], figure["least"], figure["greatest"]) for name, figure in found["spread"].items()]
+    machine = report["environment"]
+    print_table("the engine", ["figure", "median", "least", "greatest"], rows)
+    parts = ", ".join(f"{name} {seconds}" for name, seconds in found["details"]["run"]["median_by_part"].items())
+    OUT.print(f"CPU seconds of a run by part: {parts}")
+    OUT.print(
+        f"{report['rounds']} rounds on {machine['cores']} cores ({machine['processor']}), load average "
+        f"{machine['load_average_before'][0]} before and {machine['load_average_after'][0]} after"
+    )
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
 

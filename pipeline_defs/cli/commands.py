@@ -30,6 +30,7 @@ from .engine import engine
 from .explain import explain
 from .glance import status
 from .init import init
+from .jars import jars
 from .land import land, plan, rebuild
 from .latest import latest
 from .losses import accept_loss, losses
@@ -45,7 +46,7 @@ from .terminal import ERRORS, Output, drop_output
 from .up import up
 
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
-    "First steps": (init, up, doctor, explain, broker, produce, demo),
+    "First steps": (init, up, doctor, jars, explain, broker, produce, demo),
     "Land": (plan, land, backfill, losses, accept_loss),
     "Read": (sql, trace, coverage_map),
     "Operate": (

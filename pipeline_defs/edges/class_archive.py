@@ -25,7 +25,7 @@ def make_archive(jars: Path, what: str) -> bool:
     key, made_for = archive.with_suffix(".key"), _describe(jars, what)
     if archive.is_file() and key.is_file() and key.read_text() == made_for:
         return False
-    sys.stdout.write(f"setup: making the class archive of {what}, once, some seconds\n")
+    sys.stdout.write(f"making the class archive of {what}, once, some seconds\n")
     sys.stdout.flush()
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=jars) as folder:

@@ -63,6 +63,11 @@ class Engine:
         """Version of the Spark that answers, or that answered last."""
         return self._version or str(self.session({}).version)
 
+    @property
+    def url(self) -> str:
+        """The server's `sc://` URL, with its token: a secret; it is found or started where there is none yet."""
+        return self._find_url()
+
     def session(self, conf: Mapping[str, str]) -> SparkSession:
         """Return the session with this configuration; raise `EngineUnavailable` where no server answers."""
         import grpc

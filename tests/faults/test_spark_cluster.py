@@ -63,7 +63,7 @@ class Striker:
 
 
 def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: World, s3_cluster: SparkCluster) -> None:
-    """[R-79] Its tasks are done again by another worker, and what it had half written is nowhere."""
+    """[R-80] Its tasks are done again by another worker, and what it had half written is nowhere."""
     fill(remote)
     striker = Striker(remote, lambda: s3_cluster.kill("worker0"))
     verdicts = remote.land(on_step=striker.on_step)
@@ -77,7 +77,7 @@ def test_a_worker_that_dies_in_mid_scan_costs_time_and_nothing_else(remote: Worl
 def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(
     remote: World, s3_cluster: SparkCluster
 ) -> None:
-    """[R-79] In a folder of its own: what executors of the dead one have written counts for nothing."""
+    """[R-80] In a folder of its own: what executors of the dead one have written counts for nothing."""
     fill(remote)
     striker = Striker(remote, lambda: s3_cluster.kill("server"))
     lost = []
@@ -95,7 +95,7 @@ def test_a_server_that_dies_in_mid_scan_fails_the_job_which_another_one_does(
 
 
 def test_a_server_that_was_started_anew_knows_no_session_and_gets_another_one(s3_cluster: SparkCluster) -> None:
-    """[R-79] It answers, so it does not look dead; by its own words the job would have failed for good."""
+    """[R-80] It answers, so it does not look dead; by its own words the job would have failed for good."""
     engine = RemoteEngine(s3_cluster.url)
     assert count(engine) == 3
     s3_cluster.kill("server")
@@ -112,7 +112,7 @@ def count(engine: RemoteEngine) -> int:
 
 @pytest.mark.parametrize("step", CLIENT_STEPS)
 def test_a_client_that_dies_at_a_step_is_followed_by_another_that_finishes(remote: World, step: str) -> None:
-    """[R-79] Whatever its executors still do; what it had committed is not read again."""
+    """[R-80] Whatever its executors still do; what it had committed is not read again."""
     fill(remote, 300)
     with stopped_at(remote, "land", step):
         pass
@@ -127,7 +127,7 @@ def test_a_client_that_dies_at_a_step_is_followed_by_another_that_finishes(remot
 
 
 def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: World) -> None:
-    """[R-79] The cluster goes on with what it was told; its successor lands beside it."""
+    """[R-80] The cluster goes on with what it was told; its successor lands beside it."""
     fill(remote)
     with stopped_at(remote, "land", "scan") as child:
         child.connection.send("go on")
@@ -138,7 +138,7 @@ def test_a_client_that_dies_in_mid_scan_leaves_a_job_that_harms_nobody(remote: W
 
 
 def test_a_zombie_that_wakes_behind_its_successor_is_told_so(remote: World) -> None:
-    """[R-79] It stood still before its first commit while another landed everything."""
+    """[R-80] It stood still before its first commit while another landed everything."""
     fill(remote, 300)
     overtaken = []
 
@@ -161,7 +161,7 @@ def other(world: World) -> World:
 
 
 def test_two_clients_of_one_cluster_land_at_once(remote: World) -> None:
-    """[R-79] The same ranges, each with an engine of its own: each range is landed once."""
+    """[R-80] The same ranges, each with an engine of its own: each range is landed once."""
     fill(remote, 600)
     keys = [offsets.key for offsets in remote.pending]
     with ThreadPoolExecutor(2) as pool:
@@ -176,7 +176,7 @@ def test_two_clients_of_one_cluster_land_at_once(remote: World) -> None:
 def test_parts_that_die_at_random_cost_no_record_and_double_none(
     remote: World, s3_cluster: SparkCluster, seed: int
 ) -> None:
-    """[R-79] Which part, and at the how many-th passing of which step, is drawn from a seed."""
+    """[R-80] Which part, and at the how many-th passing of which step, is drawn from a seed."""
     draw = random.Random(seed)
     fill(remote, 300)
     for _ in range(4):
@@ -223,7 +223,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def test_executors_enter_a_secured_broker_with_what_the_job_brings(
     remote: World, secured: Secured, settings: Settings, way: str, s3_cluster: SparkCluster
 ) -> None:
-    """[R-79] No path of this machine is told to them, and no secret is in a log of the cluster."""
+    """[R-80] No path of this machine is told to them, and no secret is in a log of the cluster."""
     clear = dataclasses.replace(remote.settings, bootstrap_servers=secured.at("PLAINTEXT"))
     remote.settings, remote.edges = clear, Edges(clear)
     remote.create_topic(2)

@@ -48,7 +48,7 @@ def remote(cluster: SparkCluster, settings: Settings, tmp_path: Path) -> Iterato
 def test_a_topic_lands_is_redone_and_decoded_by_a_cluster_and_nothing_of_spark_is_needed_here(
     remote: World, cluster: SparkCluster, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-78] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
+    """[R-79] The same bytes as of a Spark on this machine, which is the control; workers get our code with the job."""
     remote.create_topic(2)
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     good = [{"partition": n % 2, "key": b"k%d" % n, "value": json.dumps({"n": n}).encode()} for n in range(350)]
@@ -84,7 +84,7 @@ def digests(world: World) -> dict[str, str]:
 def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
     cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-78] One error with all that is wrong, before anything is read; the control is the same server as it is."""
+    """[R-79] One error with all that is wrong, before anything is read; the control is the same server as it is."""
     engine = RemoteEngine(cluster.url)
     assert engine.version == spark_version
     with engine.job({}, "look", "nothing") as session:
@@ -105,7 +105,7 @@ def test_a_server_that_cannot_do_what_is_asked_is_refused_at_once(
 
 
 def test_a_frozen_server_holds_no_client_for_ever(cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-78] It is not ours to end, so the client lets go; the control is the same client once the server goes on."""
+    """[R-79] It is not ours to end, so the client lets go; the control is the same client once the server goes on."""
     monkeypatch.setattr(edge, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(edge, "WATCH_SECONDS", 0.5)
@@ -126,7 +126,7 @@ def count(engine: RemoteEngine, harm: Callable[[], None]) -> int:
 def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
     cluster: SparkCluster, settings: Settings, tmp_path: Path
 ) -> None:
-    """[R-78] Without Java, without jars, and without the token."""
+    """[R-79] Without Java, without jars, and without the token."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
     environment = plain | {
         "OFFSETLAKE_HOME": str(tmp_path / "home"),

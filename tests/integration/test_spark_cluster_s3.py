@@ -29,7 +29,7 @@ pytestmark = pytest.mark.long
 
 
 def test_a_topic_lands_is_redone_and_decoded_in_a_bucket(remote: World) -> None:
-    """[R-79] Digests are those of the bytes in the bucket; a redo finds equal rows; what was staged is gone."""
+    """[R-80] Digests are those of the bytes in the bucket; a redo finds equal rows; what was staged is gone."""
     remote.create_topic(2)
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     good = [{"partition": n % 2, "key": b"k%d" % n, "value": json.dumps({"n": n}).encode()} for n in range(350)]
@@ -63,7 +63,7 @@ def test_no_data_comes_to_this_machine_from_a_cluster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """[R-79] What passes the run's process and the Spark driver, for ranges of more than 10 MB: a twentieth at most.
+    """[R-80] What passes the run's process and the Spark driver, for ranges of more than 10 MB: a twentieth at most.
 
     All that they say to the store is counted, and all that the run's process and the driver say to each other. The control is a
     Spark in the run's own process on the same kind of lake, which uploads each byte.

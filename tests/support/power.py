@@ -85,6 +85,15 @@ class Power:
         """Kill every process if the condition holds with all of them stopped; else let them go on and return none."""
         return self._kill(condition)
 
+    @property
+    def daemon_pid(self) -> int:
+        return self._daemon.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether the daemon has ended by itself."""
+        return self._daemon.poll() is not None
+
     def processes(self) -> set[int]:
         """Find all that was started, by its mark; what has ended is not among it."""
         return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and self._is_ours(path)}

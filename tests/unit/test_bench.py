@@ -5,23 +5,31 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
 from pipeline_defs.bench.data import values
 from pipeline_defs.bench.delta import DeltaState
+from pipeline_defs.bench.engine import missed_aims
+from pipeline_defs.bench.measurement import EngineReplaced
 from pipeline_defs.bench.orders import PROTO, VALUES
 from pipeline_defs.bench.report import choose_loads, choose_systems
-from pipeline_defs.bench.rounds import Load, Turn, median_seconds, missed_targets, order_of, ratios, summary
+from pipeline_defs.bench.rounds import Load, Turn, median_seconds, missed_targets, order_of, ratios, spread, summary
+from pipeline_defs.bench.run_cost import CODE_SERVER, DAEMON, ENGINE, PARTS, REST, RUN, Look, net_seconds, sum_up
 from pipeline_defs.bench.upsert import CUSTOMERS, upsert_values
 from pipeline_defs.bench.upsert import LOAD as UPSERTS
-from pipeline_defs.bench.usage import read_cpu_seconds, read_peak_bytes
+from pipeline_defs.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.bench.visible import split_seconds
+from pipeline_defs.cli.bench import bench
 from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.edges.processes import Process
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
 
 LOAD = Load(1_000, 16_000, 1_000)
@@ -115,6 +123,79 @@ def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
 def test_this_process_has_memory_and_has_used_time() -> None:
     assert read_peak_bytes(os.getpid()) > 1_000_000
     assert read_cpu_seconds(os.getpid()) > 0
+
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
+FAMILY = f"""
+import subprocess, sys
+child = [sys.executable, "-c", {BURN!r}]
+subprocess.run([sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *child])
+print("ended", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_that_ended_below_a_living_one_are_counted() -> None:
+    """A run that ends between two looks must not be lost: its parent knows what it used, and what its children did."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ended\n"
+        (found,) = read_tree(process.pid)
+        assert process.stdin is not None
+        process.stdin.close()
+    assert found.ended_seconds >= 0.3, "the grandchild's"
+    assert found.own_seconds < found.ended_seconds, "the control: the living process itself has hardly worked"
+
+
+def test_processes_that_still_run_are_counted_with_what_is_above_them() -> None:
+    """This process is below its parent, and a process that is nowhere has no tree."""
+    found = read_tree(os.getppid())
+    assert found[0].pid == os.getppid()
+    assert os.getpid() in {each.pid for each in found}
+    assert read_tree(2**22 + 1) == []
+
+
+def test_each_process_is_of_one_part_and_all_below_a_code_server_is_of_a_run() -> None:
+    dagster = [
+        ProcessUsage(1, 0, "python -m dagster dev", 1.0, 0.5),
+        ProcessUsage(2, 1, "python -m dagster code-server start --socket s", 2.0, 0.0),
+        ProcessUsage(3, 1, "python -m dagster._daemon run", 4.0, 0.0),
+        ProcessUsage(4, 2, "python -m dagster api grpc --socket t", 8.0, 16.0),
+        ProcessUsage(5, 4, "", 32.0, 64.0),  # a run that has ended and that nobody has waited for yet
+        ProcessUsage(6, 5, "tail -F", 128.0, 0.0),
+    ]
+    seconds = sum_up(dagster, [ProcessUsage(7, 0, "java", 256.0, 512.0)])
+    assert seconds == {REST: 1.5, CODE_SERVER: 10.0, DAEMON: 4.0, RUN: 240.0, ENGINE: 768.0}
+
+
+def test_what_is_used_while_nothing_happens_is_taken_off() -> None:
+    before, after = Look(10.0, dict.fromkeys(PARTS, 1.0)), Look(20.0, dict.fromkeys(PARTS, 3.0))
+    found = net_seconds(before, after, dict.fromkeys(PARTS, 0.1) | {ENGINE: 0.0})
+    assert found == dict.fromkeys(PARTS, 1.0) | {ENGINE: 2.0}
+
+
+def test_a_run_on_two_engines_has_no_cost() -> None:
+    seconds = dict.fromkeys(PARTS, 0.0)
+    with pytest.raises(EngineReplaced):
+        net_seconds(Look(0, seconds, Process(1, "a")), Look(1, seconds, Process(1, "b")), seconds)
+
+
+def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
+    assert spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
+    found = missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1})
+    assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--sizes", "100"], "--sizes"), (["--no-derived", "--visible", "1"], "--visible, --derived")],
+)
+def test_what_a_part_has_no_use_for_is_refused(options: list[str], named: str) -> None:
+    result = CliRunner().invoke(bench, ["--part", "engine", *options])
+    assert result.exit_code == 2
+    assert f"{named} cannot be given with --part; nothing was started" in result.output
 
 
 def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a_plain_glob(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_server_that_is_stuck_is_ended_and_one_that_is_gone_is_not(
 
 @pytest.mark.parametrize("login", LOGINS, ids=["password", "key"])
 def test_a_login_goes_to_another_machine_through_tls_alone(login: Access) -> None:
-    """[R-78] It travels with each plan. The controls: loopback, TLS, a token, which goes through TLS only, and no login."""
+    """[R-79] It travels with each plan. The controls: loopback, TLS, a token, which goes through TLS only, and no login."""
     for url in ("sc://spark.example:15002", "sc://10.0.0.7", "sc://spark.example:1/;use_ssl=false"):
         with pytest.raises(BadSetting, match=r"the Kafka login would travel in the clear to the Spark at ") as caught:
             Spark(RemoteEngine(url), "broker:9092", login)

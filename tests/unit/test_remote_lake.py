@@ -62,7 +62,7 @@ def staged(tmp_path: Path) -> tuple[Lake, Path, str]:
 def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(
     staged: tuple[Lake, Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-79] The control is the whole file, by the same way."""
+    """[R-80] The control is the whole file, by the same way."""
     lake, here, path = staged
     size = here.stat().st_size
     read: list[int] = []
@@ -90,7 +90,7 @@ def test_of_a_file_elsewhere_only_its_footer_and_a_column_are_read(
 def test_a_file_that_changed_after_its_digest_was_read_is_not_taken(
     staged: tuple[Lake, Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[R-79] The control is the file as Spark has read it; what lies deeper, of tasks that did not commit, is none of it."""
+    """[R-80] The control is the file as Spark has read it; what lies deeper, of tasks that did not commit, is none of it."""
     lake, here, path = staged
     monkeypatch.setattr(lake.store, "root", "s3://b")
     size, sha256 = here.stat().st_size, parquet.digest(here)

@@ -1,0 +1,75 @@
+"""The part `engine` of the benchmark: what a run, a client and a backlog cost on the warm Spark, and when rows are seen.
+
+Each figure is a median, with its spread, under the name that its aim has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import BadSetting
+from ..settings import Settings
+from . import backlog, client_cost, run_cost, visible
+from .measurement import Tell, environment, open_bench
+from .rounds import Load, spread
+
+AIMS: Mapping[str, float] = {"run_cpu_seconds": 4.0, "client_cpu_seconds": 1.0, "visible_seconds": 10.0}  # at most
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much is measured: rounds after the warm-up, and the loads."""
+
+    rounds: int = 5
+    idle_seconds: float = run_cost.IDLE_SECONDS
+    run: Load = run_cost.LOAD
+    client: Load = client_cost.LOAD
+    visible: Load = visible.LOAD
+    backlog_ranges: int = backlog.RANGES
+
+
+def run_engine_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
+    """Measure all of it in one world and return the document; what was started is stopped and deleted."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise BadSetting("confluent_kafka is not installed; nothing was started; `make setup`, or pip install .[dev]")
+    load_before = os.getloadavg()
+    with open_bench(settings, tell) as bench:
+        details: dict[str, dict[str, Any]] = {
+            "client": client_cost.measure_client(bench, profile.rounds, tell, profile.client),
+            "backlog": backlog.measure_backlog(bench, profile.rounds, tell, profile.backlog_ranges),
+            "run": run_cost.measure_run_cost(
+                bench, profile.rounds, tell, load=profile.run, idle_seconds=profile.idle_seconds
+            ),
+            "visible": visible.measure_visible(bench, profile.rounds, tell, profile.visible),
+        }
+    figures = {
+        "run_cpu_seconds": details["run"]["cpu_seconds"],
+        "client_cpu_seconds": details["client"]["cpu_seconds"],
+        "visible_seconds": spread([each["total"] for each in details["visible"]["repeats"]]),
+        "backlog_ranges_per_second": details["backlog"]["ranges_per_second"],
+    }
+    medians = {name: figure["median"] for name, figure in figures.items()}
+    return {
+        "engine": {**medians, "spread": figures, "details": details},
+        "missed_targets": missed_aims(medians),
+        "rounds": profile.rounds,
+        "environment": {
+            **environment(settings),
+            "engine": settings.engine,
+            "load_average_before": [round(each, 2) for each in load_before],
+            "load_average_after": [round(each, 2) for each in os.getloadavg()],
+        },
+    }
+
+
+def missed_aims(medians: Mapping[str, float]) -> list[str]:
+    """Name the figures that are above their aim."""
+    return [
+        f"{name}: {medians[name]}, to be at most {aim:g}"
+        for name, aim in AIMS.items()
+        if name in medians and medians[name] > aim
+    ]

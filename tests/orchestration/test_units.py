@@ -1,0 +1,98 @@
+"""What the systemd units of deploy/ run: code server, daemon and web server land a topic, with Dagster on Postgres."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.settings import PROJECT, Settings
+from tests.support.postgres import running_postgres
+from tests.support.world import World
+
+UNITS = PROJECT / "deploy" / "systemd"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def unit(name: str, replaced: Mapping[str, str], project: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """Run what a unit runs, in a process group of its own, while the context is open."""
+    found = re.search(r"^ExecStart=(.*)$", (UNITS / f"offsetlake-{name}.service").read_text(), re.MULTILINE)
+    assert found is not None
+    command = found[1]
+    for there, here in replaced.items():
+        command = command.replace(there, here)
+    with (project.parent / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command.split(), cwd=project, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            yield
+            assert process.poll() is None, (project.parent / f"{name}.log").read_text()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_what_the_units_run_lands_a_topic(settings: Settings, tmp_path: Path) -> None:
+    project, code, web = tmp_path / "my_lake", free_port(), free_port()
+    with running_postgres() as postgres, World(settings, tmp_path / "world", f"t{uuid.uuid4().hex[:8]}") as world:
+        postgres.make_home(world.settings.dagster_home)
+        world.create_topic(2)
+        for partition in (0, 1):
+            world.send_numbered(150, partition)
+        write_project(plan_project(project, [world.name], None))
+        settled = project / "my_lake" / "defs" / world.name / "defs.yaml"
+        settled.write_text(f"{settled.read_text()}  max_age_seconds: 1\n")
+        (tmp_path / "workspace.yaml").write_text(
+            (PROJECT / "deploy" / "workspace.yaml").read_text().replace("4000", str(code))
+        )
+        environment = {
+            **os.environ,
+            "DAGSTER_HOME": str(world.settings.dagster_home),
+            "OFFSETLAKE_HOME": str(settings.home),
+            "OFFSETLAKE_LAKE": world.settings.lake,
+            "OFFSETLAKE_BOOTSTRAP_SERVERS": str(settings.bootstrap_servers),
+            "OFFSETLAKE_SPARK_MASTER": settings.spark_master,
+            "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
+            "OFFSETLAKE_ENGINE": "in-process",
+        }
+        replaced = {
+            "/opt/offsetlake/.venv/bin": str(Path(sys.executable).parent),
+            "/srv/offsetlake/workspace.yaml": str(tmp_path / "workspace.yaml"),
+            "4000": str(code),
+            "3000": str(web),
+        }
+        with (
+            unit("code", replaced, project, environment),
+            unit("daemon", replaced, project, environment),
+            unit("webserver", replaced, project, environment),
+        ):
+            world.wait_until(lambda: len(world.rows()) == len(world.sent))
+            world.wait_until(lambda: answers(web))
+        world.assert_all_landed_once()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=10) as answer:
+        return bool(answer.status == 200)
+    return False
