@@ -261,8 +261,8 @@ def test_interleaved_writers_are_read_as_one(
     landed = [*(tmp_path / "landed").glob("*.parquet")]
     decoder = SparkDecoder(engine, Decode(value=Side(Format.AVRO, registry=registry.url)))
     decided = decoder.decide(landed)
-    decoder.stage_decoded(landed, decided, tmp_path / "decoded")
-    decoder.stage_dead_letters(landed, decided, tmp_path / "dead")
+    decoder.stage_decoded(landed, decided, str(tmp_path / "decoded"))
+    decoder.stage_dead_letters(landed, decided, str(tmp_path / "dead"))
     assert (
         len(landed)
         == len([*(tmp_path / "decoded").glob("*.parquet")])
@@ -290,7 +290,7 @@ class MovingRegistry(SparkDecoder):
         super().__init__(engine, decode)
         self._register = register
 
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str) -> None:
         super().stage_decoded(files, decided, folder)
         self._register()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs import staging
+from pipeline_defs import staging_places
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.cli.decode import _watch
 from pipeline_defs.cli.progress import Shown
@@ -172,15 +172,15 @@ class BadSpark(SparkDecoder):
         super().__init__(engine, decode)
         self._fault = fault
 
-    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[Path], decided: Decoded, folder: str) -> None:
         super().stage_decoded(files, decided, folder)
         if self._fault == "shuffles encodings":
-            for path in folder.glob("*.parquet"):
+            for path in Path(folder).glob("*.parquet"):
                 list_encodings_falling(path)
 
-    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: Path) -> None:
+    def stage_dead_letters(self, files: Sequence[Path], decided: Decoded, folder: str) -> None:
         if self._fault == "loses dead letters":
-            folder.mkdir()
+            Path(folder).mkdir()
         else:
             super().stage_dead_letters(files, decided, folder)
 
@@ -238,7 +238,7 @@ def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, 
 
 def test_a_job_tells_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each few seconds: how many of its files Spark has written. The command shows it (`cli/decode.py`)."""
-    monkeypatch.setattr(staging, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(staging_places, "TELL_SECONDS", 0.0)
     configure(world)
     world.create_topic(2)
     world.send({**record(n), "partition": n % 2} for n in range(100))

@@ -196,7 +196,7 @@ class OnFullDisk(ArrowDecoder):
 
     cause, jobs = "java.io.IOException: No space left on device", 0
 
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
         self.jobs += 1
         raise scan_failed(f"decode {len(files)} landed files", Exception(self.cause), "nothing became visible")
 
@@ -218,9 +218,9 @@ class Dying(ArrowDecoder):
     """A decoder whose Spark is gone in the middle of so many jobs, after it has written something."""
 
     deaths = 0
-    folders: Sequence[Path] = ()
+    folders: Sequence[str] = ()
 
-    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: Path) -> None:
+    def stage_decoded(self, files: Sequence[Path], decision: Decision, folder: str) -> None:
         self.folders = [*self.folders, folder]
         super().stage_decoded(files, decision, folder)
         if len(self.folders) <= self.deaths:
