@@ -20,6 +20,7 @@ from pipeline_defs.edges.spark import SCAN_CONF
 from pipeline_defs.edges.spark_server import stop_server
 from pipeline_defs.settings import PROJECT, Settings
 from tests.support.counting_proxy import CountingProxy
+from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
 from tests.support.s3 import s3_environment, s3_server, s3a_conf
 from tests.support.spark_cluster import SparkCluster
@@ -39,6 +40,14 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JVM)
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 8 * 2**30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_configure() -> None:
+    """Give signals their usual meaning here: who starts the tests in the background of a script has SIGINT ignored.
+
+    Dagster would make SIGTERM be ignored as well, by this process and by all that it starts and would end by it.
+    """
+    hear_signals()
 
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
