@@ -16,6 +16,7 @@ from pipeline_defs.drills.report import BROKER_PROPERTIES
 from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.settings import PROJECT, Settings
+from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
 from tests.support.world import PATIENCE_SECONDS, World
 
@@ -31,6 +32,14 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JVM)
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 8 * 2**30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_configure() -> None:
+    """Give signals their usual meaning here: who starts the tests in the background of a script has SIGINT ignored.
+
+    Dagster would make SIGTERM be ignored as well, by this process and by all that it starts and would end by it.
+    """
+    hear_signals()
 
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
