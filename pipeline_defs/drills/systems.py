@@ -179,10 +179,14 @@ def count_visible(folder: Path) -> int:
 
 
 def start_session(settings: Settings) -> SparkSession:
-    """Starts this process's Spark session, or returns the one that there is."""
+    """Starts this process's Spark session, or returns the one that there is; what its JVM prints is kept in a log."""
     from dagster_pyspark import LazyPySparkResource
 
-    session: SparkSession = LazyPySparkResource(spark_config=Edges(settings).spark_conf()).spark_session
+    from ..edges.spark import start_jvm
+
+    pyspark = LazyPySparkResource(spark_config=Edges(settings).spark_conf())
+    start_jvm(pyspark.spark_config, settings.home / "logs" / "spark.log")
+    session: SparkSession = pyspark.spark_session
     return session
 
 
