@@ -140,7 +140,7 @@ class Edges:
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
-            spark=Spark(lambda: self._session(pyspark), self.bootstrap_servers(topic), self.access(topic)),
+            spark=Spark(lambda: self.session(pyspark), self.bootstrap_servers(topic), self.access(topic)),
             files=self.spark_files(pyspark),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
@@ -149,7 +149,7 @@ class Edges:
             on_step=self._watched(log_step),
         )
 
-    def _session(self, pyspark: LazyPySparkResource) -> SparkSession:
+    def session(self, pyspark: LazyPySparkResource) -> SparkSession:
         """Return the session, which is started when first asked for; a command says so, and keeps what the JVM prints."""
         if self.spark_log is not None:
             self.watch_step("start_spark")
@@ -165,7 +165,7 @@ class Edges:
         def start() -> SparkSession:
             use_java()
             resolve_jars("spark", self.settings.jars)
-            return self._session(pyspark)
+            return self.session(pyspark)
 
         return SparkFiles(start)
 
@@ -185,7 +185,7 @@ class Edges:
         return DecodeTools(
             decodings=self.decodings,
             decode=decode,
-            decoder=cache(lambda: SparkDecoder(self._session(pyspark), decode, self.registry_login())),
+            decoder=cache(lambda: SparkDecoder(self.session(pyspark), decode, self.registry_login())),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -204,7 +204,7 @@ class Edges:
         return LatestTools(
             decodings=self.decodings,
             files=self.latest_files,
-            spark=cache(lambda: SparkLatest(self._session(pyspark))),
+            spark=cache(lambda: SparkLatest(self.session(pyspark))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )
@@ -229,7 +229,7 @@ class Edges:
             files=self.day_files,
             decodings=self.decodings,
             days=days,
-            spark=cache(lambda: SparkDays(self._session(pyspark))),
+            spark=cache(lambda: SparkDays(self.session(pyspark))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )

@@ -103,6 +103,11 @@ class Settings:
         return self.home / "jars"
 
     @property
+    def spark_log(self) -> Path:
+        """File that keeps what the JVMs of commands print."""
+        return self.home / "logs" / "spark.log"
+
+    @property
     def broker(self) -> Path:
         """Is the folder of the embedded broker."""
         return self.home / "broker"

@@ -182,12 +182,8 @@ def start_session(settings: Settings) -> SparkSession:
     """Starts this process's Spark session, or returns the one that there is; what its JVM prints is kept in a log."""
     from dagster_pyspark import LazyPySparkResource
 
-    from ..edges.spark import start_jvm
-
-    pyspark = LazyPySparkResource(spark_config=Edges(settings).spark_conf())
-    start_jvm(pyspark.spark_config, settings.home / "logs" / "spark.log")
-    session: SparkSession = pyspark.spark_session
-    return session
+    edges = Edges(settings, spark_log=settings.spark_log)
+    return edges.session(LazyPySparkResource(spark_config=edges.spark_conf()))
 
 
 def gateway_environment(session: SparkSession) -> dict[str, str]:
