@@ -120,6 +120,11 @@ class Settings:
         return self.home / "engine"
 
     @property
+    def spark_log(self) -> Path:
+        """File that keeps what the JVMs of commands print."""
+        return self.home / "logs" / "spark.log"
+
+    @property
     def broker(self) -> Path:
         """Is the folder of the embedded broker."""
         return self.home / "broker"

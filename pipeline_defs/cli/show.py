@@ -21,7 +21,7 @@ from ..core.offsets import check_topic
 from ..definitions import load_topics
 from ..edges.spark_server import LOG
 from ..resources import Edges
-from ..settings import Settings, check_home, defs_folder, find_project, read_settings
+from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topic_files import Broken, TopicFiles
 from ..topics import Topic
 from .progress import progress
@@ -61,13 +61,8 @@ def open_edges() -> Edges:
     """Open what this machine's environment names; what Spark prints goes to a log below OFFSETLAKE_HOME."""
     check_home(find_project())
     settings = read_settings()
-    SPARK_LOGS.extend([spark_log(settings), settings.engine_folder / LOG])
-    return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=spark_log(settings))
-
-
-def spark_log(settings: Settings) -> Path:
-    """Return where what the JVMs of commands print is kept."""
-    return settings.home / "logs" / "spark.log"
+    SPARK_LOGS.extend([settings.spark_log, settings.engine_folder / LOG])
+    return Edges(settings, kafka_timeout_seconds=PATIENCE_SECONDS, spark_log=settings.spark_log)
 
 
 def find_topic(name: str) -> Topic:

@@ -97,9 +97,8 @@ def test_a_mended_decoding_killed_between_its_files_is_finished_by_the_next_run(
     poisoned.decode()
     configure(poisoned, "id DOUBLE")
     with stopped_at(poisoned, "decode_again", step):
-        letters = seen(
-            poisoned, "dead_letters"
-        )  # first: the other ranges go on, and a row is shown decoded before it goes here
+        # first: the other ranges go on, and a row is shown decoded before it goes here
+        letters = seen(poisoned, "dead_letters")
         rows = seen(poisoned, "decoded")
         assert {*rows, *letters} == {*poisoned.sent}
         assert len(rows) == len({*rows})

@@ -14,6 +14,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from pipeline_defs.edges.processes import free_ports
 from pipeline_defs.project import plan_project, write_env, write_project
 from pipeline_defs.run_locks import CODE_SERVER, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
@@ -83,7 +84,8 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
             os.kill(pid, signal.SIGKILL)
         first.process.wait()
         os.killpg(left, 0)  # the fault: the others of its group live on
-    with terminal(["offsetlake", "up"], cwd=project, env=environment) as up:
+    (port,) = free_ports(1)  # of its own: a test beside this one has 3000 as soon as it is let go
+    with terminal(["offsetlake", "up", "--port", str(port)], cwd=project, env=environment) as up:
         up.wait_for("Ctrl-C ends it")
         with pytest.raises(ProcessLookupError):
             os.killpg(left, 0)
@@ -92,6 +94,7 @@ def test_up_serves_the_home_of_the_commands_and_leaves_nothing(project: Path, en
         assert up.lines[-1] == "everything is stopped; what is landed stays landed"
         with pytest.raises(ProcessLookupError):
             os.killpg(leader, 0)
+        assert not is_answering(up.url)
     assert "DAGSTER_HOME" in (project / ".env").read_text()
 
 

@@ -23,7 +23,7 @@ class Admin:
     slow_looks: int = 0
     topics: set[str] = field(default_factory=set)
 
-    def create_topics(self, wanted: dict[str, Any], wait_for_metadata: bool = False) -> None:
+    def create_topics(self, wanted: dict[str, Any]) -> None:
         (name,) = wanted
         if name in self.topics:
             raise TopicAlreadyExistsError(name)
@@ -31,8 +31,6 @@ class Admin:
         if self.lost_answers:
             self.lost_answers -= 1
             raise KafkaConnectionError("the answer was lost")
-        if wait_for_metadata:
-            self.wait_for_topics(list(wanted))
 
     def wait_for_topics(self, names: Sequence[str], timeout_ms: int = 0) -> None:
         assert self.topics.issuperset(names)
