@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -61,6 +61,16 @@ class Run:
     attempt: Attempt
     tools: Tools
     staging: Staging
+
+    @property
+    def shares_jobs_with(self) -> Hashable:
+        """What is equal of topics whose ranges one Spark job may read; a topic read at most once shares no job.
+
+        Under `at_most_once` what fails is abandoned: nobody else's failure may be the cause.
+        """
+        tools = self.tools
+        is_alone = tools.delivery is Delivery.AT_MOST_ONCE
+        return tools.spark.source, tools.isolation_level, self.topic if is_alone else None
 
     def revision_before(self, offsets: OffsetRange) -> int | None:
         """Return the revision of a range that stood when the run began, before it read anything; none where none did."""

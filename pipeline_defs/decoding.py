@@ -26,7 +26,7 @@ from .core.errors import (
     SealedFileGone,
 )
 from .core.manifest import Manifest, StagedFile
-from .core.offsets import OffsetRange
+from .core.offsets import OffsetRange, TopicRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
 from .edges.decodings import dead_letters_path, decoded_path
@@ -169,10 +169,10 @@ def _parts(
     work: Work, ranges: Sequence[OffsetRange], folder: PurePath
 ) -> Mapping[OffsetRange, parquet.PartFile | None]:
     work.staging.finish(folder)
-    parts, strays = match_parts(work.topic, ranges, folder, work.staging)
+    parts, strays = match_parts([TopicRange(work.topic, offsets) for offsets in ranges], folder, work.staging)
     if strays:
         raise ScanFailed(strays[0], topic=work.topic)
-    return parts
+    return {each.offsets: part for each, part in parts.items()}
 
 
 def _rows(part: parquet.PartFile | None) -> int:

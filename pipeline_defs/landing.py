@@ -6,10 +6,12 @@ it nothing is visible, after it anyone can finish. docs/protocol.md numbers the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -30,8 +32,8 @@ from .core.errors import (
 )
 from .core.losses import Reading
 from .core.manifest import Manifest
-from .core.offsets import OffsetRange, parse_key
-from .core.scans import READS_AT_ONCE, Scan, group_scans
+from .core.offsets import OffsetRange, TopicRange, parse_key
+from .core.scans import Scan, group_scans
 from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
 from .doubles import adopt, delete_proven, publish_from
@@ -43,14 +45,18 @@ from .staging import (
     VERIFY_THREADS,
     Staged,
     match_parts,
+    owes,
     stage_anew,
     stage_empty,
-    sweep_own_staging,
     verify_range,
 )
+from .staging_places import Staging
 
 if TYPE_CHECKING:
     from .edges.kafka import Kafka
+
+Waiting = tuple[Run, Reading]  # of one topic, what is to be read of one range
+Decided = tuple[Run, Verdict]
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
@@ -58,32 +64,63 @@ def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Ite
 
     Raises `BadKey` or `EmptySelection` before anything is read or written.
     """
+    yield from (verdict for _, verdict in land_topics({topic: keys}, attempt, {topic: tools}))
+
+
+def land_topics(
+    keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]
+) -> Iterator[tuple[str, Verdict]]:
+    """Lands ranges of topics of one lake, in Spark jobs that they share; yields the topic with each verdict.
+
+    Raises `BadKey` or `EmptySelection` before anything is read or written.
+    """
+    first = next(iter(tools.values()))
+    staging = first.open_staging(attempt.id, first.lake)
+    found = [_find(topic, of_topic, attempt, tools[topic], staging) for topic, of_topic in keys.items()]
+    waiting: list[Waiting] = []
+    for run, ranges in found:
+        for offsets in ranges:
+            if run.coverage.is_landed(offsets):
+                with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
+                    _delete_doubles(run, run.coverage.manifests[offsets])
+        finished, unfinished = _finish_known(run, ranges)
+        yield from ((run.topic, verdict) for verdict in finished)
+        unreadable, readings = split_readable(run, unfinished)
+        yield from ((run.topic, _without_doubles(run, verdict)) for verdict in unreadable)
+        waiting += ((run, reading) for reading in readings)
+
+    try:
+        yield from ((run.topic, verdict) for run, verdict in _land_readings(waiting, staging.root))
+    finally:
+        staging.close()
+
+    _end(found)
+
+
+def _find(
+    topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging
+) -> tuple[Run, list[OffsetRange]]:
     coverage = tools.lake.coverage(topic)
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
+    return Run(topic, coverage, attempt, tools, staging), ranges
 
-    run = Run(topic, coverage, attempt, tools, tools.open_staging(attempt.id, tools.lake))
-    for offsets in ranges:
-        if coverage.is_landed(offsets):
-            with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
-                _delete_doubles(run, coverage.manifests[offsets])
-    finished, waiting = _finish_known(run, ranges)
-    yield from finished
-    unreadable, readings = split_readable(run, waiting)
-    yield from (_without_doubles(run, verdict) for verdict in unreadable)
 
+def _end(found: Sequence[tuple[Run, Sequence[OffsetRange]]]) -> None:
+    now = [(run, run.tools.lake.coverage(run.topic)) for run, _ in found]
+    if not any(owes(run, ranges, coverage) for (run, ranges), (_, coverage) in zip(found, now, strict=True)):
+        _sweep(found[0][0])  # where it owes, a manifest still needs a file of it to be published
+    for run, coverage in now:
+        _move_group(run.topic, coverage, run.tools)
+        run.tools.on_step("report", topic=run.topic)
+
+
+def _sweep(run: Run) -> None:
+    """Delete what the attempt staged."""
     try:
-        yield from _land_readings(run, readings, run.staging.root)
-    finally:
-        run.staging.close()
-
-    now = tools.lake.coverage(topic)
-    try:
-        sweep_own_staging(ranges, now, attempt, tools.lake)
+        run.tools.lake.store.delete_folder(f"staging/{run.attempt.id}")
     except LakeUnavailable as error:  # what is landed is landed
-        tools.on_step("sweep_failed", topic=topic, reason=str(error))
-    _move_group(topic, now, tools)
-    tools.on_step("report", topic=topic)
+        run.tools.on_step("sweep_failed", topic=run.topic, reason=str(error))
 
 
 def group_of(topic: str) -> str:
@@ -173,25 +210,43 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
 # ---- scan, stage
 
 
-def _land_readings(run: Run, readings: Sequence[Reading], below: PurePath) -> Iterator[Verdict]:
+def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
     """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
-    by_rest = {reading.rest: reading for reading in readings if reading.rest is not None}
-    # where what fails is abandoned, a scan that fails must take as little along as can be
-    reads_at_once = 1 if run.tools.delivery is Delivery.AT_MOST_ONCE else READS_AT_ONCE
-    for scan in group_scans(by_rest, reads_at_once=reads_at_once):
-        if run.tools.delivery is Delivery.AT_MOST_ONCE:
-            try:
-                run.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
-            except EngineUnavailable as error:
-                yield from (failed(by_rest[rest].offsets, str(error)) for rest in scan.ranges)
-                continue
-        refused, ours = claim(
-            run, [by_rest[rest] for rest in scan.ranges]
-        )  # now, not before the scans that come before it
-        yield from refused
-        rests = (reading.rest for reading in ours if reading.rest is not None)
-        for rest_of_scan in group_scans(rests, reads_at_once=reads_at_once) if refused else (scan,):
-            yield from _land_scan(run, rest_of_scan, by_rest, below)
+    groups: dict[Hashable, list[Waiting]] = defaultdict(list)
+    for run, reading in waiting:
+        if reading.rest is not None:
+            groups[run.shares_jobs_with].append((run, reading))
+    for number, group in enumerate(groups.values()):
+        yield from _land_group(group, below / f"{number}")
+    for run, readings in _by_run(waiting):
+        yield from ((run, verdict) for verdict in _record_lost(run, readings))
+
+
+def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
+    """Lands ranges that jobs may share; under `at_most_once` they are of one topic, and claimed before they are read."""
+    by_rest = {TopicRange(run.topic, reading.rest): (run, reading) for run, reading in waiting if reading.rest}
+    first, numbers = waiting[0][0], count()
+    if first.tools.delivery is not Delivery.AT_MOST_ONCE:
+        for scan in group_scans(by_rest):
+            yield from _land_scan(scan, by_rest, below / f"{next(numbers)}")
+        return
+    # what fails is abandoned, so a scan that fails must take as little along as can be
+    for scan in group_scans(by_rest, reads_at_once=1):
+        readings = [by_rest[rest][1] for rest in scan.ranges]
+        try:
+            first.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
+        except EngineUnavailable as error:
+            yield from ((first, failed(reading.offsets, str(error))) for reading in readings)
+            continue
+        refused, ours = claim(first, readings)  # now, not before the scans that come before it
+        yield from ((first, verdict) for verdict in refused)
+        rests = (TopicRange(first.topic, reading.rest) for reading in ours if reading.rest is not None)
+        for rest_of_scan in group_scans(rests, reads_at_once=1) if refused else (scan,):
+            yield from _land_scan(rest_of_scan, by_rest, below / f"{next(numbers)}")
+
+
+def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
+    """Record the loss of ranges of which nothing is left."""
     refused, gone = claim(run, [reading for reading in readings if reading.rest is None])
     yield from refused
     refused, gone = split_planned(run, gone)
@@ -202,63 +257,81 @@ def _land_readings(run: Run, readings: Sequence[Reading], below: PurePath) -> It
         yield from (_decide(run, reading, nothing) for reading in gone)
 
 
-def _land_scan(run: Run, scan: Scan, by_rest: Mapping[OffsetRange, Reading], below: PurePath) -> Iterator[Verdict]:
+def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath) -> Iterator[Decided]:
     """Reads one scan and decides each of its ranges; a scan that fails is read again in halves, to isolate the cause."""
-    topic, tools, staging = run.topic, run.tools, run.staging
-    readings = [by_rest[rest] for rest in scan.ranges]
-    folder: PurePath = below / f"{scan.ranges[0].key}_{len(scan.ranges)}"
-    partitions = {rest.partition for rest in scan.ranges}
-    tools.on_step("scan", topic=topic, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
+    waiting = [by_rest[rest] for rest in scan.ranges]
+    runs = _by_run(waiting)
+    tools, staging = waiting[0][0].tools, waiting[0][0].staging
+    topics = ",".join(scan.topics)
+    partitions = {(rest.topic, rest.offsets.partition) for rest in scan.ranges}
+    tools.on_step("scan", topic=topics, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
     started = tools.now_ms()
-    before = tools.kafka.read_topic_id(topic)
+    before = {run.topic: run.tools.kafka.read_topic_id(run.topic) for run, _ in runs}
 
     def stage(folder: PurePath) -> None:
         of = len(scan.ranges)
-        with staging.watched(folder, lambda files: tools.on_step("read", topic=topic, files=files, of=of)):
-            tools.spark.stage(topic, scan, tools.isolation_level, staging.url(folder))
+        with staging.watched(folder, lambda files: tools.on_step("read", topic=topics, files=files, of=of)):
+            tools.spark.stage(scan, tools.isolation_level, staging.url(folder))
         staging.finish(folder)
 
     try:
         # a range that is abandoned where its first read fails is not read a second time
         tries = 1 if tools.delivery is Delivery.AT_MOST_ONCE else ENGINE_TRIES
-        _, folder = stage_anew(stage, folder, tools.on_step, tries)
+        _, staged_in = stage_anew(stage, folder, tools.on_step, tries)
     except (ScanFailed, EngineLost) as error:  # one range may be what Spark fails at, or dies of
         if isinstance(error, DiskRefuses):
-            yield from (failed(reading.offsets, str(error)) for reading in readings)
+            yield from _all_failed(waiting, str(error))
             return
-        yield from _land_halves(run, readings, below, error)
+        yield from _land_halves(waiting, folder, error)
         return
     except EngineUnavailable as error:
-        yield from (failed(reading.offsets, str(error)) for reading in readings)
+        yield from _all_failed(waiting, str(error))
         return
     seconds = (tools.now_ms() - started) / 1000
-    tools.on_step("stage", topic=topic, seconds=seconds)
-    parts, strays = match_parts(topic, scan.ranges, folder, staging)
+    tools.on_step("stage", topic=topics, seconds=seconds)
+    parts, strays = match_parts(scan.ranges, staged_in, staging)
     if strays:
-        yield from (failed(reading.offsets, *strays) for reading in readings)
+        yield from _all_failed(waiting, *strays)
         return
-    staged = Staged(
-        parts,
-        (before, tools.kafka.read_topic_id(topic)),
-        tools.kafka.is_compacted(topic),
-        seconds / sum(len(rest) for rest in scan.ranges),
-    )
-    unplanned, planned = split_planned(run, readings)
-    yield from unplanned
+    pace = seconds / sum(len(rest.offsets) for rest in scan.ranges)
+    staged, planned = {}, []
+    for run, readings in runs:
+        topic, kafka = run.topic, run.tools.kafka
+        own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}
+        staged[topic] = Staged(own, (before[topic], kafka.read_topic_id(topic)), kafka.is_compacted(topic), pace)
+        refused, left = split_planned(run, readings)
+        yield from ((run, verdict) for verdict in refused)
+        planned += [(run, reading) for reading in left]
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        yield from pool.map(lambda reading: _decide(run, reading, staged), planned)
+        yield from pool.map(lambda each: (each[0], _decide(each[0], each[1], staged[each[0].topic])), planned)
 
 
-def _land_halves(run: Run, readings: Sequence[Reading], below: PurePath, error: OffsetlakeError) -> Iterator[Verdict]:
+def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: OffsetlakeError) -> Iterator[Decided]:
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
-    verdicts, left = split_readable(run, [reading.offsets for reading in readings])
-    yield from (_without_doubles(run, verdict) for verdict in verdicts)
-    if run.tools.delivery is Delivery.AT_MOST_ONCE or (len(readings) == 1 and left == readings):
-        yield from (failed(reading.offsets, why_unreadable(run, reading) or str(error)) for reading in left)
+    left: list[Waiting] = []
+    for run, readings in _by_run(waiting):
+        verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
+        yield from ((run, _without_doubles(run, verdict)) for verdict in verdicts)
+        left += ((run, reading) for reading in readable)
+    is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
+    if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
+        yield from ((run, failed(reading.offsets, why_unreadable(run, reading) or str(error))) for run, reading in left)
         return
     middle = max(1, len(left) // 2)
     for number, half in enumerate((left[:middle], left[middle:])):
-        yield from _land_readings(run, half, below / f"half{number}")
+        yield from _land_readings(half, folder.with_name(f"{folder.name}_half{number}"))
+
+
+def _by_run(waiting: Sequence[Waiting]) -> list[tuple[Run, list[Reading]]]:
+    """Group what waits by its topic."""
+    runs: dict[str, tuple[Run, list[Reading]]] = {}
+    for run, reading in waiting:
+        runs.setdefault(run.topic, (run, []))[1].append(reading)
+    return list(runs.values())
+
+
+def _all_failed(waiting: Sequence[Waiting], *reasons: str) -> Iterator[Decided]:
+    return ((run, failed(reading.offsets, *reasons)) for run, reading in waiting)
 
 
 # ---- verify, commit, publish

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -20,7 +21,7 @@ from .core.errors import DamagedFile, EngineUnavailable, StagedFileGone
 from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
-from .core.offsets import OffsetRange
+from .core.offsets import OffsetRange, TopicRange
 from .core.planlog import PlanStep
 from .core.verdicts import verify_staged
 from .edges import parquet
@@ -68,21 +69,24 @@ def stage_anew(
 
 
 def match_parts(
-    topic: str, ranges: Sequence[OffsetRange], folder: PurePath, staging: Staging
-) -> tuple[Mapping[OffsetRange, parquet.PartFile | None], list[str]]:
-    """Matches files to ranges by their footers; a file that is of no one range, gone or torn is named as a stray."""
-    parts: dict[OffsetRange, parquet.PartFile | None] = dict.fromkeys(ranges)
+    ranges: Sequence[TopicRange], folder: PurePath, staging: Staging
+) -> tuple[Mapping[TopicRange, parquet.PartFile | None], list[str]]:
+    """Matches files to ranges by what is in them; a file that is of no one range, gone or torn is named as a stray."""
+    parts: dict[TopicRange, parquet.PartFile | None] = dict.fromkeys(ranges)
     places = sorted(ranges, key=_place)
+    expected = sorted({each.topic for each in ranges})
     strays = []
     try:
-        with told_if_gone(f"of {topic} below {folder}"), parquet.told_if_damaged(f"what Spark staged of {topic}"):
+        what = ", ".join(expected)
+        with told_if_gone(f"of {what} below {folder}"), parquet.told_if_damaged(f"what Spark staged of {what}"):
             found = list(staging.read_parts(folder))
+            topics = _topics_of(found, expected)
     except (StagedFileGone, DamagedFile) as error:
         return parts, [str(error)]
-    for part in found:
-        at = bisect_right(places, (part.partitions[0], part.min_offset), key=_place)
+    for part, topic in zip(found, topics, strict=True):
+        at = bisect_right(places, (topic, part.partitions[0], part.min_offset), key=_place)
         owner = places[at - 1] if at else None
-        if owner is not None and _is_of(part, owner) and parts[owner] is None:
+        if owner is not None and owner.topic == topic and _is_of(part, owner.offsets) and parts[owner] is None:
             parts[owner] = part
         else:
             strays.append(
@@ -92,8 +96,16 @@ def match_parts(
     return parts, strays
 
 
-def _place(offsets: OffsetRange) -> tuple[int, int]:
-    return offsets.partition, offsets.start
+def _topics_of(parts: Sequence[parquet.PartFile], expected: Sequence[str]) -> list[str]:
+    """Return the topic of each file: where there are several it is in the file, whose footer does not tell."""
+    if len(expected) == 1:
+        return [*expected] * len(parts)
+    with ThreadPoolExecutor(VERIFY_THREADS) as pool:
+        return list(pool.map(lambda part: ",".join(parquet.read_topics(part.path)), parts))
+
+
+def _place(each: TopicRange) -> tuple[str, int, int]:
+    return each.topic, each.offsets.partition, each.offsets.start
 
 
 def _is_of(part: parquet.PartFile, offsets: OffsetRange) -> bool:
@@ -173,14 +185,10 @@ def _log_start(topic: str, partition: int, tools: Tools) -> int | None:
     return state.earliest if state else None
 
 
-def sweep_own_staging(ranges: Sequence[OffsetRange], coverage: Coverage, attempt: Attempt, lake: Lake) -> None:
-    """Deletes what this attempt staged, unless a manifest still needs a file of it to be published."""
-    owed = [
-        offsets
+def owes(run: Run, ranges: Sequence[OffsetRange], coverage: Coverage) -> bool:
+    """Return whether a manifest still needs a staged file of this attempt to be published."""
+    return any(
+        manifest.provenance.attempt == run.attempt.id and not coverage.is_landed(offsets)
         for offsets in ranges
         if (manifest := coverage.manifests.get(offsets)) is not None
-        and manifest.provenance.attempt == attempt.id
-        and not coverage.is_landed(offsets)
-    ]
-    if not owed:
-        lake.store.delete_folder(f"staging/{attempt.id}")
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from ..core.offsets import OffsetRange
+from ..core.offsets import OffsetRange, TopicRange
 from ..core.scans import group_scans
 from ..edges.engine import Engine
 from ..edges.spark import Spark
@@ -16,8 +16,8 @@ from ..edges.spark import Spark
 
 def stage(url: str, bootstrap_servers: str, topic: str, ranges: list[list[int]], folder: str) -> None:
     """Stage ranges, each as generation, partition, start and end, in one scan."""
-    (scan,) = group_scans(OffsetRange(*each) for each in ranges)
-    Spark(Engine(lambda: url), bootstrap_servers).stage(topic, scan, "read_committed", folder)
+    (scan,) = group_scans(TopicRange(topic, OffsetRange(*each)) for each in ranges)
+    Spark(Engine(lambda: url), bootstrap_servers).stage(scan, "read_committed", folder)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ..attempt import Attempt
 from ..component import build_topic_defs
 from ..core.delivery import Delivery
 from ..core.errors import RangesFailed
-from ..core.offsets import OffsetRange
+from ..core.offsets import OffsetRange, TopicRange
 from ..core.planning import Policy
 from ..core.scans import Read
 from ..core.verdicts import Outcome
@@ -264,8 +264,10 @@ def _into_nothing(rows: DataFrame) -> None:
 def _our_read(place: Place) -> DataFrame:
     load = place.load
     marks = place.edges.kafka().read_watermarks(load.topic, ISOLATION_LEVEL)
-    ranges = tuple(OffsetRange(0, p, mark.earliest, mark.end) for p, mark in sorted(marks.items()))
+    ranges = tuple(
+        TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items())
+    )
     read = Read(ranges, load.records_per_range)
-    options = kafka_options(place.bootstrap_servers, load.topic, read, ISOLATION_LEVEL)
+    options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL)
     session = place.edges.engine(place.pyspark).session(SCAN_CONF)
     return raw_columns(session.read.format("kafka").options(**options).load(), 0)

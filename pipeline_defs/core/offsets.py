@@ -65,6 +65,19 @@ class OffsetRange:
         return f"{topic}/{self.partition}{generation} [{self.start}, {self.end})"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class TopicRange:
+    """Range of a topic, where one job reads several."""
+
+    topic: str
+    offsets: OffsetRange
+
+    @property
+    def text(self) -> str:
+        """Form for messages, e.g. `orders/3 [1000, 2000)`."""
+        return self.offsets.text(self.topic)
+
+
 def parse_key(key: str) -> OffsetRange:
     """Reads a partition key; refuses what is not canonical, since Dagster lets people type any text as a key."""
     match = _KEY.fullmatch(key)

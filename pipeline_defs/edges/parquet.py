@@ -115,6 +115,12 @@ def _read_columns(path: File, *columns: str) -> pa.Table:
         return file.read(columns=[*columns] or None)
 
 
+def read_topics(path: File) -> list[str]:
+    """Read the topics that a file has rows of, sorted."""
+    with pq.ParquetFile(source(path), memory_map=True, read_dictionary=["topic"]) as file:
+        return sorted(map(str, pc.unique(file.read(columns=["topic"]).column("topic")).to_pylist()))
+
+
 def count_values(path: File, column: str) -> dict[str, int]:
     """Counts the rows of each value of a column, as text, sorted; nulls are not counted."""
     counts = pc.value_counts(_read_columns(path, column).column(column).drop_null())

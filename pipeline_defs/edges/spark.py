@@ -129,20 +129,24 @@ def spark_config(
     }
 
 
-def kafka_options(
-    bootstrap_servers: str, topic: str, read: Read, isolation_level: str, access: Access = OPEN
-) -> dict[str, str]:
+def kafka_options(bootstrap_servers: str, read: Read, isolation_level: str, access: Access = OPEN) -> dict[str, str]:
     """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss."""
-    starts = {str(partition): start for partition, (start, _) in read.bounds.items()}
-    ends = {str(partition): end for partition, (_, end) in read.bounds.items()}
+    bounds = {topic: dict(sorted(of_topic.items())) for topic, of_topic in sorted(read.bounds.items())}
+    starts, ends = (
+        {
+            topic: {str(partition): each[side] for partition, each in of_topic.items()}
+            for topic, of_topic in bounds.items()
+        }
+        for side in (0, 1)
+    )
     return {
         **KAFKA_OPTIONS,
         **access.spark(),
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": isolation_level,
-        "assign": json.dumps({topic: sorted(read.bounds)}),
-        "startingOffsets": json.dumps({topic: starts}),
-        "endingOffsets": json.dumps({topic: ends}),
+        "assign": json.dumps({topic: list(of_topic) for topic, of_topic in bounds.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
         "maxRecordsPerPartition": str(read.records_per_task),
         "failOnDataLoss": "true",
         "includeHeaders": "true",
@@ -168,7 +172,12 @@ class Spark:
         """Have Spark ready; raise `EngineUnavailable` where there is none."""
         self._engine.session(SCAN_CONF)
 
-    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+    @property
+    def source(self) -> tuple[str, frozenset[tuple[str, str]]]:
+        """What it reads and with which login: of one source one job may read several topics."""
+        return self._bootstrap_servers, frozenset(self._access.spark().items())
+
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         """Write one Parquet file per range of the scan below `folder`.
 
         Raises `ScanFailed` or `EngineUnavailable`; then nothing counts.
@@ -176,12 +185,12 @@ class Spark:
         from pyspark.sql import DataFrame
 
         def rows_of(session: SparkSession, read: Read) -> DataFrame:
-            options = kafka_options(self._bootstrap_servers, topic, read, isolation_level, self._access)
+            options = kafka_options(self._bootstrap_servers, read, isolation_level, self._access)
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
-        what = f"land {len(scan.ranges)} ranges of {topic}"
+        what = f"land {scan.text}"
         consequence = "nothing became visible; the ranges stay planned and are tried again"
-        with self._engine.job(SCAN_CONF, what, consequence, topic=topic) as session:
+        with self._engine.job(SCAN_CONF, what, consequence) as session:
             rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
             rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
 

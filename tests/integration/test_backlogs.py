@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
+from pathlib import Path
 from typing import Any
 
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.scans import READS_AT_ONCE
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.landing import land_topics
+from pipeline_defs.settings import Settings
 from tests.support.world import World
 
 PARTITIONS, ROUNDS = 3, 8
@@ -58,6 +63,33 @@ def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(worl
     for offsets in ranges[::7]:
         (alone,) = world.land([offsets.key], redo=True)
         assert (alone.outcome, alone.violations) == (Outcome.UNCHANGED, ()), "a note would say: equal rows, other bytes"
+
+
+def test_what_is_pending_of_several_topics_is_one_job_and_the_same_bytes(
+    world: World, settings: Settings, tmp_path: Path
+) -> None:
+    """[R-12] One read names all topics; each range is a file of its own, as if it were read alone."""
+    with World(settings, tmp_path, f"{world.name}b") as other:
+        worlds, scans = {world.name: world, other.name: other}, []
+
+        def count(step: str, **fields: Any) -> None:
+            if step == "scan":
+                scans.append(fields["topic"])
+
+        for each, counts in ((world, (250, 70)), (other, (130,))):
+            each.create_topic(len(counts))
+            for partition, records in enumerate(counts):
+                each.send_numbered(records, partition)
+            each.plan()
+        keys = {topic: [offsets.key for offsets in each.pending] for topic, each in worlds.items()}
+        attempt = Attempt(f"test-{uuid.uuid4().hex[:8]}", "no-run", "test")
+        verdicts = [*land_topics(keys, attempt, {topic: each.tools(count) for topic, each in worlds.items()})]
+        assert [verdict.outcome for _, verdict in verdicts] == [Outcome.LANDED] * 6
+        assert scans == [f"{world.name},{other.name}"]
+        for each in worlds.values():
+            each.assert_all_landed_once()
+            again = each.land(keys[each.name], redo=True)
+            assert {(verdict.outcome, verdict.violations) for verdict in again} == {(Outcome.UNCHANGED, ())}
 
 
 def test_one_irregular_range_that_is_gone_leaves_the_others_of_its_scan_landed(world: World) -> None:

@@ -129,10 +129,11 @@ class ForgetfulSpark:
     """Spark whose reader leaves out some of what it was given, as one that took a stall for the end would."""
 
     def __init__(self, spark: Any, keep: slice) -> None:
-        self._spark, self._keep, self.writer = spark, keep, spark.writer
+        self._spark, self._keep = spark, keep
+        self.writer, self.source = spark.writer, spark.source
 
-    def stage(self, topic: str, scan: Any, isolation_level: str, folder: str) -> None:
-        self._spark.stage(topic, scan, isolation_level, folder)
+    def stage(self, scan: Any, isolation_level: str, folder: str) -> None:
+        self._spark.stage(scan, isolation_level, folder)
         for path in Path(folder).glob("*.parquet"):
             rows = pq.read_table(path)
             kept = rows.take(pa.array(list(range(rows.num_rows))[self._keep], pa.int64()))

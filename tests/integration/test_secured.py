@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline_defs.core.errors import BrokerRefuses, ScanFailed
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.scans import Read, Scan
 from pipeline_defs.core.verdicts import Outcome
@@ -107,9 +107,9 @@ def test_no_secret_is_in_anything_that_dagster_keeps_of_a_run(
         world.tick()
         world.launch()
         assert not world.pending
-        scan = Scan((Read((OffsetRange(0, 0, 0, 1),), 1),))
+        scan = Scan((Read((TopicRange(world.name, OffsetRange(0, 0, 0, 1)),), 1),))
         with pytest.raises(ScanFailed) as failed:
-            world.tools().spark.stage(world.name, scan, "read_committed", "/dev/null/nowhere")
+            world.tools().spark.stage(scan, "read_committed", "/dev/null/nowhere")
         shown = str(failed.value) + "".join(capfd.readouterr()) + caplog.text + repr(world.edges) + repr(world.settings)
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     server = landed.settings.engine_folder.resolve()

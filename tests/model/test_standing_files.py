@@ -21,7 +21,7 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.manifest import Manifest
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import manifest_path, published_path
@@ -411,9 +411,9 @@ def test_a_staged_file_that_is_torn_before_it_is_verified_fails_its_range_alone(
     """[R-15] It was whole when files were matched to ranges."""
 
     def tear(
-        topic: str, ranges: Sequence[OffsetRange], folder: PurePath, staging: Staging
-    ) -> tuple[Mapping[OffsetRange, PartFile | None], list[str]]:
-        parts, strays = match_parts(topic, ranges, folder, staging)
+        ranges: Sequence[TopicRange], folder: PurePath, staging: Staging
+    ) -> tuple[Mapping[TopicRange, PartFile | None], list[str]]:
+        parts, strays = match_parts(ranges, folder, staging)
         part = parts[ranges[0]]
         assert part is not None and isinstance(part.path, Path)
         part.path.write_bytes(part.path.read_bytes()[:-10])

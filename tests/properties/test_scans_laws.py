@@ -3,48 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.core.scans import READS_AT_ONCE, TASKS_AT_ONCE, Read, group_scans
 
+TOPICS = ("a", "b", "c")
 
-def spark_tasks(read: Read) -> list[tuple[int, int, int]]:
+
+def spark_tasks(read: Read) -> list[tuple[str, int, int, int]]:
     """Divides as Spark's KafkaOffsetRangeCalculator does with `maxRecordsPerPartition` and no `minPartitions`.
 
     Each Kafka partition into `ceil(size / maxRecords)` parts, each part `remaining / (parts - part)` offsets long.
     """
     tasks = []
-    for partition, (at, end) in read.bounds.items():
+    places = ((topic, partition, bounds) for topic, of in read.bounds.items() for partition, bounds in of.items())
+    for topic, partition, (at, end) in places:
         remaining = end - at
         parts = ceil(remaining / read.records_per_task)
         for part in range(parts):
             size = remaining // (parts - part)
             remaining -= size
-            tasks.append((partition, end - remaining - size, end - remaining))
+            tasks.append((topic, partition, end - remaining - size, end - remaining))
     return tasks
 
 
 @st.composite
-def any_ranges(draw: st.DrawFn) -> list[OffsetRange]:
-    """Draws disjoint ranges of few sizes, with gaps where others are landed, over partitions and generations."""
+def any_ranges(draw: st.DrawFn) -> list[TopicRange]:
+    """Draws disjoint ranges of few sizes, with gaps where others are landed, over topics, partitions and generations."""
     ranges = []
-    for generation in range(draw(st.integers(1, 2))):
-        for partition in range(draw(st.integers(1, 4))):
-            at = draw(st.integers(0, 20))
-            for size in draw(st.lists(st.sampled_from([1, 3, 7, 10, 10, 10, 20]), max_size=8)):
-                if draw(st.integers(0, 4)):
-                    ranges.append(OffsetRange(generation, partition, at, at + size))
-                at += size
+    for topic in TOPICS[: draw(st.integers(1, 3))]:
+        for generation in range(draw(st.integers(1, 2))):
+            for partition in range(draw(st.integers(1, 3))):
+                at = draw(st.integers(0, 20))
+                for size in draw(st.lists(st.sampled_from([1, 3, 7, 10, 10, 10, 20]), max_size=6)):
+                    if draw(st.integers(0, 4)):
+                        ranges.append(TopicRange(topic, OffsetRange(generation, partition, at, at + size)))
+                    at += size
     return draw(st.permutations(ranges))
 
 
+def of_a(ranges: Iterable[OffsetRange]) -> list[TopicRange]:
+    return [TopicRange("a", offsets) for offsets in ranges]
+
+
 @given(any_ranges())
-def test_every_range_is_in_exactly_one_scan(ranges: list[OffsetRange]) -> None:
+def test_every_range_is_in_exactly_one_scan(ranges: list[TopicRange]) -> None:
     """[R-12] None is read twice, none is left out."""
     reads = [read for scan in group_scans(ranges) for read in scan.reads]
     assert Counter(offsets for read in reads for offsets in read.ranges) == Counter(ranges)
@@ -52,17 +60,17 @@ def test_every_range_is_in_exactly_one_scan(ranges: list[OffsetRange]) -> None:
 
 
 @given(any_ranges())
-def test_sparks_tasks_are_exactly_the_ranges(ranges: list[OffsetRange]) -> None:
+def test_sparks_tasks_are_exactly_the_ranges(ranges: list[TopicRange]) -> None:
     """[R-12] One range, one task, one file: not an offset more or less."""
     for scan in group_scans(ranges):
         for read in scan.reads:
-            expected = [(offsets.partition, offsets.start, offsets.end) for offsets in read.ranges]
+            expected = [(e.topic, e.offsets.partition, e.offsets.start, e.offsets.end) for e in read.ranges]
             assert sorted(spark_tasks(read)) == sorted(expected)
-        assert {offsets.generation for offsets in scan.ranges} == {scan.generation}
+        assert {each.offsets.generation for each in scan.ranges} == {scan.generation}
 
 
 @given(any_ranges(), st.integers(1, 5))
-def test_a_scan_takes_a_bounded_number_of_reads(ranges: list[OffsetRange], at_once: int) -> None:
+def test_a_scan_takes_a_bounded_number_of_reads(ranges: list[TopicRange], at_once: int) -> None:
     """[R-12] A union's cost grows with the product of its reads and tasks; one read at a time is one job each."""
     scans = group_scans(ranges, reads_at_once=at_once)
     reads = [len(scan.reads) for scan in scans]
@@ -80,11 +88,14 @@ def test_a_long_stretch_is_read_whole_and_shares_its_job_with_few(gaps: list[int
         at += gap
         ranges.append(OffsetRange(0, 0, at, at + gap % 7 + 1))
         at = ranges[-1].end
-    scans = group_scans(ranges)
+    scans = group_scans(of_a(ranges))
     (whole,) = [
-        read for scan in scans for read in scan.reads if len(read.ranges) >= stretch and read.ranges[0].start == 0
+        read
+        for scan in scans
+        for read in scan.reads
+        if len(read.ranges) >= stretch and not read.ranges[0].offsets.start
     ]
-    assert set(ranges[:stretch]) <= set(whole.ranges)
+    assert set(of_a(ranges[:stretch])) <= set(whole.ranges)
     assert all(len(scan.ranges) <= TASKS_AT_ONCE or len(scan.reads) == 1 for scan in scans)
 
 
@@ -99,18 +110,20 @@ def irregular(count: int, partitions: int) -> Iterator[OffsetRange]:
 
 def test_a_backlog_of_irregular_ranges_is_few_jobs() -> None:
     """[R-12] L5: as many reads as a Kafka partition has ranges, in unions; it was a job for each."""
-    assert [len(scan.reads) for scan in group_scans(irregular(108, 3))] == [READS_AT_ONCE, 36 - READS_AT_ONCE]
-    assert [len(scan.reads) for scan in group_scans(irregular(300, 1))] == [READS_AT_ONCE] * (300 // READS_AT_ONCE)
+    assert [len(scan.reads) for scan in group_scans(of_a(irregular(108, 3)))] == [READS_AT_ONCE, 36 - READS_AT_ONCE]
+    assert [len(scan.reads) for scan in group_scans(of_a(irregular(300, 1)))] == [READS_AT_ONCE] * (
+        300 // READS_AT_ONCE
+    )
 
 
 def test_the_division_of_a_bad_scan_is_not_the_ranges() -> None:
     """Control: the reference would show it if a scan mixed sizes."""
-    bad = Read((OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 15)), 10)
-    assert spark_tasks(bad) == [(0, 0, 7), (0, 7, 15)]
+    bad = Read(tuple(of_a([OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 15)])), 10)
+    assert spark_tasks(bad) == [("a", 0, 0, 7), ("a", 0, 7, 15)]
 
 
 @given(any_ranges())
-def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[OffsetRange]) -> None:
+def test_the_order_and_repetition_of_the_ranges_do_not_matter(ranges: list[TopicRange]) -> None:
     assert group_scans([*ranges, *ranges]) == group_scans(sorted(ranges))
 
 
@@ -129,12 +142,20 @@ def test_a_backlog_takes_one_scan_and_its_tails_at_most_one_more(
         if tail % grid:
             end = (first + full) * grid
             ranges.append(OffsetRange(0, partition, end, end + tail % grid))
-    assert len(group_scans(ranges)) <= 2
+    assert len(group_scans(of_a(ranges))) <= 2
 
 
 def test_a_thousand_partitions_with_tails_of_all_sizes_are_one_scan() -> None:
     """AC24: many low-volume partitions cost one Spark job, not one each."""
-    assert len(group_scans(OffsetRange(0, p, 0, 1 + p) for p in range(1000))) == 1
+    assert len(group_scans(of_a(OffsetRange(0, p, 0, 1 + p) for p in range(1000)))) == 1
+
+
+def test_the_tails_of_a_thousand_topics_are_one_read() -> None:
+    """[R-12] One job for what is pending, over topics too: one `assign` names all of them."""
+    ((read,),) = (
+        scan.reads for scan in group_scans(TopicRange(f"t{n}", OffsetRange(0, 0, 0, 1 + n)) for n in range(1000))
+    )
+    assert len(read.bounds) == len(read.ranges) == 1000
 
 
 def test_no_ranges_are_no_scans() -> None:

@@ -224,20 +224,26 @@ class FakeSpark:
     """Is a Spark that reads as `failOnDataLoss` does; each of its tasks is a step, `task`, of the process that it is of."""
 
     writer = "fake spark"
+    source = "fake cluster"
 
     def __init__(self, kafka: FakeKafka, on_step: StepWatcher) -> None:
         self._kafka = kafka
         self._on_step = on_step
 
+    def kafka_of(self, topic: str) -> FakeKafka:
+        """Is where a topic is."""
+        return self._kafka
+
     def open(self) -> None:
         """Does nothing: it is there."""
 
-    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         Path(folder).mkdir(parents=True)
         # the files' order says nothing, as with Spark
-        for number, offsets in enumerate(reversed(scan.ranges)):
+        for number, each in enumerate(reversed(scan.ranges)):
+            topic, offsets = each.topic, each.offsets
             self._on_step("task", key=offsets.key)
-            log = dict(enumerate(self._kafka.now.partitions)).get(offsets.partition)
+            log = dict(enumerate(self.kafka_of(topic).now.partitions)).get(offsets.partition)
             marks = log.marks_at(isolation_level) if log is not None else None
             if log is None or marks is None or offsets.start < marks.earliest or offsets.end > marks.end:
                 raise ScanFailed(f"some of {offsets.text(topic)} is not there")

@@ -14,7 +14,7 @@ import pytest
 from pipeline_defs.core.client_properties import OURS, ClientProperties, check_addresses, parse_client_properties
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.jaas import NotJaas, parse_jaas
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.offsets import OffsetRange, TopicRange
 from pipeline_defs.core.scans import group_scans
 from pipeline_defs.edges.access import OPEN, Access, read_access
 from pipeline_defs.edges.spark import KAFKA_OPTIONS, kafka_options
@@ -181,10 +181,10 @@ def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_pa
         "schema.registry.ssl.ca.location": "/x",
     }
     access = read_access(write_properties(tmp_path / "c.properties", values))
-    ((read,),) = (scan.reads for scan in group_scans([OffsetRange(0, 0, 0, 10)]))
+    ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
     plain, secured = (
-        kafka_options("b:1", "t", read, "read_committed"),
-        kafka_options("b:1", "t", read, "read_committed", access),
+        kafka_options("b:1", read, "read_committed"),
+        kafka_options("b:1", read, "read_committed", access),
     )
     assert secured["kafka.sasl.jaas.config"] == PLAIN["sasl.jaas.config"]
     assert (secured["kafka.client.id"], secured["kafka.max.poll.records"]) == ("me", "7")
@@ -196,11 +196,11 @@ def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_pa
 
 def test_what_boundaries_rest_on_is_set_last() -> None:
     """Whatever a file says that was not refused."""
-    ((read,),) = (scan.reads for scan in group_scans([OffsetRange(0, 0, 0, 10)]))
-    plain = kafka_options("b:1", "t", read, "read_committed")
+    ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
+    plain = kafka_options("b:1", read, "read_committed")
     forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
     assert "forged" in forged.spark().values(), "the fault"
-    options = kafka_options("b:1", "t", read, "read_committed", forged)
+    options = kafka_options("b:1", read, "read_committed", forged)
     assert {key for key in plain if options[key] != plain[key]} == {
         key for key in KAFKA_OPTIONS if key.startswith("kafka.")
     }

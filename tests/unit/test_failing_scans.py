@@ -31,11 +31,11 @@ class Stumbling(FakeSpark):
         self.poison = poison
         self.jobs = 0
 
-    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         self.jobs += 1
-        if any(self.poison in offsets for offsets in scan.ranges):
+        if any(self.poison in each.offsets for each in scan.ranges):
             raise ScanFailed("a record cannot be read")
-        super().stage(topic, scan, isolation_level, folder)
+        super().stage(scan, isolation_level, folder)
 
 
 class Java(Exception):
@@ -49,7 +49,7 @@ class OnFullDisk(Stumbling):
         super().__init__(kafka, -1)
         self.cause = cause
 
-    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         self.jobs += 1
         said = (
             f"An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted\n{self.cause}"
@@ -127,13 +127,13 @@ class Absent(FakeSpark):
         if self.absent >= 0:
             raise EngineUnavailable("no Spark answers")
 
-    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         self.folders.append(folder)
         self.dying -= 1
         if self.dying >= 0:
             Path(folder).mkdir(parents=True)
             raise EngineUnavailable("Spark went away")
-        super().stage(topic, scan, isolation_level, folder)
+        super().stage(scan, isolation_level, folder)
 
 
 def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -> list[Outcome]:
@@ -173,9 +173,9 @@ def test_a_job_is_done_again_elsewhere_where_spark_went_away(
 class Deadly(Stumbling):
     """Spark that dies of one record."""
 
-    def stage(self, topic: str, scan: Scan, isolation_level: str, folder: str) -> None:
+    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         try:
-            super().stage(topic, scan, isolation_level, folder)
+            super().stage(scan, isolation_level, folder)
         except ScanFailed:
             raise EngineLost("Spark went away") from None
 
