@@ -153,7 +153,7 @@ class Edges:
         """Return the session, which is started when first asked for; a command says so, and keeps what the JVM prints."""
         if self.spark_log is not None:
             self.watch_step("start_spark")
-            start_jvm(pyspark.spark_config, self.spark_log)
+        start_jvm(pyspark.spark_config, self.spark_log)
         session: SparkSession = pyspark.spark_session
         if self.spark_log is not None:
             self.watch_step("spark_started")

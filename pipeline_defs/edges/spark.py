@@ -10,9 +10,11 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..core.errors import DiskRefuses, ScanFailed
 from ..core.scans import Read, Scan
@@ -125,33 +127,37 @@ def spark_config(
     }
 
 
-def start_jvm(config: Mapping[str, str], log: Path) -> bool:
-    """Start the JVM of this process's Spark with what it prints in a log, above nobody's output; false where it runs.
+def start_jvm(config: Mapping[str, str], log: Path | None) -> None:
+    """Start the JVM of this process's Spark, where it does not run; what it prints goes to a log, if there is one.
 
-    Raises `ScanFailed` where it does not start.
+    Raises `ScanFailed` where it does not start. Who is interrupted meanwhile is so when it has started: pyspark would leave
+    one behind that has nobody to tell where it listens, and that never ends.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:  # noqa: SLF001 (where pyspark itself looks whether there is a JVM)
-        return False
+        return
     conf = SparkConf(loadDefaults=False)
     for name, value in config.items():
         conf.set(name, value)
+    with ExitStack() as opened:
+        output = opened.enter_context(_open_log(log)) if log is not None else None
+        launcher = opened.enter_context(ThreadPoolExecutor(1))  # signals interrupt the main thread alone
+        try:
+            launched = launcher.submit(launch_gateway, conf, popen_kwargs={"stdout": output, "stderr": output})
+            gateway: object = launched.result()
+        except (PySparkException, OSError) as error:
+            says = f"; what it says itself is in {log}" if log is not None else ""
+            raise ScanFailed(f"Spark's JVM does not start: {error}; nothing became visible{says}") from error
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+
+
+def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     is_long = log.exists() and log.stat().st_size > LOG_BYTES
-    with log.open("wb" if is_long else "ab") as output:
-        try:
-            gateway: object = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"stdout": output, "stderr": output}
-            )
-        except (PySparkException, OSError) as error:
-            raise ScanFailed(
-                f"Spark's JVM does not start: {error}; nothing became visible; what it says itself is in {log}"
-            ) from error
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
-    return True
+    return log.open("wb" if is_long else "ab")
 
 
 def scan_session(session: SparkSession) -> SparkSession:

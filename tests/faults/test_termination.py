@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
-from pipeline_defs.settings import Settings
+from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.sweeping import sweep_orphans
 from tests.faults.test_power_cut import two_topics, wait
 from tests.support.power import Power
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 RECORDS = 900
 ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
@@ -63,6 +66,30 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(settings
         sweep_orphans(one.edges.lake, one.edges.now_ms(), -60)
         for world in worlds:
             world.assert_all_landed_once()
+
+
+STARTS_SPARK = """
+import signal
+from pipeline_defs.edges.spark import start_jvm
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Dagster has it in a run: an exception where it is
+start_jvm({"spark.ui.enabled": "false"}, None)
+signal.pause()
+"""
+
+
+def test_who_is_terminated_while_spark_starts_leaves_no_jvm() -> None:
+    """[R-26] U9: a JVM that nobody waits for any more ends as well; pyspark's own launch would leave it for ever."""
+    starting = subprocess.Popen([sys.executable, "-c", STARTS_SPARK], cwd=PROJECT, stderr=subprocess.DEVNULL)
+    own = psutil.Process(starting.pid)
+    wait(lambda: any(child.name() == "java" for child in own.children(recursive=True)))
+    begun = own.children(recursive=True)
+    starting.terminate()
+    assert starting.wait(PATIENCE_SECONDS)
+    _, left = psutil.wait_procs(begun, PATIENCE_SECONDS)
+    for each in left:
+        each.kill()
+    assert not left
 
 
 def status(world: World, run: DagsterRun) -> DagsterRunStatus:
