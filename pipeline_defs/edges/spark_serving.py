@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..core.errors import EngineUnavailable
 from .processes import free_ports, locked, read_process, stop_process
@@ -84,15 +85,18 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
     work.mkdir(parents=True, exist_ok=True)
     options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
     config = {**config, "spark.driver.extraJavaOptions": options}
-    if log is not None:
-        _start_jvm(config, log)
+    _start_jvm(config, log)
     session, port = _open_port(config)
     _here.append(_describe(session, port, fingerprint))
     return _here[0]
 
 
-def _start_jvm(config: Mapping[str, str], log: Path) -> None:
-    """Start the JVM of this process's Spark with what it prints in a log, above nobody's output."""
+def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
+    """Start the JVM of this process's Spark; what it prints goes to a log, if there is one.
+
+    Who is interrupted meanwhile is so when it has started: pyspark would leave one behind that has nobody to tell where it
+    listens, and that never ends.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -100,18 +104,22 @@ def _start_jvm(config: Mapping[str, str], log: Path) -> None:
     conf = SparkConf(loadDefaults=False)
     for name, value in config.items():
         conf.set(name, value)
+    with ExitStack() as opened:
+        output = opened.enter_context(_open_log(log)) if log is not None else None
+        launcher = opened.enter_context(ThreadPoolExecutor(1))  # signals interrupt the main thread alone
+        try:
+            launched = launcher.submit(launch_gateway, conf, popen_kwargs={"stdout": output, "stderr": output})
+            gateway: object = launched.result()
+        except (PySparkException, OSError) as error:
+            says = f"; what it says itself is in {log}" if log is not None else ""
+            raise EngineUnavailable(f"Spark's JVM does not start: {error}; nothing became visible{says}") from error
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+
+
+def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     is_long = log.exists() and log.stat().st_size > LOG_BYTES
-    with log.open("wb" if is_long else "ab") as output:
-        try:
-            gateway: object = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"stdout": output, "stderr": output}
-            )
-        except (PySparkException, OSError) as error:
-            raise EngineUnavailable(
-                f"Spark's JVM does not start: {error}; nothing became visible; what it says itself is in {log}"
-            ) from error
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+    return log.open("wb" if is_long else "ab")
 
 
 def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
 from pipeline_defs.edges.spark_server import read_server
-from pipeline_defs.settings import Settings
+from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.sweeping import sweep_orphans
 from tests.faults.test_power_cut import two_topics, wait
 from tests.support.power import Power
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 RECORDS = 900
 ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
@@ -82,6 +85,33 @@ def frozen(settings: Settings) -> Iterator[None]:
     finally:
         if server.jvm.is_running():  # who has waited for a minute ends it
             os.kill(server.jvm.pid, signal.SIGCONT)
+
+
+STARTS_SPARK = """
+import signal, sys
+from pathlib import Path
+from pipeline_defs.edges.spark_serving import open_here
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Dagster has it in a run: an exception where it is
+open_here({"spark.ui.enabled": "false"}, "test", Path(sys.argv[1]), None)
+signal.pause()
+"""
+
+
+def test_who_is_terminated_while_spark_starts_leaves_no_jvm(tmp_path: Path) -> None:
+    """[R-26] U9: an in-process one that nobody waits for any more ends too; pyspark's own launch would leave it for ever."""
+    starting = subprocess.Popen(
+        [sys.executable, "-c", STARTS_SPARK, str(tmp_path)], cwd=PROJECT, stderr=subprocess.DEVNULL
+    )
+    own = psutil.Process(starting.pid)
+    wait(lambda: any(child.name() == "java" for child in own.children(recursive=True)))
+    begun = own.children(recursive=True)
+    starting.terminate()
+    assert starting.wait(PATIENCE_SECONDS)
+    _, left = psutil.wait_procs(begun, PATIENCE_SECONDS)
+    for each in left:
+        each.kill()
+    assert not left
 
 
 def status(world: World, run: DagsterRun) -> DagsterRunStatus:
