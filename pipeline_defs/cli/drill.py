@@ -36,8 +36,22 @@ COLUMNS = (
     "--schedules", default=0, show_default=True, type=click.IntRange(min=0), help="Random crash schedules to run."
 )
 @click.option("--first", default=0, show_default=True, type=click.IntRange(min=0), help="Number of the first schedule.")
+@click.option(
+    "--lake",
+    type=click.Choice(["disk", "s3"]),
+    default="disk",
+    show_default=True,
+    help="Where lakes are made: a temporary folder, or below the bucket of OFFSETLAKE_LAKE.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "cluster"]),
+    default="local",
+    show_default=True,
+    help="Which Spark: one of this machine, or that of OFFSETLAKE_SPARK_REMOTE.",
+)
 @json_option
-def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json: bool) -> None:
+def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: str, engine: str, as_json: bool) -> None:
     """Bring faults about on a broker and lakes of its own, and count rows missing and rows doubled.
 
     Without names all drills are run, about ten minutes; with --schedules and no names, the random schedules alone.
@@ -48,11 +62,12 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, as_json
       offsetlake drill kill_at_commit recreate lose_leader --json
       offsetlake drill --schedules 500 --seed 7
       offsetlake drill --schedules 1 --seed 7 --first 42
+      offsetlake drill --lake s3 --engine cluster
     """
     from ..drills.report import choose, is_right, run_drills
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
-    chosen = choose(names, schedules, seed, first)
+    chosen = choose(names, schedules, seed, first, lake, engine)
     columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting broker and Spark", total=None)

@@ -91,7 +91,10 @@ class Arena:
     def __post_init__(self) -> None:
         """Creates the topic, and gives it a lake and a Dagster home of its own."""
         self.folder.mkdir(parents=True)
-        self.settings = replace(self.settings, lake=str(self.folder / "lake"), dagster_home=self.folder / "dagster")
+        base = self.folder.parent if Lake(self.settings.lake).store.local_root else self.settings.lake
+        self.settings = replace(
+            self.settings, lake=f"{base}/{self.folder.name}/lake", dagster_home=self.folder / "dagster"
+        )
         make_home(self.settings.dagster_home, find_project())  # else its commands say that they found it empty
         policy = Policy(records_per_range=self.records_per_range, max_age_seconds=0)
         self.topic = Topic(f"drill-{uuid.uuid4().hex[:8]}", policy, on_loss="record", delivery=self.delivery)
@@ -314,5 +317,9 @@ class Arena:
         )
 
     def close(self) -> None:
-        """Closes the connection to the broker."""
+        """Closes the connection to the broker, and deletes the lake where that is in a bucket."""
         self.kafka.close()
+        store = Lake(self.settings.lake).store
+        if store.local_root is None:
+            for tree in {path.partition("/")[0] for path in store.list("")}:
+                store.delete_folder(tree)

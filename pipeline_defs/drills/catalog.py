@@ -27,6 +27,8 @@ class Drill:
     systems: tuple[str, ...] = ALL
     policies: tuple[Delivery, ...] = (Delivery.EFFECTIVELY_ONCE,)
     configs: Mapping[str, str] | None = None
+    is_of_disk: bool = False
+    """Brings about what only a lake on this machine's disk has."""
 
 
 _BY_STEP = {step: tuple(name for name in COMMITS if step in KILLS[name]) for steps in KILLS.values() for step in steps}
@@ -57,10 +59,16 @@ DRILLS: Mapping[str, Drill] = {
         Drill("lose_books", "Dagster's database, checkpoint or group is deleted", faults.between(faults.lose_books)),
         Drill("delete_group", "the consumer group is deleted", faults.between(faults.delete_group), (OURS,)),
         Drill("overtake", "a paused attempt goes on after another has finished", faults.overtake),
-        Drill("tear_staged_file", "a staged file is torn between commit and publish", faults.tear_staged_file, (OURS,)),
-        Drill("lose_answers", "answers of commits are lost", faults.lose_answers, (OURS,)),
+        Drill(
+            "tear_staged_file",
+            "a staged file is torn between commit and publish",
+            faults.tear_staged_file,
+            (OURS,),
+            is_of_disk=True,
+        ),
+        Drill("lose_answers", "answers of commits are lost", faults.lose_answers, (OURS,), is_of_disk=True),
         Drill("race_planners", "two planners at once", faults.race_planners, (OURS,)),
-        Drill("fill_disk", "the disk is full, then has room", faults.fill_disk, COMMITS),
+        Drill("fill_disk", "the disk is full, then has room", faults.fill_disk, COMMITS, is_of_disk=True),
         Drill(
             "recover_from_kill",
             "killed at work, and started again by a supervisor",
@@ -72,6 +80,7 @@ DRILLS: Mapping[str, Drill] = {
             "a write fails once, under a supervisor",
             recovery.recover_from_failed_write,
             COMMITS,
+            is_of_disk=True,
         ),
     )
 }

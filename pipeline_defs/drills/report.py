@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from ..core.delivery import Delivery
 from ..core.errors import BadSetting
 from ..edges.broker import Broker, start_broker, stop_broker
 from ..edges.jars import resolve_jars
+from ..edges.lake import Lake
 from ..edges.spark_server import stop_server
 from ..settings import Settings
 from .acks import NAME as ACKS
@@ -23,6 +24,7 @@ from .acks import drill_acks
 from .arena import Arena, Row
 from .catalog import DRILLS, Drill
 from .schedules import run_schedule
+from .systems import OURS
 
 # retention and compaction at once, for topics that ask for them; the broker's own defaults are minutes
 BROKER_PROPERTIES = {
@@ -34,16 +36,39 @@ BROKER_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Is what a person asked for: drills, whether acks are drilled too, and random schedules."""
+    """Is what a person asked for: drills, whether acks are drilled too, random schedules, and where.
+
+    In a bucket, or on a cluster, Offsetlake alone is drilled.
+    """
 
     drills: Sequence[Drill]
     acks: bool
     schedules: int = 0
     seed: int = 1
     first: int = 0
+    lake: Literal["disk", "s3"] = "disk"
+    engine: Literal["local", "cluster"] = "local"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether lake or Spark is elsewhere."""
+        return self.lake == "s3" or self.engine == "cluster"
+
+    def check(self, settings: Settings) -> None:
+        """Refuse places that the settings do not name; raise `BadSetting`."""
+        if self.lake == "s3" and Lake(settings.lake).store.local_root is not None:
+            raise BadSetting(
+                f"--lake s3 drills below OFFSETLAKE_LAKE, which is {settings.lake}, expected s3://bucket/prefix; nothing was "
+                "started; set it to a bucket, where drills make and delete lakes of their own"
+            )
+        if self.engine == "cluster" and settings.spark_remote is None:
+            raise BadSetting(
+                "--engine cluster drills the Spark of OFFSETLAKE_SPARK_REMOTE, which is not set, expected sc://host:port; "
+                "nothing was started; docs/cluster.md says what that Spark needs"
+            )
 
 
-def choose(names: Sequence[str], schedules: int, seed: int, first: int) -> Chosen:
+def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: str, engine: str) -> Chosen:
     """Returns the drills named, or all; refuses names that are none. Schedules without names are run alone."""
     unknown = [name for name in names if name not in {*DRILLS, ACKS}]
     if unknown:
@@ -52,7 +77,19 @@ def choose(names: Sequence[str], schedules: int, seed: int, first: int) -> Chose
             names=unknown,
         )
     wanted = names or ([] if schedules else [*DRILLS, ACKS])
-    return Chosen([DRILLS[name] for name in wanted if name != ACKS], ACKS in wanted, schedules, seed, first)
+    where = Chosen((), acks=False, lake=cast("Any", lake), engine=cast("Any", engine))
+    drills = [DRILLS[name] for name in wanted if name != ACKS]
+    if where.is_remote:
+        local = [name for name in names if name == ACKS or DRILLS[name].is_of_disk or OURS not in DRILLS[name].systems]
+        if local:
+            raise BadSetting(
+                f"{', '.join(local)}: of this machine's disk, brokers or other systems; nothing was started; leave out "
+                "--lake s3 and --engine cluster for these",
+                names=local,
+            )
+        drills = [replace(drill, systems=(OURS,)) for drill in drills if OURS in drill.systems and not drill.is_of_disk]
+    is_acks = ACKS in wanted and not where.is_remote
+    return replace(where, drills=drills, acks=is_acks, schedules=schedules, seed=seed, first=first)
 
 
 def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -> dict[str, Any]:
@@ -60,7 +97,11 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     rows: list[Row] = []
     random_rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder, _ground(settings, Path(folder)) as ground:
+    chosen.check(settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder,
+        _ground(settings, chosen, Path(folder)) as ground,
+    ):
         own, broker = ground
         turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
         for number, (drill, name, policy) in enumerate(turns, 1):
@@ -131,10 +172,11 @@ def _sum_up(rows: Sequence[Row], seed: int) -> Row:
 
 
 @contextmanager
-def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker]]:
-    """Start a broker, and have what lands share a warm Spark of its own."""
+def _ground(settings: Settings, chosen: Chosen, folder: Path) -> Iterator[tuple[Settings, Broker]]:
+    """Start a broker, and have what lands share a warm Spark of its own, or the cluster's."""
     jars = resolve_jars("broker", settings.jars)
-    resolve_jars("spark", settings.jars)
+    if chosen.engine == "local":
+        resolve_jars("spark", settings.jars)
     broker = start_broker(folder / "broker", jars=jars, properties=BROKER_PROPERTIES)
     try:
         (folder / "jars").symlink_to(settings.jars)
@@ -144,6 +186,8 @@ def _ground(settings: Settings, folder: Path) -> Iterator[tuple[Settings, Broker
             bootstrap_servers=broker.bootstrap_servers,
             kafka_properties=None,
             spark_master="local[2]",
+            spark_remote=settings.spark_remote if chosen.engine == "cluster" else None,
+            lake=f"{settings.lake}/{folder.name}" if chosen.lake == "s3" else str(folder),
         )
         yield own, broker
     finally:

@@ -7,6 +7,7 @@ it. What it has made visible is what a plain glob over `glob` shows.
 from __future__ import annotations
 
 import errno
+import io
 import resource
 import shutil
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+import pyarrow.parquet as pq
 
 from ..component import build_topic_defs
 from ..core.errors import Refused, ScanFailed
@@ -78,8 +81,8 @@ class System(Protocol):
         """Is what it promises."""
 
     @property
-    def folder(self) -> Path:
-        """Is where its Parquet files lie, the published and no others."""
+    def folder(self) -> Path | str:
+        """Where its Parquet files lie, the published and no others; a URL where that is a bucket."""
 
     def run(self, watch: StepWatcher) -> None:
         """Lands what the topic has now, and ends."""
@@ -110,9 +113,9 @@ class Offsetlake:
         return self.topic.delivery.value
 
     @property
-    def folder(self) -> Path:
-        """Is the lake's data tree."""
-        return Path(self.settings.lake) / "data" / self.topic.name
+    def folder(self) -> str:
+        """Data tree of the lake."""
+        return f"{self.settings.lake}/data/{self.topic.name}"
 
     def run(self, watch: StepWatcher) -> None:
         """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
@@ -156,15 +159,20 @@ class Offsetlake:
         Operations(self.settings.bootstrap_servers).delete_group(group_of(self.topic.name))
 
 
-def visible_values(folder: Path) -> list[bytes]:
-    """Reads the value of every row that a plain glob shows below a folder; raises `Refused` where it cannot be read."""
-    if not any(folder.rglob("*.parquet")):
+def visible_values(folder: Path | str) -> list[bytes]:
+    """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
+    lake = Lake(str(folder))
+    if lake.store.local_root is None:
+        files = [path for path in lake.store.list("") if path.endswith(".parquet")]
+        tables = (pq.read_table(io.BytesIO(lake.store.get(path) or b""), columns=["value"]) for path in files)
+        return [value for table in tables for value in table.column("value").to_pylist()]
+    if not any(lake.store.local_root.rglob("*.parquet")):
         return []
     query = 'SELECT "value" FROM read_parquet($1, union_by_name = true)'
-    return [row[0] for row in Duck(Lake(str(folder)), []).query(query, [f"{folder}/**/*.parquet"])[1]]
+    return [row[0] for row in Duck(lake, []).query(query, [f"{folder}/**/*.parquet"])[1]]
 
 
-def count_visible(folder: Path) -> int:
+def count_visible(folder: Path | str) -> int:
     """Counts the rows that a plain glob shows; none where it cannot be read."""
     try:
         return len(visible_values(folder))
@@ -173,8 +181,11 @@ def count_visible(folder: Path) -> int:
 
 
 def with_own_jvm(system: System) -> System:
-    """Return a system whose Spark ends with its process, as that of most people does; ours shares a server by default."""
-    if not isinstance(system, Offsetlake):
+    """Return a system whose Spark ends with its process, as that of most people does; ours shares a server by default.
+
+    One that a cluster serves stays as it is: the cluster goes on with what the dead process has asked for.
+    """
+    if not isinstance(system, Offsetlake) or system.settings.spark_remote is not None:
         return system
     return replace(system, settings=replace(system.settings, engine=IN_PROCESS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import threading
 import uuid
@@ -17,10 +18,12 @@ from pipeline_defs.core.errors import EngineLost
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.access import read_access
 from pipeline_defs.edges.jars import resolve_jars
+from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
+from tests.faults.test_drills import assert_right, run_drills
 from tests.support.buckets import assert_all_is_there_once
 from tests.support.killing import stopped_at
 from tests.support.secured import SECRETS, Secured
@@ -28,6 +31,7 @@ from tests.support.spark_cluster import SparkCluster
 from tests.support.world import World
 
 pytestmark = pytest.mark.long
+FIRST, SCHEDULES = int(os.environ.get("HUNT_FIRST", "0")), int(os.environ.get("HUNT", "4"))  # 100 take an hour
 CLIENT_STEPS = ["scan", "stage", "verify", "commit", "publish", "report"]
 
 
@@ -172,15 +176,16 @@ def test_two_clients_of_one_cluster_land_at_once(remote: World) -> None:
     assert_all_is_there_once(remote)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SCHEDULES))
 def test_parts_that_die_at_random_cost_no_record_and_double_none(
     remote: World, s3_cluster: SparkCluster, seed: int
 ) -> None:
-    """[R-80] Which part, and at the how many-th passing of which step, is drawn from a seed."""
+    """[R-80] A worker, the server and a client die in each schedule; when, at which step, is drawn from its seed."""
     draw = random.Random(seed)
     fill(remote, 300)
-    for _ in range(4):
-        part, step = draw.choice(["worker0", "worker1", "server", "client"]), draw.choice(CLIENT_STEPS)
+    parts = [draw.choice(["worker0", "worker1"]), "server", "client", draw.choice(["worker0", "server", "client"])]
+    for part in draw.sample(parts, len(parts)):
+        step = draw.choice(CLIENT_STEPS)
         remote.send_numbered(100, draw.choice([0, 1]))
         remote.plan()
         if part == "client":
@@ -210,6 +215,21 @@ def kill_at(world: World, cluster: SparkCluster, part: str, step: str) -> bool:
 
     world.land(on_step=on_step)
     return struck.is_set()
+
+
+def test_the_drills_run_on_the_cluster_with_the_lake_in_the_bucket(
+    s3_cluster: SparkCluster, bucket: str, s3: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """[R-80] As on a disk: each fault is proven, no row is missing, none doubled but where that is the policy."""
+    monkeypatch.setenv("OFFSETLAKE_SPARK_REMOTE", s3_cluster.url)
+    monkeypatch.setenv("OFFSETLAKE_LAKE", f"{bucket}/drills")
+    steps = ["kill_at_scan", "kill_at_stage", "kill_at_commit", "kill_at_publish"]
+    where = ["--lake", "s3", "--engine", "cluster"]
+    code, report = run_drills(tmp_path / "home", *steps, "overtake", "no_fault", "--schedules", "3", *where)
+    assert code == 0
+    assert_right(report["drills"])
+    assert report["schedules"]["kills"] and not report["schedules"]["failed"]
+    assert not Lake(f"{bucket}/drills").store.list(""), "drills delete the lakes that they made"
 
 
 @pytest.fixture(scope="module")
