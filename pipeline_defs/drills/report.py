@@ -64,7 +64,7 @@ class Chosen:
         if self.engine == "cluster" and settings.spark_remote is None:
             raise BadSetting(
                 "--engine cluster drills the Spark of OFFSETLAKE_SPARK_REMOTE, which is not set, expected sc://host:port; "
-                "nothing was started; docs/cluster.md says what that Spark needs"
+                "nothing was started; set it to a cluster's Spark Connect server"
             )
 
 
