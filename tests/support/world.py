@@ -174,7 +174,7 @@ class World:
 
     def lake_afresh(self) -> None:
         """Goes on with an empty lake beside the old one, on purpose: the Dagster home forgets that there was one."""
-        (self.settings.dagster_home / FOLDER / self.name).unlink()
+        (self.settings.dagster_home / FOLDER / self.name).unlink(missing_ok=True)
         lake = self.lake_folder.with_name(f"lake-{uuid.uuid4().hex[:6]}")
         self.settings = dataclasses.replace(self.settings, lake=str(lake))
         self.edges.kafka(self.topic).close()
