@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,10 @@ SILENT_SECONDS = (
 )
 WATCH_SECONDS = 10.0
 POLL_SECONDS = 0.1
-RETRIES = {"max_retries": 4, "max_backoff": 1000}  # 2 s; by Spark's default a client waits minutes for a dead server
+RETRIES: Mapping[str, Any] = {
+    "max_retries": 4,
+    "max_backoff": 1000,
+}  # 2 s; by Spark's default a client waits minutes for a dead server
 
 
 class Engine:
@@ -221,6 +225,7 @@ def _open_session(url: str) -> SparkSession:
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.logging import logger
 
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that comes with it is told
     logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
     session: Any = SparkSession.builder.remote(url).create()  # its types are those of the classic one
     session.client.set_retry_policies([DefaultPolicy(**RETRIES)])

@@ -40,17 +40,18 @@ def whole_schema(text: str, references: Iterable[str], what: str) -> str:
 
 def check_schema(session: SparkSession, schema: str, what: str) -> str:
     """Return a reader's schema, once Avro and Spark have both taken it; raise `UnusableSchema`."""
+    from grpc import StatusCode
     from pyspark.errors import PySparkException
-    from pyspark.errors.exceptions.base import RetriesExceeded
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     try:
         clashes = find_clashes(parse_avro(schema))
         if clashes:
             raise ValueError(f"fields differ in case only: {', '.join(clashes)}")
         read_type(session, schema)
-    except RetriesExceeded:
-        raise  # of the server, not of the schema
     except (*NOT_A_SCHEMA, PySparkException) as error:
+        if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() is StatusCode.UNAVAILABLE:
+            raise  # of the server, not of the schema
         raise unusable_schema(what, _explain(error)) from error
     return schema
 
