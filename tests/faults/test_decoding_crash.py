@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import duckdb
 import pytest
+import stamina
 
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided
@@ -51,7 +53,8 @@ def configure(world: World, schema: str) -> None:
 
 
 def seen(world: World, tree: str) -> list[tuple[Any, ...]]:
-    return world.query(tree, '"partition", "offset"')
+    """Are the rows that are shown; who is just at a file that is exchanged is told so, and asks again (docs/decoding.md)."""
+    return stamina.retry(on=duckdb.Error, attempts=5)(world.query)(tree, '"partition", "offset"')
 
 
 def restart(world: World) -> None:
