@@ -80,7 +80,7 @@ class RemoteEngine(Engine):
             return
         own.addArtifacts(str(worker_code()), pyfile=True)
         try:
-            lacks = udf(_worker_probe(), "string")("id").alias("lacks")
+            lacks = udf(_worker_probe(), "string", useArrow=False)("id").alias("lacks")
             rows = session.range(1, numPartitions=1).select(lacks).collect()
         except PySparkException as error:
             found = f"a worker cannot run Python of ours: {first_cause(error)}"
