@@ -107,10 +107,10 @@ def _find(
 
 
 def _end(found: Sequence[tuple[Run, Sequence[OffsetRange]]]) -> None:
-    now = [(run, run.tools.lake.coverage(run.topic)) for run, _ in found]
-    if not any(owes(run, ranges, coverage) for (run, ranges), (_, coverage) in zip(found, now, strict=True)):
+    ended = [(run, ranges, run.tools.lake.coverage(run.topic)) for run, ranges in found]
+    if not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, a manifest still needs a file of it to be published
-    for run, coverage in now:
+    for run, _, coverage in ended:
         _move_group(run.topic, coverage, run.tools)
         run.tools.on_step("report", topic=run.topic)
 
@@ -213,9 +213,10 @@ def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
 def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
     """Lands what is left of ranges, in few scans; of what nothing is left, only the loss is recorded."""
     groups: dict[Hashable, list[Waiting]] = defaultdict(list)
-    for run, reading in waiting:
-        if reading.rest is not None:
-            groups[run.shares_jobs_with].append((run, reading))
+    for run, readings in _by_run(waiting):
+        left = [(run, reading) for reading in readings if reading.rest is not None]
+        if left:
+            groups[run.shares_jobs_with] += left
     for number, group in enumerate(groups.values()):
         yield from _land_group(group, below / f"{number}")
     for run, readings in _by_run(waiting):
@@ -225,11 +226,12 @@ def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Deci
 def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
     """Lands ranges that jobs may share; under `at_most_once` they are of one topic, and claimed before they are read."""
     by_rest = {TopicRange(run.topic, reading.rest): (run, reading) for run, reading in waiting if reading.rest}
-    first, numbers = waiting[0][0], count()
+    first = waiting[0][0]
     if first.tools.delivery is not Delivery.AT_MOST_ONCE:
-        for scan in group_scans(by_rest):
-            yield from _land_scan(scan, by_rest, below / f"{next(numbers)}")
+        for number, scan in enumerate(group_scans(by_rest)):
+            yield from _land_scan(scan, by_rest, below / f"{number}")
         return
+    numbers = count()
     # what fails is abandoned, so a scan that fails must take as little along as can be
     for scan in group_scans(by_rest, reads_at_once=1):
         readings = [by_rest[rest][1] for rest in scan.ranges]

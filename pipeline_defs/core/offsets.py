@@ -72,11 +72,6 @@ class TopicRange:
     topic: str
     offsets: OffsetRange
 
-    @property
-    def text(self) -> str:
-        """Form for messages, e.g. `orders/3 [1000, 2000)`."""
-        return self.offsets.text(self.topic)
-
 
 def parse_key(key: str) -> OffsetRange:
     """Reads a partition key; refuses what is not canonical, since Dagster lets people type any text as a key."""

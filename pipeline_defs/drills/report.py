@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 from ..core.delivery import Delivery
 from ..core.errors import BadSetting
@@ -46,13 +46,8 @@ class Chosen:
     schedules: int = 0
     seed: int = 1
     first: int = 0
-    lake: Literal["disk", "s3"] = "disk"
-    engine: Literal["local", "cluster"] = "local"
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether lake or Spark is elsewhere."""
-        return self.lake == "s3" or self.engine == "cluster"
+    lake: str = "disk"
+    engine: str = "local"
 
     def check(self, settings: Settings) -> None:
         """Refuse places that the settings do not name; raise `BadSetting`."""
@@ -77,9 +72,9 @@ def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: st
             names=unknown,
         )
     wanted = names or ([] if schedules else [*DRILLS, ACKS])
-    where = Chosen((), acks=False, lake=cast("Any", lake), engine=cast("Any", engine))
     drills = [DRILLS[name] for name in wanted if name != ACKS]
-    if where.is_remote:
+    is_remote = lake == "s3" or engine == "cluster"
+    if is_remote:
         local = [name for name in names if name == ACKS or DRILLS[name].is_of_disk or OURS not in DRILLS[name].systems]
         if local:
             raise BadSetting(
@@ -88,8 +83,7 @@ def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: st
                 names=local,
             )
         drills = [replace(drill, systems=(OURS,)) for drill in drills if OURS in drill.systems and not drill.is_of_disk]
-    is_acks = ACKS in wanted and not where.is_remote
-    return replace(where, drills=drills, acks=is_acks, schedules=schedules, seed=seed, first=first)
+    return Chosen(drills, ACKS in wanted and not is_remote, schedules, seed, first, lake, engine)
 
 
 def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -> dict[str, Any]:

@@ -36,10 +36,8 @@ SILENT_SECONDS = (
 )
 WATCH_SECONDS = 10.0
 POLL_SECONDS = 0.1
-RETRIES: Mapping[str, Any] = {
-    "max_retries": 4,
-    "max_backoff": 1000,
-}  # 2 s; by Spark's default a client waits minutes for a dead server
+# 2 s; by Spark's default a client waits minutes for a dead server
+RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
 
 
 class Engine:
