@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline_defs.bench.counting_proxy import CountingProxy
+from pipeline_defs.bench.s3 import s3_environment, s3_server, s3a_conf
+from pipeline_defs.bench.spark_cluster import SparkCluster
 from pipeline_defs.cli import progress
 from pipeline_defs.drills.report import BROKER_PROPERTIES
 from pipeline_defs.edges.broker import Broker, start_broker, stop_broker
@@ -19,11 +22,8 @@ from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.spark import SCAN_CONF
 from pipeline_defs.edges.spark_server import stop_server
 from pipeline_defs.settings import PROJECT, Settings
-from tests.support.counting_proxy import CountingProxy
 from tests.support.dagster_up import hear_signals
 from tests.support.killing import QUICK_JVM
-from tests.support.s3 import s3_environment, s3_server, s3a_conf
-from tests.support.spark_cluster import SparkCluster
 from tests.support.world import PATIENCE_SECONDS, World
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Touches nothing of the user's but the jars. Invariant: a run that did not read e
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from ..core.errors import OffsetlakeError
+from ..core.errors import BadSetting, OffsetlakeError
 from ..edges.broker import start_broker, stop_broker
 from ..edges.jars import resolve_jars
 from ..edges.spark_server import read_server, stop_server
@@ -64,6 +65,13 @@ class Bench:
     session_seconds: float
     first_job_seconds: float
     jvm_pid: int
+
+
+def require_packages(names: Sequence[str]) -> None:
+    """Refuse to start where a package is missing that only the benchmark needs; raises `BadSetting`."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise BadSetting(f"{name} is not installed; nothing was started; `make setup`, or pip install .[dev]")
 
 
 @contextmanager

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from ..core.errors import BadSetting
 from ..settings import Settings
 from .derived import measure_derived
-from .measurement import Tell, environment, measure, open_bench
+from .measurement import Tell, environment, measure, open_bench, require_packages
 from .rounds import Load, Turn, missed_targets, ratios, summary
 from .systems import POLICIES, SYSTEMS
 from .upsert import measure_upsert
@@ -58,9 +57,7 @@ def run_bench(
     with_derived: bool,
 ) -> dict[str, Any]:
     """Measures everything in one world and returns the document; what was started is stopped and deleted."""
-    for package in ("confluent_kafka", *(("deltalake", "fastavro") if with_derived else ())):
-        if importlib.util.find_spec(package) is None:
-            raise BadSetting(f"{package} is not installed; nothing was started; `make setup`, or pip install .[dev]")
+    require_packages(("confluent_kafka", *(("deltalake", "fastavro") if with_derived else ())))
     turns: dict[Load, list[Turn]] = {}
     with open_bench(settings, tell) as bench:
         for load in loads:

@@ -90,7 +90,7 @@ def offsetlake(place: Place) -> Timed:
     tools.kafka.read_topic_id(topic.name)  # connects: a session that is started has a client that is connected
 
     def timed() -> None:
-        _plan(topic, edges)
+        plan_all(topic, edges)
         watch.lap("plan")
         keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
         attempt = Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
@@ -114,7 +114,7 @@ def offsetlake_through_dagster(place: Place) -> Timed:
     edges.kafka(topic).read_topic_id(topic.name)
 
     def timed() -> None:
-        _plan(topic, edges)
+        plan_all(topic, edges)
         ranges = edges.lake.coverage(topic.name).pending()
         topics = build_topic_defs(topic)
         with instance:
@@ -233,7 +233,8 @@ class _Stopwatch:
         self._last = now
 
 
-def _plan(topic: Topic, edges: Edges) -> None:
+def plan_all(topic: Topic, edges: Edges) -> None:
+    """Plan until there is nothing to decide."""
     while commit_next_step(
         topic.name,
         topic.policy,

@@ -29,7 +29,8 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
 @click.option(
     "--part",
     type=click.Choice([ENGINE]),
-    help="This part alone: what a run, a client and a backlog cost on the warm Spark, and when rows are seen. About 8 minutes.",
+    help="This part alone: what a run, a client and a backlog cost on the warm Spark, when rows are seen, and how much passes "
+    "this machine where a cluster lands into a bucket. About 6 minutes; 560 MB of jars for S3 are fetched once.",
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
 @click.option(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pipeline_defs.bench.spark_cluster import SparkCluster
 from pipeline_defs.core.errors import EngineLost
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.access import read_access
@@ -27,7 +28,6 @@ from tests.faults.test_drills import assert_right, run_drills
 from tests.support.buckets import assert_all_is_there_once
 from tests.support.killing import stopped_at
 from tests.support.secured import SECRETS, Secured
-from tests.support.spark_cluster import SparkCluster
 from tests.support.world import World
 
 pytestmark = pytest.mark.long

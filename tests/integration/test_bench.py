@@ -56,7 +56,9 @@ def test_the_whole_part_is_measured_and_leaves_nothing_behind(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = Profile(rounds=1, idle_seconds=1.0, run=SMALL, client=SMALL, visible=SMALL, backlog_ranges=6)
+    small = Profile(
+        rounds=1, idle_seconds=1.0, run=SMALL, client=SMALL, visible=SMALL, backlog_ranges=6, driver_bytes=SMALL
+    )
     report = run_engine_bench(replace(settings, home=settings.home), small, told)
     found = report["engine"]
     assert found["spread"].keys() == {*AIMS, "backlog_ranges_per_second"}

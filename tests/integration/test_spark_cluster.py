@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.bench.spark_cluster import SparkCluster
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.errors import EngineLost, EngineUnfit
@@ -24,7 +25,6 @@ from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
 from tests.support.killing import run_module
-from tests.support.spark_cluster import SparkCluster
 from tests.support.world import World
 
 spark_version = version("pyspark")

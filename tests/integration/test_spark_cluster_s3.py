@@ -5,24 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.bench.counting_proxy import CountingProxy
+from pipeline_defs.bench.data import produce
+from pipeline_defs.bench.driver_bytes import LOAD, count_control, count_driver_bytes
+from pipeline_defs.bench.measurement import Bench
+from pipeline_defs.bench.spark_cluster import SparkCluster
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.resources import Edges
 from pipeline_defs.sealing import seal
-from pipeline_defs.settings import IN_PROCESS, Settings
+from pipeline_defs.settings import Settings
+from tests.conftest import JARS
 from tests.support.buckets import sent_rows, shown_rows
-from tests.support.counting_proxy import CountingProxy
-from tests.support.killing import stopped_at
-from tests.support.spark_cluster import SparkCluster
 from tests.support.world import World
 
 pytestmark = pytest.mark.long
@@ -56,50 +58,16 @@ def test_a_topic_lands_is_redone_and_decoded_in_a_bucket(remote: World) -> None:
 
 
 def test_no_data_comes_to_this_machine_from_a_cluster(
-    remote: World,
-    s3_cluster: SparkCluster,
-    s3_seen: CountingProxy,
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, s3_cluster: SparkCluster, s3_seen: CountingProxy, tmp_path: Path
 ) -> None:
-    """[R-80] What passes the run's process and the Spark driver, for ranges of more than 10 MB: a twentieth at most.
+    """[R-80] What passes the run's process and Spark's driver, for ranges of more than 10 MB: a twentieth at most.
 
-    All that they say to the store is counted, and all that the run's process and the driver say to each other. The control is a
-    Spark in the run's own process on the same kind of lake, which uploads each byte.
+    The benchmark's own measurement; its control is a Spark in the run's own process, which uploads each byte.
     """
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_seen.url)
-    remote.with_policy(records_per_range=1100)
-    remote.create_topic(1)
-    draw = random.Random(1)
-    remote.send({"partition": 0, "key": b"k%d" % n, "value": draw.randbytes(10_000)} for n in range(3300))
-    remote.plan()
-    with CountingProxy(int(s3_cluster.port)) as connect:
-        url = s3_cluster.url.replace(f":{s3_cluster.port}/", f":{connect.port}/")
-        remote.settings = dataclasses.replace(remote.settings, spark_remote=url)
-        remote.edges = Edges(remote.settings)
-        s3_seen.bytes.clear()
-        assert {verdict.outcome for verdict in remote.land()} == {Outcome.LANDED}
-        remote.edges.engine(remote.edges.pyspark()).close()
-    files = [manifest.file for manifest in remote.coverage.manifests.values()]
-    landed = [file.bytes for file in files if file is not None]
-    assert min(landed) > 10_000_000 and len(landed) == 3
-    passed = s3_seen.bytes[os.getpid()] + s3_seen.bytes[s3_cluster.processes["server"].pid] + connect.bytes.total()
-    share = passed / sum(landed)
-    print(f"engine.driver_bytes_per_landed_byte: {share:.4f}")
-    assert s3_seen.bytes.total() > sum(landed), "the executors' own go through the same proxy"
-    assert s3_seen.bytes[os.getpid()] and connect.bytes.total(), "and so do those that are counted"
-    assert share <= 0.05
-
-    (tmp_path / "here").mkdir()
-    with World(
-        dataclasses.replace(settings, engine=IN_PROCESS), tmp_path / "here", remote.name, remote.topic.policy
-    ) as here:
-        here.move_lake(f"{remote.settings.lake}-here")
-        here.plan()
-        s3_seen.bytes.clear()
-        with stopped_at(here, "land", "report", own_jvm=True):
-            pass
-        assert len(here.coverage.manifests) == 3
-        assert s3_seen.bytes.total() >= sum(landed), "the control"
-        print(f"the control, in process: {s3_seen.bytes.total() / sum(landed):.2f}")
+    (tmp_path / "jars").symlink_to(JARS)
+    edges = Edges(settings)
+    bench = Bench(edges, edges.pyspark(), tmp_path, 0.0, 0.0, os.getpid())
+    edges.kafka().create_topic(LOAD.topic, LOAD.kafka_partitions)
+    produce(edges.bootstrap_servers(), LOAD.topic, LOAD)
+    assert count_driver_bytes(bench, s3_cluster, s3_seen, LOAD) <= 0.05
+    assert count_control(bench, s3_seen, LOAD) >= 1

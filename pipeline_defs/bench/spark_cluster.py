@@ -1,4 +1,7 @@
-"""A real Spark cluster on loopback, of the wheel's jars: a master, workers and a Connect server, each to be killed alone."""
+"""A real Spark cluster on loopback, of the wheel's jars: a master, workers and a Connect server, each to be killed alone.
+
+The benchmark measures on it, and the tests have it die.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ import secrets
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-from pipeline_defs.edges.java import find_java
-from pipeline_defs.edges.processes import Process, free_ports, read_process, spawn_process, stop_process
-from pipeline_defs.edges.spark_server import TOKEN
-from tests.support.world import World
+from ..edges.java import find_java
+from ..edges.processes import Process, free_ports, read_process, spawn_process, stop_process
+from ..edges.spark_server import TOKEN
+from .starting import wait_until_ready
 
 HOST = "127.0.0.1"
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -63,6 +66,7 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
+        """Address of the Connect server as OFFSETLAKE_SPARK_REMOTE takes it, token included."""
         return f"sc://localhost:{self._port}/;token={self.token}"
 
     def __enter__(self) -> SparkCluster:
@@ -73,11 +77,11 @@ class SparkCluster:
                 *("org.apache.spark.deploy.master.Master", "--host", HOST),
                 *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
             )
-            World.wait_until(lambda: self._alive_workers() == 0)
+            self._wait_for("master", lambda: self._alive_workers() == 0)
             for number in range(self.workers):
                 self.start_worker(number)
             self.start_server()
-            World.wait_until(lambda: self._alive_workers() == self.workers)
+            self._wait_for("master", lambda: self._alive_workers() == self.workers)
         except BaseException:
             self.stop()
             raise
@@ -95,6 +99,7 @@ class SparkCluster:
                 stop_process(process, 5)
 
     def start_worker(self, number: int) -> None:
+        """Start a worker of one core, which the master knows a moment later."""
         self._start(
             f"worker{number}",
             *("org.apache.spark.deploy.worker.Worker", "--host", HOST, "--cores", "1", "--memory", "1g"),
@@ -114,7 +119,7 @@ class SparkCluster:
             *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{HOST}:{self._master_port}"),
             *("--jars", jars, *options, "--class", CONNECT, "spark-internal"),
         )
-        World.wait_until(lambda: _listens(self.processes["server"], self._port))
+        self._wait_for("server", lambda: _listens(self.processes["server"], self._port))
 
     def kill(self, name: str) -> None:
         """Kill a process by SIGKILL, a worker with its executors, as a machine that goes away."""
@@ -131,12 +136,14 @@ class SparkCluster:
 
     def _alive_workers(self) -> int | None:
         """Return how many workers the master has; none before it answers."""
-        assert self.processes["master"].is_running(), "the master has ended; its log says why"
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._master_page}/json/", timeout=5) as answer:
                 return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
         except urllib.error.URLError:
             return None  # it listens in a moment
+
+    def _wait_for(self, name: str, is_ready: Callable[[], bool]) -> None:
+        wait_until_ready(is_ready, self.processes[name], self.folder / f"{name}.log")
 
     def _start(self, name: str, *command: str) -> None:
         import pyspark
@@ -183,6 +190,8 @@ def _opens() -> list[str]:
 
 
 def _listens(process: Process, port: int) -> bool:
-    assert process.is_running(), "the Connect server has ended; its log says why"
-    connections = psutil.Process(process.pid).net_connections()
+    try:
+        connections = psutil.Process(process.pid).net_connections()
+    except psutil.NoSuchProcess:
+        return False
     return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)

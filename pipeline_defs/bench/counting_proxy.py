@@ -34,6 +34,7 @@ class CountingProxy:
 
     @property
     def url(self) -> str:
+        """Address for whoever speaks HTTP through it."""
         return f"http://{HOST}:{self.port}"
 
     def _accept(self) -> None:

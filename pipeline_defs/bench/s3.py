@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline_defs.edges.processes import free_ports
+from ..edges.processes import free_ports, spawn_process, stop_process
+from .starting import wait_until_ready
 
-START_SECONDS = 60
+HOST = "127.0.0.1"
+BUCKET = "lake"
 KEY, SECRET = "someone", "secret"
 
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Give the server's address while it runs."""
+    """Give the server's address while it runs, its log in a folder; raise `NotStarted` where it does not."""
     (port,) = free_ports(1)
-    url = f"http://127.0.0.1:{port}"
-    log = (folder / "log").open("wb")
-    command = [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)]
-    with log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                with urllib.request.urlopen(urllib.request.Request(f"{url}/lake", method="PUT"), timeout=5):  # noqa: S310
-                    break
-            except urllib.error.URLError:
-                assert time.monotonic() < deadline and server.poll() is None
-        try:
-            yield url
-        finally:
-            server.terminate()
+    url = f"http://{HOST}:{port}"
+    log = folder / "s3.log"
+    moto = Path(sys.executable).with_name("moto_server")
+    server = spawn_process([str(moto), "-H", HOST, "-p", str(port)], log=log)
+    try:
+        wait_until_ready(lambda: _make_bucket(url), server, log)
+        yield url
+    finally:
+        stop_process(server, 5)
+
+
+def _make_bucket(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=5):  # noqa: S310 (ours)
+            return True
+    except urllib.error.URLError:
+        return False
 
 
 def s3_environment(url: str) -> Mapping[str, str]:
