@@ -1,6 +1,7 @@
 """Bytes through the run's process and Spark's driver for each byte that is landed, on a cluster whose lake is in a bucket.
 
-What anybody says to the store, and the run's process and the driver to each other, goes through proxies that count. The control is a Spark in the run's own process on the same store, which uploads each byte.
+What anybody says to the store, and the run's process and the driver to each other, goes through proxies that count. The
+control is a Spark in the run's own process on the same store, which uploads each byte.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The part `engine` of the benchmark: what a run, a client and a backlog cost, and when rows are seen.
 
-All of it is of the warm Spark; the bytes that pass this machine are those where a cluster lands into a bucket. Each figure is a median, with its spread, under the name that its aim has.
+All of it is of the warm Spark; the bytes that pass this machine are those where a cluster lands into a bucket.
+Each figure is a median, with its spread, under the name that its aim has.
 """
 
 from __future__ import annotations
