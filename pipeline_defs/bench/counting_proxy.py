@@ -1,11 +1,12 @@
-"""A TCP proxy on loopback that counts the bytes of each process that goes through it, in both directions together."""
+"""A TCP proxy on loopback that counts, on demand, the bytes of each process, in both directions together."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 import psutil
@@ -14,14 +15,19 @@ HOST = "127.0.0.1"
 
 
 class CountingProxy:
-    """Listens at `port` and passes all on to a port of this machine while the context is open; `bytes` are by process id."""
+    """Listens at `port` and passes all on to a port of this machine while the context is open.
+
+    Whose a connection is takes longer to find out than most connections take, so it only passes on until it is to count.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._listener = socket.create_server((HOST, 0))
         self._guard = threading.Lock()
         self.port: int = self._listener.getsockname()[1]
-        self.bytes: Counter[int] = Counter()
+        self._processes: dict[int, int] = {}  # of each connection, by the port of who made it
+        self._is_counting = False
+        self.bytes: Counter[int] = Counter()  # by process id
 
     def __enter__(self) -> CountingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -37,24 +43,38 @@ class CountingProxy:
         """Address for whoever speaks HTTP through it."""
         return f"http://{HOST}:{self.port}"
 
+    @contextmanager
+    def counting(self) -> Iterator[Counter[int]]:
+        """Count while the context is open, from zero, also what goes through connections that are there already."""
+        with self._guard:
+            self.bytes.clear()
+            self._is_counting = True
+            self._processes.update(_processes_at(self._processes))
+        try:
+            yield self.bytes
+        finally:
+            self._is_counting = False
+
     def _accept(self) -> None:
         while True:
             try:
                 client, (_, port) = self._listener.accept()
             except OSError:
                 return  # closed
-            pid = _process_at(port)
+            with self._guard:
+                self._processes[port] = _processes_at({port})[port] if self._is_counting else 0
             server = socket.create_connection((HOST, self._target))
             for each in (client, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small answer waits for 40 ms
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, sink, pid), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(source, sink, port), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, pid: int) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket, port: int) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                with self._guard:
-                    self.bytes[pid] += len(data)
+                if self._is_counting:
+                    with self._guard:
+                        self.bytes[self._processes[port]] += len(data)
                 sink.sendall(data)
         for each in (source, sink):
             with suppress(OSError):
@@ -62,7 +82,7 @@ class CountingProxy:
         source.close()  # the other direction closes the other one
 
 
-def _process_at(port: int) -> int:
-    """Return the id of the process whose end of a connection is at a port; 0 where it is gone again."""
-    found = psutil.net_connections("tcp")
-    return next((each.pid or 0 for each in found if each.laddr and each.laddr.port == port and each.raddr), 0)
+def _processes_at(ports: Collection[int]) -> dict[int, int]:
+    """Return the id of the process whose end of a connection is at each port; 0 where it is gone again."""
+    found = {each.laddr.port: each.pid or 0 for each in psutil.net_connections("tcp") if each.laddr and each.raddr}
+    return {port: found.get(port, 0) for port in ports}

@@ -55,26 +55,22 @@ def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[st
 
 def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy, load: Load) -> float:
     """Land by a cluster; return the share of bytes that pass the run's process and Spark's driver."""
-    store.bytes.clear()
-    with CountingProxy(cluster.port) as connect:
+    with CountingProxy(cluster.port) as connect, connect.counting() as said, store.counting() as seen:
         url = cluster.url.replace(f":{cluster.port}/", f":{connect.port}/")
         pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store, load)
-        said = connect.bytes.total()
-    ours = store.bytes[pid] + store.bytes[cluster.processes["server"].pid]
-    if not store.bytes[pid] or not said or store.bytes.total() - ours < landed:
-        raise WrongCount(
-            f"of {landed:,} bytes landed the proxies saw {dict(store.bytes)} by process, and {said:,} between them"
-        )
-    return (ours + said) / landed
+    ours = seen[pid] + seen[cluster.processes["server"].pid]
+    if not seen[pid] or not said or seen.total() - ours < landed:
+        raise WrongCount(f"of {landed:,} bytes landed the proxies saw {dict(seen)} and {dict(said)}, by process")
+    return (ours + said.total()) / landed
 
 
 def count_control(bench: Bench, store: CountingProxy, load: Load) -> float:
     """Land by a Spark in the run's process; return the same share, which is 1 or more."""
-    store.bytes.clear()
-    _, landed = _land(bench, {"OFFSETLAKE_ENGINE": IN_PROCESS}, "in-process", store, load)
-    if store.bytes.total() < landed:
-        raise WrongCount(f"of {landed:,} bytes that were uploaded the proxy saw {store.bytes.total():,}")
-    return store.bytes.total() / landed
+    with store.counting() as seen:
+        _, landed = _land(bench, {"OFFSETLAKE_ENGINE": IN_PROCESS}, "in-process", store, load)
+    if seen.total() < landed:
+        raise WrongCount(f"of {landed:,} bytes that were uploaded the proxy saw {dict(seen)}, by process")
+    return seen.total() / landed
 
 
 def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProxy, load: Load) -> tuple[int, int]:
@@ -85,6 +81,7 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
         **s3_environment(store.url),
         **spark,
         "OFFSETLAKE_HOME": str(bench.folder),
+        "DAGSTER_HOME": str(bench.folder / lake),  # which remembers where the topic is landed
         "OFFSETLAKE_LAKE": f"s3://{BUCKET}/{lake}",
         "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
     }
@@ -96,7 +93,7 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
     ):
         printed, _ = process.communicate()
     if process.returncode:
-        said = log.read_text(errors="replace").splitlines()[-1:]
+        said = log.read_text(errors="replace").splitlines()[-2:]
         raise ClientFailed(f"a landing process ended with {process.returncode}: {' '.join(said)}")
     return process.pid, int(printed)
 

@@ -77,11 +77,11 @@ class SparkCluster:
                 *("org.apache.spark.deploy.master.Master", "--host", HOST),
                 *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
             )
-            self._wait_for("master", lambda: self._alive_workers() == 0)
+            self._wait_for("master", lambda: self._has_workers(0))
             for number in range(self.workers):
                 self.start_worker(number)
             self.start_server()
-            self._wait_for("master", lambda: self._alive_workers() == self.workers)
+            self._wait_for("master", lambda: self._has_workers(self.workers))
         except BaseException:
             self.stop()
             raise
@@ -134,13 +134,13 @@ class SparkCluster:
         found = (read_process(each.pid) for each in psutil.Process(process.pid).children(recursive=True))
         return [each for each in found if each is not None]
 
-    def _alive_workers(self) -> int | None:
-        """Return how many workers the master has; none before it answers."""
+    def _has_workers(self, number: int) -> bool:
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._master_page}/json/", timeout=5) as answer:
-                return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
+                workers = json.load(answer)["workers"]
         except urllib.error.URLError:
-            return None  # it listens in a moment
+            return False  # it listens in a moment
+        return [worker["state"] for worker in workers].count("ALIVE") == number
 
     def _wait_for(self, name: str, is_ready: Callable[[], bool]) -> None:
         wait_until_ready(is_ready, self.processes[name], self.folder / f"{name}.log")

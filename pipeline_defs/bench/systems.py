@@ -269,6 +269,6 @@ def _our_read(place: Place) -> DataFrame:
         TopicRange(load.topic, OffsetRange(0, p, mark.earliest, mark.end)) for p, mark in sorted(marks.items())
     )
     read = Read(ranges, load.records_per_range)
-    options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL)
+    options = kafka_options(place.bootstrap_servers, read, ISOLATION_LEVEL, group=f"bench-{uuid.uuid4()}")
     session = place.edges.engine(place.pyspark).session(SCAN_CONF)
     return raw_columns(session.read.format("kafka").options(**options).load(), 0)

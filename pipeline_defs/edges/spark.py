@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -129,8 +130,13 @@ def spark_config(
     }
 
 
-def kafka_options(bootstrap_servers: str, read: Read, isolation_level: str, access: Access = OPEN) -> dict[str, str]:
-    """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss."""
+def kafka_options(
+    bootstrap_servers: str, read: Read, isolation_level: str, access: Access = OPEN, *, group: str
+) -> dict[str, str]:
+    """Derives the options of one read: `assign`, explicit bounds, one task per range, failing on any loss.
+
+    Reads of one `group` share consumers, and what those polled: it must be of one job, so that nothing is older than the job.
+    """
     bounds = {topic: dict(sorted(of_topic.items())) for topic, of_topic in sorted(read.bounds.items())}
     starts, ends = (
         {
@@ -144,6 +150,7 @@ def kafka_options(bootstrap_servers: str, read: Read, isolation_level: str, acce
         **access.spark(),
         "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": isolation_level,
+        "kafka.group.id": group,
         "assign": json.dumps({topic: list(of_topic) for topic, of_topic in bounds.items()}),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
@@ -184,8 +191,10 @@ class Spark:
         """
         from pyspark.sql import DataFrame
 
+        group = f"offsetlake-{uuid.uuid4()}"
+
         def rows_of(session: SparkSession, read: Read) -> DataFrame:
-            options = kafka_options(self._bootstrap_servers, read, isolation_level, self._access)
+            options = kafka_options(self._bootstrap_servers, read, isolation_level, self._access, group=group)
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
         what = f"land {scan.text}"

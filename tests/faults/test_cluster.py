@@ -393,8 +393,8 @@ def test_a_reader_that_took_a_stall_for_the_end_would_be_refused(world: World, m
     world.plan()
     honest = spark_edge.kafka_options
 
-    def ends_early(*given: Any) -> dict[str, str]:
-        return honest(*given) | {"endingOffsets": f'{{"{world.name}": {{"0": 60}}}}'}
+    def ends_early(*given: Any, **more: Any) -> dict[str, str]:
+        return honest(*given, **more) | {"endingOffsets": f'{{"{world.name}": {{"0": 60}}}}'}
 
     monkeypatch.setattr(spark_edge, "kafka_options", ends_early)
     (verdict,) = world.land()

@@ -475,8 +475,8 @@ def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: 
     world.plan()
     honest = spark_edge.kafka_options
 
-    def uncut(*arguments: Any) -> dict[str, str]:
-        return honest(*arguments) | {"maxRecordsPerPartition": "200"}
+    def uncut(*arguments: Any, **more: Any) -> dict[str, str]:
+        return honest(*arguments, **more) | {"maxRecordsPerPartition": "200"}
 
     monkeypatch.setattr(spark_edge, "kafka_options", uncut)
     verdicts = world.land()

@@ -183,8 +183,8 @@ def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_pa
     access = read_access(write_properties(tmp_path / "c.properties", values))
     ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
     plain, secured = (
-        kafka_options("b:1", read, "read_committed"),
-        kafka_options("b:1", read, "read_committed", access),
+        kafka_options("b:1", read, "read_committed", group="g"),
+        kafka_options("b:1", read, "read_committed", access, group="g"),
     )
     assert secured["kafka.sasl.jaas.config"] == PLAIN["sasl.jaas.config"]
     assert (secured["kafka.client.id"], secured["kafka.max.poll.records"]) == ("me", "7")
@@ -197,10 +197,10 @@ def test_spark_is_told_what_the_file_says_but_for_what_boundaries_rest_on(tmp_pa
 def test_what_boundaries_rest_on_is_set_last() -> None:
     """Whatever a file says that was not refused."""
     ((read,),) = (scan.reads for scan in group_scans([TopicRange("orders", OffsetRange(0, 0, 0, 10))]))
-    plain = kafka_options("b:1", read, "read_committed")
+    plain = kafka_options("b:1", read, "read_committed", group="g")
     forged = Access(ClientProperties(kafka={key.removeprefix("kafka."): "forged" for key in plain}))
     assert "forged" in forged.spark().values(), "the fault"
-    options = kafka_options("b:1", read, "read_committed", forged)
+    options = kafka_options("b:1", read, "read_committed", forged, group="g")
     assert {key for key in plain if options[key] != plain[key]} == {
         key for key in KAFKA_OPTIONS if key.startswith("kafka.")
     }
