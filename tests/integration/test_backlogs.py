@@ -6,10 +6,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.scans import READS_AT_ONCE
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges import spark as spark_edge
 from pipeline_defs.landing import land_topics
 from pipeline_defs.settings import Settings
 from tests.support.world import World
@@ -44,8 +47,20 @@ def plan_irregularly(world: World) -> list[OffsetRange]:
     return list(world.coverage.log.ranges)
 
 
-def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(world: World) -> None:
-    """[R-12] L5: a union of reads is one scan, with a task and a file for each range, as if each were read alone."""
+def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-12] L5: a union of reads is one scan, with a task and a file for each range, as if each were read alone.
+
+    Its reads share consumers, and no job has those of another, which may hold what was polled before a topic was recreated.
+    """
+    honest, groups = spark_edge.kafka_options, []
+
+    def watched(*given: Any, group: str) -> dict[str, str]:
+        groups.append(group)
+        return honest(*given, group=group)
+
+    monkeypatch.setattr(spark_edge, "kafka_options", watched)
     ranges = plan_irregularly(world)
     assert len(ranges) == PARTITIONS * ROUNDS
     assert len({len(offsets) for offsets in ranges}) > ROUNDS // 2, "the fault: there is no grid in them"
@@ -60,8 +75,10 @@ def test_a_backlog_of_irregular_ranges_lands_in_few_jobs_and_the_same_bytes(worl
     empty = [offsets for offsets, manifest in world.coverage.manifests.items() if manifest.file is None]
     assert len(empty) == PARTITIONS, "the control: aborted records are a range without a file"
     assert len(scans) <= -(-len(ranges) // READS_AT_ONCE) and sum(scans) == len(ranges)
-    for offsets in ranges[::7]:
+    assert len(groups) > len(scans) == len(set(groups))
+    for number, offsets in enumerate(ranges[::7], 1):
         (alone,) = world.land([offsets.key], redo=True)
+        assert len(set(groups)) == len(scans) + number
         assert (alone.outcome, alone.violations) == (Outcome.UNCHANGED, ()), "a note would say: equal rows, other bytes"
 
 
