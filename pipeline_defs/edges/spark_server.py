@@ -14,6 +14,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -147,10 +148,16 @@ def write_private(path: Path, document: object) -> None:
     fresh.replace(path)
 
 
+def begin_anew_if_long(log: Path) -> None:
+    """Delete a log that is too long; who still prints to it goes on, into nothing."""
+    with suppress(FileNotFoundError):
+        if log.stat().st_size > LOG_BYTES:
+            log.unlink()
+
+
 def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Limits) -> Server:
     log = folder / LOG
-    if log.exists() and log.stat().st_size > LOG_BYTES:
-        log.unlink()
+    begin_anew_if_long(log)
     asked = {"config": dict(config), "fingerprint": fingerprint, "limits": asdict(limits)}
     write_private(folder / REQUEST, asked)
     # its Python workers are the Python that this is, and it is no client, whatever this process is

@@ -26,13 +26,13 @@ from ..core.errors import EngineUnavailable
 from .processes import free_ports, locked, read_process, stop_process
 from .spark_server import (
     CONNECT_MODE,
-    LOG_BYTES,
     REQUEST,
     STATE,
     TOKEN,
     WORK,
     Limits,
     Server,
+    begin_anew_if_long,
     read_state,
     write_private,
 )
@@ -118,8 +118,8 @@ def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
 
 def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
-    is_long = log.exists() and log.stat().st_size > LOG_BYTES
-    return log.open("wb" if is_long else "ab")
+    begin_anew_if_long(log)
+    return log.open("ab")
 
 
 def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:

@@ -12,7 +12,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
-from pipeline_defs.edges import engine, spark_knock
+from pipeline_defs.edges import engine, spark_knock, spark_server
 from pipeline_defs.edges.access import OPEN, Access
 from pipeline_defs.edges.engine import RETRIES, Engine
 from pipeline_defs.edges.remote_engine import RemoteEngine
@@ -98,3 +98,17 @@ def test_a_remote_that_nobody_answers_at_is_told_at_once_and_nothing_is_started(
     ):
         edges.engine(remote).session({})
     assert not steps and not settings.engine_folder.exists()
+
+
+def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    spark_server.begin_anew_if_long(log)
+    log.write_text("0123456789")
+    monkeypatch.setattr(spark_server, "LOG_BYTES", 10)
+    spark_server.begin_anew_if_long(log)
+    assert log.read_text() == "0123456789"
+    monkeypatch.setattr(spark_server, "LOG_BYTES", 9)
+    spark_server.begin_anew_if_long(log)
+    assert not log.exists()
