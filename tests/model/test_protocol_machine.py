@@ -2,8 +2,9 @@
 
 The lake, the planner and the protocol are the real ones, over a real folder; Kafka and Spark are those of `fake_log`.
 What befalls a process strikes at one passing of one step, of the protocol or of the lake's store: it dies there, its disk is
-full for a moment, or it stands still while another process runs or sweeps, a file of the lake is lost or the log changes under
-it, and then goes on as a zombie. `HUNT=500` draws 500 random runs of each, others each time.
+full for a moment, its Spark goes away and goes on to write, or it stands still while another process runs or sweeps, a file of
+the lake is lost or the log changes under it, and then goes on as a zombie. `HUNT=500` draws 500 random runs of each, others
+each time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.auditing import check_published
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import BrokenPlanLog, LakeUnavailable, StaleAnswer
+from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, StaleAnswer
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.losses import Acceptance, find_losses, unrecorded_losses
 from pipeline_defs.core.offsets import OffsetRange, parse_key
@@ -61,11 +62,25 @@ Trouble = tuple[str, int, Event]  # the step, which passing of it, what happens 
 # where a process can be struck; what decides and what becomes visible is struck more often
 STORE = ["store.list", "store.put_new", "store.publish", "store.exchange", "store.delete_folder"]
 DECISIVE = ["verify", "commit", "publish", "store.publish", "store.exchange"]
-LANDING = ["find", "claim", "scan", "task", "stage", "rolled_forward", "report", *DECISIVE, *DECISIVE, *STORE]
+LANDING = [
+    "find",
+    "claim",
+    "scan",
+    "task",
+    "task",
+    "task",
+    "stage",
+    "rolled_forward",
+    "report",
+    *DECISIVE,
+    *DECISIVE,
+    *STORE,
+]
 PLANNING = ["plan_decided", "plan_committed", "store.list", "store.put_new"]
 
 DEATH: Event = ("die", ())
 FULL: Event = ("fill", ())  # the disk, for one call
+LOST: Event = ("lose_engine", ())  # at a task of a scan
 LOG_EVENTS: list[Event] = [
     *[("compact", (percent,)) for percent in (40, 70, 100, 100, 100)],
     ("expire", (0, 50)),
@@ -89,7 +104,15 @@ LAKE_EVENTS: list[Event] = [
     ("lose_manifests", (1,)),
 ]
 PLANNER_STRIKES = [*[DEATH] * 4, FULL, *[("run_planner", (True,))] * 4, *LOG_EVENTS]
-STRIKES = [*[DEATH] * 12, *[FULL] * 4, *OVERTAKEN, *[("run_planner", (True,))] * 2, *LAKE_EVENTS, *LOG_EVENTS]
+STRIKES = [
+    *[DEATH] * 12,
+    *[FULL] * 4,
+    *[LOST] * 6,
+    *OVERTAKEN,
+    *[("run_planner", (True,))] * 2,
+    *LAKE_EVENTS,
+    *LOG_EVENTS,
+]
 
 _KINDS = st.lists(st.sampled_from([SpanKind.DATA] * 4 + [SpanKind.CONTROL, SpanKind.ABORTED]), min_size=1, max_size=8)
 _MODES: st.SearchStrategy[Mode] = st.sampled_from(["retry", "redo", "replace", "replace"])
@@ -146,6 +169,9 @@ class Process:
                 elif name == "fill":
                     if step.startswith("store."):
                         raise LakeUnavailable("cannot write: no space left on device")
+                elif name == "lose_engine":
+                    if step == "task":
+                        raise EngineLost("the server went away")
                 else:
                     self._machine.happen((name, (self.keys, *arguments) if name == "overtake" else arguments))
         if self.is_dead:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_defs.core.errors import ScanFailed, UnknownTopic
+from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.holes import BatchSpan, Cause, SpanKind
+from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.planlog import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.scans import Scan
@@ -221,7 +224,10 @@ class FakeKafka:
 
 
 class FakeSpark:
-    """Is a Spark that reads as `failOnDataLoss` does; each of its tasks is a step, `task`, of the process that it is of."""
+    """Is a Spark that reads as `failOnDataLoss` does; each of its tasks is a step, `task`, of the process that it is of.
+
+    One that was lost at a task goes on to write once another is at work, as a server whose client is cut off does.
+    """
 
     writer = "fake spark"
     source = "fake cluster"
@@ -229,6 +235,7 @@ class FakeSpark:
     def __init__(self, kafka: FakeKafka, on_step: StepWatcher) -> None:
         self._kafka = kafka
         self._on_step = on_step
+        self._lost: list[Callable[[], None]] = []  # what servers that were lost have still to write
 
     def kafka_of(self, topic: str) -> FakeKafka:
         """Is where a topic is."""
@@ -239,10 +246,23 @@ class FakeSpark:
 
     def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
         Path(folder).mkdir(parents=True)
+        lost, self._lost = self._lost, []
         # the files' order says nothing, as with Spark
-        for number, each in enumerate(reversed(scan.ranges)):
+        tasks = list(enumerate(reversed(scan.ranges)))
+        for number, each in tasks:
+            try:
+                self._on_step("task", key=each.offsets.key)
+            except EngineLost:
+                self._lost = [*lost, partial(self._write, tasks[number:], isolation_level, folder)]
+                raise
+            while lost:
+                with suppress(ScanFailed):
+                    lost.pop()()
+            self._write([(number, each)], isolation_level, folder)
+
+    def _write(self, tasks: Sequence[tuple[int, TopicRange]], isolation_level: str, folder: str) -> None:
+        for number, each in tasks:
             topic, offsets = each.topic, each.offsets
-            self._on_step("task", key=offsets.key)
             log = dict(enumerate(self.kafka_of(topic).now.partitions)).get(offsets.partition)
             marks = log.marks_at(isolation_level) if log is not None else None
             if log is None or marks is None or offsets.start < marks.earliest or offsets.end > marks.end:
