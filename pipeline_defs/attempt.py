@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from .core.coverage import Coverage
 from .core.delivery import Delivery
+from .core.errors import OffsetlakeError
 from .core.offsets import OffsetRange
 from .edges.lake import Lake
 from .staging_places import LocalStaging, Staging
@@ -61,6 +63,15 @@ class Run:
     attempt: Attempt
     tools: Tools
     staging: Staging
+    errors: list[OffsetlakeError] = field(default_factory=list)  # the first ends the topic, and no other one
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Have an error of what is done in here end this topic alone."""
+        try:
+            yield
+        except OffsetlakeError as error:
+            self.errors.append(error)
 
     @property
     def shares_jobs_with(self) -> Hashable:

@@ -21,7 +21,6 @@ from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import (
     BadKey,
-    BrokerUnavailable,
     DiskRefuses,
     EmptySelection,
     EngineLost,
@@ -48,6 +47,7 @@ from .staging import (
     owes,
     stage_anew,
     stage_empty,
+    staged_name,
     verify_range,
 )
 from .staging_places import Staging
@@ -57,26 +57,38 @@ if TYPE_CHECKING:
 
 Waiting = tuple[Run, Reading]  # of one topic, what is to be read of one range
 Decided = tuple[Run, Verdict]
+Found = tuple[Run, Sequence[OffsetRange]]
+Told = tuple[str, Verdict | OffsetlakeError]
 
 
 def land(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools) -> Iterator[Verdict]:
     """Lands ranges; yields one verdict per range, as each is decided. One range failing leaves the others landed.
 
-    Raises `BadKey` or `EmptySelection` before anything is read or written.
+    Raises `BadKey` or `EmptySelection` before anything is read or written, and what no range of the topic can do without.
     """
-    yield from (verdict for _, verdict in land_topics({topic: keys}, attempt, {topic: tools}))
+    for _, told in land_topics({topic: keys}, attempt, {topic: tools}):
+        if isinstance(told, OffsetlakeError):
+            raise told
+        yield told
 
 
-def land_topics(
-    keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]
-) -> Iterator[tuple[str, Verdict]]:
+def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapping[str, Tools]) -> Iterator[Told]:
     """Lands ranges of topics of one lake, in Spark jobs that they share; yields the topic with each verdict.
 
-    Raises `BadKey` or `EmptySelection` before anything is read or written.
+    An error of a topic, its cluster or its part of the lake, ends that topic alone and is yielded in the end. Raises
+    `BadKey` or `EmptySelection` before anything is read or written.
     """
     first = next(iter(tools.values()))
     staging = first.open_staging(attempt.id, first.lake)
-    found = [_find(topic, of_topic, attempt, tools[topic], staging) for topic, of_topic in keys.items()]
+    found: list[Found] = []
+    broken: list[Told] = []
+    for topic, of_topic in keys.items():
+        try:
+            found.append(_find(topic, of_topic, attempt, tools[topic], staging))
+        except (BadKey, EmptySelection):
+            raise
+        except OffsetlakeError as error:
+            broken.append((topic, error))
     waiting: list[Waiting] = []
     for run, ranges in found:
         for offsets in ranges:
@@ -85,34 +97,39 @@ def land_topics(
                     _delete_doubles(run, run.coverage.manifests[offsets])
         finished, unfinished = _finish_known(run, ranges)
         yield from ((run.topic, verdict) for verdict in finished)
-        unreadable, readings = split_readable(run, unfinished)
-        yield from ((run.topic, _without_doubles(run, verdict)) for verdict in unreadable)
-        waiting += ((run, reading) for reading in readings)
+        with run.ending():
+            unreadable, readings = split_readable(run, unfinished)
+            yield from ((run.topic, _without_doubles(run, verdict)) for verdict in unreadable)
+            waiting += ((run, reading) for reading in readings)
 
     try:
         yield from ((run.topic, verdict) for run, verdict in _land_readings(waiting, staging.root))
     finally:
         staging.close()
 
-    _end(found)
+    _end(found, is_whole=not broken)
+    yield from broken
+    yield from ((run.topic, error) for run, _ in found for error in run.errors)
 
 
-def _find(
-    topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging
-) -> tuple[Run, list[OffsetRange]]:
+def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
     coverage = tools.lake.coverage(topic)
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
     return Run(topic, coverage, attempt, tools, staging), ranges
 
 
-def _end(found: Sequence[tuple[Run, Sequence[OffsetRange]]]) -> None:
-    ended = [(run, ranges, run.tools.lake.coverage(run.topic)) for run, ranges in found]
-    if not any(owes(*each) for each in ended):
-        _sweep(found[0][0])  # where it owes, a manifest still needs a file of it to be published
+def _end(found: Sequence[Found], *, is_whole: bool) -> None:
+    ended = []
+    for run, ranges in found:
+        with run.ending():
+            ended.append((run, ranges, run.tools.lake.coverage(run.topic)))
+    if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
+        _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
     for run, _, coverage in ended:
-        _move_group(run.topic, coverage, run.tools)
-        run.tools.on_step("report", topic=run.topic)
+        if not run.errors:
+            _move_group(run.topic, coverage, run.tools)
+            run.tools.on_step("report", topic=run.topic)
 
 
 def _sweep(run: Run) -> None:
@@ -139,7 +156,7 @@ def _move_group(topic: str, coverage: Coverage, tools: Tools) -> None:
     """Has Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
     try:
         mirror_frontier(topic, coverage, tools.kafka)
-    except BrokerUnavailable as error:
+    except OffsetlakeError as error:
         tools.on_step("mirror_failed", topic=topic, reason=str(error))  # the next run moves it to where it must be then
 
 
@@ -220,7 +237,9 @@ def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Deci
     for number, group in enumerate(groups.values()):
         yield from _land_group(group, below / f"{number}")
     for run, readings in _by_run(waiting):
-        yield from ((run, verdict) for verdict in _record_lost(run, readings))
+        if not run.errors:
+            with run.ending():
+                yield from ((run, verdict) for verdict in _record_lost(run, readings))
 
 
 def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
@@ -268,7 +287,14 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
     partitions = {(rest.topic, rest.offsets.partition) for rest in scan.ranges}
     tools.on_step("scan", topic=topics, ranges=len(scan.ranges), partitions=len(partitions), reads=len(scan.reads))
     started = tools.now_ms()
-    before = {run.topic: run.tools.kafka.read_topic_id(run.topic) for run, _ in runs}
+    before = {}
+    for run, _ in runs:
+        with run.ending():
+            before[run.topic] = run.tools.kafka.read_topic_id(run.topic)
+    if any(run.errors for run, _ in runs):  # the others are read without that topic
+        others = [each for each in waiting if not each[0].errors]
+        yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
+        return
 
     def stage(folder: PurePath) -> None:
         of = len(scan.ranges)
@@ -286,7 +312,7 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
             return
         yield from _land_halves(waiting, folder, error)
         return
-    except EngineUnavailable as error:
+    except (EngineUnavailable, LakeUnavailable) as error:
         yield from _all_failed(waiting, str(error))
         return
     seconds = (tools.now_ms() - started) / 1000
@@ -298,12 +324,13 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
     pace = seconds / sum(len(rest.offsets) for rest in scan.ranges)
     staged, planned = {}, []
     for run, readings in runs:
-        topic, kafka = run.topic, run.tools.kafka
-        own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}
-        staged[topic] = Staged(own, (before[topic], kafka.read_topic_id(topic)), kafka.is_compacted(topic), pace)
-        refused, left = split_planned(run, readings)
-        yield from ((run, verdict) for verdict in refused)
-        planned += [(run, reading) for reading in left]
+        with run.ending():
+            topic, kafka = run.topic, run.tools.kafka
+            own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}
+            staged[topic] = Staged(own, (before[topic], kafka.read_topic_id(topic)), kafka.is_compacted(topic), pace)
+            refused, left = split_planned(run, readings)
+            yield from ((run, verdict) for verdict in refused)
+            planned += [(run, reading) for reading in left]
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
         yield from pool.map(lambda each: (each[0], _decide(each[0], each[1], staged[each[0].topic])), planned)
 
@@ -312,9 +339,10 @@ def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: Offsetlake
     # Spark's words are not trusted: the broker is asked what is there, and what it has is read on its own
     left: list[Waiting] = []
     for run, readings in _by_run(waiting):
-        verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
-        yield from ((run, _without_doubles(run, verdict)) for verdict in verdicts)
-        left += ((run, reading) for reading in readable)
+        with run.ending():
+            verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
+            yield from ((run, _without_doubles(run, verdict)) for verdict in verdicts)
+            left += ((run, reading) for reading in readable)
     is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
     if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
         yield from ((run, failed(reading.offsets, why_unreadable(run, reading) or str(error))) for run, reading in left)
@@ -393,7 +421,7 @@ def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
         if found and (run.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else
             return failed(offsets, without_manifest(ours, found, lake))
         if found and ours.file is None:
-            ours = replace(ours, file=stage_empty(offsets.key, offsets, run.attempt, lake))
+            ours = replace(ours, file=stage_empty(staged_name(run.topic, offsets), offsets, run.attempt, lake))
     run.staging.bring(part, ours.file)
     if ours.named_after:
         lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name, whoever commits
@@ -429,7 +457,7 @@ def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Ma
     """Stage what was read now as the next revision; one attempt wins, as ever."""
     file = ours.file
     if file is None and standing.file is not None:
-        file = stage_empty(ours.offsets.key, ours.offsets, run.attempt, run.tools.lake)
+        file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, run.attempt, run.tools.lake)
     run.staging.bring(part, file)
     return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after)
 

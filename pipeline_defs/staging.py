@@ -118,7 +118,7 @@ def verify_range(
 ) -> tuple[Manifest | None, list[str]]:
     """Reads the facts of one staged range; returns the manifest that they allow, or the laws that they break."""
     offsets, part, attempt, tools = reading.offsets, staged.part_of(reading), run.attempt, run.tools
-    file, runs = _facts(part, offsets, run.staging) if part else (None, ())
+    file, runs = _facts(part, staged_name(topic, offsets), run.staging) if part else (None, ())
     missing = missing_offsets(reading.rest, runs) if reading.rest else []
     rows = Rows(reading.rest or offsets, runs)
     is_told = rows.are_all_of if staged.is_compacted else lambda span: True  # else no record may be missing anyway
@@ -155,10 +155,13 @@ def verify_range(
     return manifest, []
 
 
-def _facts(
-    part: parquet.PartFile, offsets: OffsetRange, staging: Staging
-) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
-    file = staging.settle(part, offsets.key)
+def staged_name(topic: str, offsets: OffsetRange) -> str:
+    """Return what a range is called below its attempt, which may land the same offsets of several topics."""
+    return f"{topic}/{offsets.key}"
+
+
+def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedFile, tuple[tuple[int, int], ...]]:
+    file = staging.settle(part, name)
     with told_if_gone(file.path), parquet.told_if_damaged(f"staged file {file.path}"):
         return file, parquet.read_runs(part.path)
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from obstore.store import MemoryStore
 
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import LakeUnavailable, ScanFailed
+from pipeline_defs.core.errors import (
+    BrokenManifest,
+    BrokerUnavailable,
+    LakeUnavailable,
+    OffsetlakeError,
+    ScanFailed,
+    StaleAnswer,
+    UnknownTopic,
+)
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.scans import Scan
-from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land_topics
 from pipeline_defs.planner import commit_next_step
@@ -57,18 +70,28 @@ class Elsewhere:
 
 def land_all(lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]) -> Said:
     """Plans and lands everything of all topics; `changes` are of a topic's tools."""
+    said, errors = land_and_hear(lake, spark, attempt, **changes)
+    assert errors == []
+    return said
+
+
+def land_and_hear(
+    lake: Lake, spark: Cluster, attempt: str = "a", **changes: dict[str, Any]
+) -> tuple[Said, list[tuple[str, OffsetlakeError]]]:
+    """The same, and tells the topics that an error ended."""
     policy = Policy(records_per_range=PER_RANGE, max_age_seconds=0)
     tools, keys = {}, {}
     for topic, kafka in spark.kafkas.items():
         while commit_next_step(topic, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
             pass
-        given = {"lake": lake, "spark": spark, **changes.get(topic, {})}
-        tools[topic] = Tools(kafka=cast("Any", kafka), files=cast("Any", None), now_ms=lambda: EPOCH_MS, **given)
+        given = {"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})}
+        tools[topic] = Tools(files=cast("Any", None), now_ms=lambda: EPOCH_MS, **given)
         keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
-    verdicts = list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
+    told = list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
+    verdicts = [(topic, each) for topic, each in told if isinstance(each, Verdict)]
     said = {(topic, verdict.offsets.start): verdict.outcome for topic, verdict in verdicts}
     assert len(said) == len(verdicts)
-    return said
+    return said, [(topic, each) for topic, each in told if isinstance(each, OffsetlakeError)]
 
 
 def all_of(outcome: Outcome, *topics: str) -> Said:
@@ -133,3 +156,80 @@ def test_what_one_topic_still_owes_is_not_swept_with_what_another_staged(
     again = land_all(Lake(str(tmp_path)), spark, "again")
     assert again == {**all_of(Outcome.ROLLED_FORWARD, "a"), **all_of(Outcome.ALREADY_LANDED, "b")}
     assert not spark.jobs, "nothing is read again"
+
+
+class Broken:
+    """Kafka of one topic of which one method fails, from its nth call on."""
+
+    def __init__(self, kafka: FakeKafka, method: str, nth: int, error: Exception) -> None:
+        self._kafka, self._method, self._left, self._error = kafka, method, nth, error
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._kafka, name)
+        if name != self._method:
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise self._error
+            return found(*given, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("broken", ["a", "ab", "b"])
+@pytest.mark.parametrize(
+    ("method", "nth"), [("observe", 0), ("read_topic_id", 0), ("read_topic_id", 1), ("is_compacted", 0)]
+)
+@pytest.mark.parametrize("error", [UnknownTopic("gone"), BrokerUnavailable("down"), StaleAnswer("lags")], ids=str)
+def test_a_topic_whose_broker_fails_ends_alone(
+    tmp_path: Path, broken: str, method: str, nth: int, error: Exception
+) -> None:
+    """[R-15] At each question that is asked of it; the others are landed, it is told, and the next run lands it."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "ab", "b")
+    kafka = Broken(spark.kafkas[broken], method, nth, error)
+    said, errors = land_and_hear(lake, spark, **{broken: {"kafka": kafka}})
+    others = [topic for topic in spark.kafkas if topic != broken]
+    assert said == all_of(Outcome.LANDED, *others)
+    assert errors == [(broken, error)], "the fault"
+    assert all(lake.coverage(topic).pending() == [] for topic in others)
+    assert len(lake.coverage(broken).pending()) == len(STARTS)
+    assert land_all(lake, spark, "again") == {
+        **all_of(Outcome.ALREADY_LANDED, *others),
+        **all_of(Outcome.LANDED, broken),
+    }
+
+
+def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Path) -> None:
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    kafka = Broken(spark.kafkas["a"], "move_group", 0, UnknownTopic("gone"))
+    assert land_and_hear(lake, spark, a={"kafka": kafka}) == (all_of(Outcome.LANDED, "a", "b"), [])
+
+
+def test_a_topic_whose_part_of_the_lake_is_broken_ends_alone(tmp_path: Path) -> None:
+    """[R-15] Nothing of it is touched, and what is staged stays for whoever mends it."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    broken = SimpleNamespace(coverage=raise_broken, store=lake.store)
+    said, errors = land_and_hear(lake, spark, a={"lake": broken})
+    assert said == all_of(Outcome.LANDED, "b")
+    assert [(topic, error.kind) for topic, error in errors] == [("a", "broken_manifest")]
+
+
+def raise_broken(topic: str) -> None:
+    raise BrokenManifest(topic)
+
+
+@pytest.mark.parametrize("rounds", range(5))
+def test_topics_of_a_bucket_are_uploaded_under_names_of_their_own(rounds: int) -> None:
+    """[R-12] Each manifest's file has that topic's rows, though the ranges have the same keys."""
+    del rounds  # threads upload at once, so one time may say nothing
+    lake, spark = Lake("s3://lake"), Cluster("a", "b", "c", "d")
+    lake.store._objects = bucket = MemoryStore()
+    assert land_all(lake, spark) == all_of(Outcome.LANDED, *spark.kafkas)
+    for topic in spark.kafkas:
+        paths = [path for path in lake.store.list(f"data/{topic}") if path.endswith(".parquet")]
+        assert len(paths) == len(STARTS)
+        for path in paths:
+            rows = pq.read_table(pa.BufferReader(bytes(obstore.get(bucket, path).bytes())))
+            assert set(rows["topic"].to_pylist()) == {topic}
