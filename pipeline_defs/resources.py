@@ -5,8 +5,8 @@ Tests pass their own; nothing else in `pipeline_defs` constructs an edge.
 
 from __future__ import annotations
 
-import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -288,4 +288,4 @@ class Edges:
         if not self.settings.lake:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
         self.lake.check_present(topic)
-        self.lake.store.check_writable(f"staging/probe-{os.getpid()}")
+        self.lake.store.check_writable(f"staging/probe-{uuid.uuid4().hex}")

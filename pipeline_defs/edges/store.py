@@ -336,11 +336,25 @@ class Store:
                 obstore.delete(self.objects, paths or prefix)
 
     def check_writable(self, scratch: str) -> None:
-        """Proves that the lake can be written by writing; raises `LakeUnavailable` where not."""
+        """Proves that the lake can be written, and that a name that is taken is not given away; raises `LakeUnavailable`.
+
+        `scratch` is nobody else's.
+        """
         with self.explained("write", scratch):
             self._make_root()
             obstore.put(self.objects, scratch, b"offsetlake")
-            obstore.delete(self.objects, scratch)
+            try:
+                obstore.put(self.objects, scratch, b"offsetlake", mode="create")
+            except AlreadyExistsError:
+                return
+            finally:
+                obstore.delete(self.objects, scratch)
+        raise LakeUnavailable(
+            f"{self.url(scratch)} was written a second time, with `If-None-Match: *`, and expected was that the store refuses "
+            "it: of two runs that commit the same range both would believe that they had; nothing was landed; use a store "
+            "that knows conditional writes, as S3 does, and look for a proxy before it that drops headers",
+            path=scratch,
+        )
 
     def _make_root(self) -> None:
         if self.local_root is not None and self._objects is None:

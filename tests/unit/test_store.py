@@ -246,3 +246,15 @@ def test_a_lake_that_cannot_be_opened_says_what_to_check(tmp_path: Path, root: s
     (tmp_path / "a-file").write_text("")
     with pytest.raises(LakeUnavailable, match="check that OFFSETLAKE_LAKE names a place"):
         Store(root.format(tmp_path)).check_writable("staging/probe")
+
+
+def test_a_store_that_gives_away_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ignores If-None-Match, or a proxy before it that drops the header; nothing of the probe stays."""
+    store = Store("s3://lake")
+    store._objects = objects = MemoryStore()
+    store.check_writable("staging/probe")
+    put = obstore.put
+    monkeypatch.setattr(obstore, "put", lambda *given, **named: put(*given))
+    with pytest.raises(LakeUnavailable, match="was written a second time"):
+        store.check_writable("staging/probe")
+    assert obstore.list(objects).collect() == []
