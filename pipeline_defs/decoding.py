@@ -169,10 +169,10 @@ def _parts(
     work: Work, ranges: Sequence[OffsetRange], folder: PurePath
 ) -> Mapping[OffsetRange, parquet.PartFile | None]:
     work.staging.finish(folder)
-    parts, strays = match_parts([TopicRange(work.topic, offsets) for offsets in ranges], folder, work.staging)
-    if strays:
-        raise ScanFailed(strays[0], topic=work.topic)
-    return {each.offsets: part for each, part in parts.items()}
+    matched = match_parts([TopicRange(work.topic, offsets) for offsets in ranges], folder, work.staging)
+    if wrong := [*matched.strays, *matched.damaged]:
+        raise ScanFailed(wrong[0], topic=work.topic)
+    return {each.offsets: part for each, part in matched.parts.items()}
 
 
 def _rows(part: parquet.PartFile | None) -> int:

@@ -317,13 +317,29 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
         return
     seconds = (tools.now_ms() - started) / 1000
     tools.on_step("stage", topic=topics, seconds=seconds)
-    parts, strays = match_parts(scan.ranges, staged_in, staging)
-    if strays:
-        yield from _all_failed(waiting, *strays)
-        return
     pace = seconds / sum(len(rest.offsets) for rest in scan.ranges)
+    yield from _decide_staged({rest: by_rest[rest] for rest in scan.ranges}, staged_in, before, pace)
+
+
+def _decide_staged(
+    by_rest: Mapping[TopicRange, Waiting], folder: PurePath, before: Mapping[str, str | None], pace: float
+) -> Iterator[Decided]:
+    """Decides ranges that Spark has staged; `before` has the topics' ids from before it read, `pace` is seconds per offset."""
+    waiting = list(by_rest.values())
+    try:
+        matched = match_parts(list(by_rest), folder, waiting[0][0].staging)
+    except LakeUnavailable as error:
+        yield from _all_failed(waiting, str(error))
+        return
+    if matched.strays:
+        yield from _all_failed(waiting, *matched.strays)
+        return
+    # whose file it is that cannot be read nobody can tell: who has none, or has no record, waits for the next run
+    blamed = [rest for rest, part in matched.parts.items() if part is None] if matched.damaged else []
+    yield from _all_failed([by_rest[rest] for rest in blamed], *matched.damaged)
+    parts = {rest: part for rest, part in matched.parts.items() if rest not in blamed}
     staged, planned = {}, []
-    for run, readings in runs:
+    for run, readings in _by_run([by_rest[rest] for rest in parts]):
         with run.ending():
             topic, kafka = run.topic, run.tools.kafka
             own = {rest.offsets: part for rest, part in parts.items() if rest.topic == topic}

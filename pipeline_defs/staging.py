@@ -26,11 +26,13 @@ from .core.planlog import PlanStep
 from .core.verdicts import verify_staged
 from .edges import parquet
 from .edges.lake import Lake
+from .edges.remote_file import File
 from .staging_places import Staging, told_if_gone
 from .steps import StepWatcher
 
 Result = TypeVar("Result")
 
+READ_THREADS = 8  # footers wait for the disk or the network, not for Python
 VERIFY_THREADS = 4  # digests, footers and fsyncs wait for the disk, not for Python
 ENGINE_TRIES = 3  # of one job; a server that died is replaced at each
 
@@ -68,22 +70,33 @@ def stage_anew(
     return stage(folder), folder
 
 
-def match_parts(
-    ranges: Sequence[TopicRange], folder: PurePath, staging: Staging
-) -> tuple[Mapping[TopicRange, parquet.PartFile | None], list[str]]:
-    """Matches files to ranges by what is in them; a file that is of no one range, gone or torn is named as a stray."""
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What Spark staged for ranges: the file of each, files that are of no one range, and what cannot be read, as texts.
+
+    A range has no file where it has no record, or where its file is one of those that cannot be read.
+    """
+
+    parts: Mapping[TopicRange, parquet.PartFile | None]
+    strays: Sequence[str]
+    damaged: Sequence[str]
+
+
+def match_parts(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
+    """Matches files to ranges by what is in them."""
     parts: dict[TopicRange, parquet.PartFile | None] = dict.fromkeys(ranges)
     places = sorted(ranges, key=_place)
     expected = sorted({each.topic for each in ranges})
-    strays = []
-    try:
-        what = ", ".join(expected)
-        with told_if_gone(f"of {what} below {folder}"), parquet.told_if_damaged(f"what Spark staged of {what}"):
-            found = list(staging.read_parts(folder))
-            topics = _topics_of(found, expected)
-    except (StagedFileGone, DamagedFile) as error:
-        return parts, [str(error)]
-    for part, topic in zip(found, topics, strict=True):
+    strays, damaged = [], []
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        read = list(pool.map(lambda file: _read_part(file, expected, staging), staging.files(folder)))
+    for found in read:
+        if found is None:
+            continue
+        if isinstance(found, str):
+            damaged.append(found)
+            continue
+        topic, part = found
         at = bisect_right(places, (topic, part.partitions[0], part.min_offset), key=_place)
         owner = places[at - 1] if at else None
         if owner is not None and owner.topic == topic and _is_of(part, owner.offsets) and parts[owner] is None:
@@ -93,15 +106,22 @@ def match_parts(
                 f"Spark wrote a file of {topic} with partitions {part.partitions} and offsets {part.min_offset} to "
                 f"{part.max_offset}, which is not one planned range's; nothing of this scan became visible"
             )
-    return parts, strays
+    return Matched(parts, strays, damaged)
 
 
-def _topics_of(parts: Sequence[parquet.PartFile], expected: Sequence[str]) -> list[str]:
-    """Return the topic of each file: where there are several it is in the file, whose footer does not tell."""
-    if len(expected) == 1:
-        return [*expected] * len(parts)
-    with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        return list(pool.map(lambda part: ",".join(parquet.read_topics(part.path)), parts))
+def _read_part(file: File, expected: Sequence[str], staging: Staging) -> tuple[str, parquet.PartFile] | str | None:
+    """Return a file with its topic, none for one without rows, or why it cannot be read.
+
+    Where there are several topics it is in the file, whose footer does not tell.
+    """
+    try:
+        part = staging.read_part(file)
+        if part is None:
+            return None
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
+            return expected[0] if len(expected) == 1 else ",".join(parquet.read_topics(file)), part
+    except (StagedFileGone, DamagedFile) as error:
+        return str(error)
 
 
 def _place(each: TopicRange) -> tuple[str, int, int]:

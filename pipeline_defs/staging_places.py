@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +24,7 @@ from .core.offsets import OffsetRange
 from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
-from .edges.remote_file import RemoteFile
+from .edges.remote_file import File, RemoteFile
 from .standing import LandedFile, landed_files
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ WATCH_SECONDS = 0.05
 LIST_SECONDS = 3.0
 TELL_SECONDS = 3.0  # how often a scan that is being read says how far it is
 Name = TypeVar("Name")
-READ_THREADS = 8  # footers wait for the network, not for Python
 Landed = Mapping[OffsetRange, LandedFile]
 
 
@@ -55,8 +53,11 @@ class Staging(Protocol):
     def finish(self, folder: PurePath) -> None:
         """Do what Spark is still needed for once it has written a folder."""
 
-    def read_parts(self, folder: PurePath) -> Iterable[parquet.PartFile]:
-        """Read the footers of the files with rows below a folder that is finished."""
+    def files(self, folder: PurePath) -> Iterable[File]:
+        """List the files below a folder that is finished."""
+
+    def read_part(self, file: File) -> parquet.PartFile | None:
+        """Read the footer of a file; none where it has no rows. Raise `DamagedFile` for one that is torn or was changed."""
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
         """Return a staged file as a manifest names it, as it will be from now on; `name` is one that the attempt gives once."""
@@ -106,9 +107,14 @@ class LocalStaging:
     def finish(self, folder: PurePath) -> None:
         """Do nothing: all that is left is done on this machine."""
 
-    def read_parts(self, folder: PurePath) -> Iterable[parquet.PartFile]:
-        """Read the footers of files."""
-        return parquet.read_parts(Path(folder))
+    def files(self, folder: PurePath) -> Iterable[File]:
+        """List the files of a folder."""
+        return parquet.files_of(Path(folder))
+
+    def read_part(self, file: File) -> parquet.PartFile | None:
+        """Read the footer of a file."""
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
+            return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
         """Make the footer canonical, so that equal rows are equal bytes, and read the digest."""
@@ -183,19 +189,22 @@ class RemoteStaging:
         """Have the digests read where the files are."""
         self._digests |= self._read_digests([self.url(folder)] if self._list(folder) else [])
 
-    def read_parts(self, folder: PurePath) -> Iterable[parquet.PartFile]:
-        """Read the footers of objects by ranges; refuse one that is not what its digest was read of."""
-        files = [self._file(path, size) for path, size in self._list(folder).items()]
-        for file in files:
-            known = self._digests.get(file.path)
-            if known is None or known.bytes != file.bytes:
-                found = f"{known.bytes} bytes" if known else "nothing"
-                raise DamagedFile(
-                    f"{file} has {file.bytes} bytes, and Spark has read {found} there: it was changed meanwhile; nothing "
-                    "became visible; the next run reads its range again"
-                )
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            return [part for part in pool.map(parquet.read_part, files) if part is not None]
+    def files(self, folder: PurePath) -> Iterable[File]:
+        """List the objects of a folder."""
+        return [self._file(path, size) for path, size in self._list(folder).items()]
+
+    def read_part(self, file: File) -> parquet.PartFile | None:
+        """Read the footer of an object by ranges; refuse one that is not what its digest was read of."""
+        assert isinstance(file, RemoteFile)
+        known = self._digests.get(file.path)
+        if known is None or known.bytes != file.bytes:
+            found = f"{known.bytes} bytes" if known else "nothing"
+            raise DamagedFile(
+                f"{file} has {file.bytes} bytes, and Spark has read {found} there: it was changed meanwhile; nothing "
+                "became visible; the next run reads its range again"
+            )
+        with told_if_gone(str(file)), parquet.told_if_damaged(f"staged object {file}"):
+            return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:  # noqa: ARG002 (it has its name already)
         """Return the object where it lies, with the digest that executors have read."""

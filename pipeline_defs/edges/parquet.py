@@ -73,8 +73,13 @@ def told_if_damaged(what: str) -> Iterator[None]:
 
 def read_parts(folder: Path) -> Iterator[PartFile]:
     """Reads the footers of the files with rows below a folder; Spark may add a file without rows."""
-    parts = (read_part(path) for path in sorted(folder.glob("*.parquet")))
+    parts = (read_part(path) for path in files_of(folder))
     yield from (part for part in parts if part is not None)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """List the Parquet files of a folder."""
+    return sorted(folder.glob("*.parquet"))
 
 
 def read_part(path: File) -> PartFile | None:

@@ -25,8 +25,7 @@ from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import manifest_path, published_path
-from pipeline_defs.edges.parquet import PartFile
-from pipeline_defs.staging import match_parts
+from pipeline_defs.staging import Matched, match_parts
 from pipeline_defs.staging_places import Staging
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import DEADLINE_SECONDS, Dead, SmallWorld, Writer, watch_obstore
@@ -410,20 +409,41 @@ def test_a_staged_file_that_is_torn_before_it_is_verified_fails_its_range_alone(
 ) -> None:
     """[R-15] It was whole when files were matched to ranges."""
 
-    def tear(
-        ranges: Sequence[TopicRange], folder: PurePath, staging: Staging
-    ) -> tuple[Mapping[TopicRange, PartFile | None], list[str]]:
-        parts, strays = match_parts(ranges, folder, staging)
-        part = parts[ranges[0]]
+    def tear(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
+        matched = match_parts(ranges, folder, staging)
+        part = matched.parts[ranges[0]]
         assert part is not None and isinstance(part.path, Path)
         part.path.write_bytes(part.path.read_bytes()[:-10])
-        return parts, strays
+        return matched
 
     with monkeypatch.context() as torn:
         torn.setattr(landing, "match_parts", tear)
         said = world.land()
     assert outcomes(said) == [Outcome.FAILED, Outcome.LANDED]
     assert "is not a Parquet file" in said[0].violations[0]
+    world.land()
+    assert_all_is_shown_once(world)
+
+
+@pytest.mark.parametrize("how", ["torn", "gone"])
+def test_a_staged_file_that_is_torn_before_it_is_matched_fails_no_range_that_has_its_own(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """[R-15] Whose file it was nobody can tell, so a range that has none is not taken for one without records."""
+
+    def spoil(ranges: Sequence[TopicRange], folder: PurePath, staging: Staging) -> Matched:
+        path, *_ = listed = sorted(Path(folder).glob("*.parquet"))
+        if how == "gone":
+            monkeypatch.setattr(staging, "files", lambda folder: listed)
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-10])
+        return match_parts(ranges, folder, staging)
+
+    with monkeypatch.context() as spoilt:
+        spoilt.setattr(landing, "match_parts", spoil)
+        said = world.land()
+    assert sorted(outcomes(said)) == [Outcome.FAILED, Outcome.LANDED]
     world.land()
     assert_all_is_shown_once(world)
 

@@ -99,10 +99,12 @@ def test_a_file_that_changed_after_its_digest_was_read_is_not_taken(
     folder = staging.root / "scan"
     lake.store.upload(here, "staging/attempt/scan/_temporary/0/part-00001.parquet")
     staging.finish(folder)
-    (part,) = staging.read_parts(folder)
+    (found,) = staging.files(folder)
+    part = staging.read_part(found)
+    assert part is not None
     file = staging.settle(part, "unused")
     assert (file.path, file.bytes, file.sha256, file.rows) == (path, size, sha256, ROWS)
     told[f"s3a://b/{path}"] = Digest(size - 1, sha256)
     staging.finish(folder)
     with pytest.raises(DamagedFile, match=f"has {size} bytes, and Spark has read {size - 1} bytes there"):
-        staging.read_parts(folder)
+        staging.read_part(found)
