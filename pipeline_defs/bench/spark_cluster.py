@@ -109,15 +109,19 @@ class SparkCluster:
 
     def start_server(self) -> None:
         """Start the Connect server, at the same port and with the same token each time, and wait until it has executors."""
-        conf = {**CONF, "spark.connect.grpc.binding.port": str(self._port), **self.conf}
-        jars = ",".join(
-            f"local:{jar}" for jar in self.jars
-        )  # where they lie: else each executor copies half a gigabyte
+        # where they lie: of what is named as jars each executor copies half a gigabyte, twice
+        classes = os.pathsep.join(map(str, self.jars))
+        conf = {
+            **CONF,
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.executor.extraClassPath": classes,
+            **self.conf,
+        }
         options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
         self._start(
             "server",
             *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{HOST}:{self._master_port}"),
-            *("--jars", jars, *options, "--class", CONNECT, "spark-internal"),
+            *(*options, "--class", CONNECT, "spark-internal"),
         )
         self._wait_for("server", lambda: _listens(self.processes["server"], self._port))
 
@@ -165,7 +169,7 @@ class SparkCluster:
             heap,
             *_opens(),
             "-cp",
-            f"{home / 'conf'}:{home / 'jars'}/*",
+            os.pathsep.join([f"{home / 'conf'}", f"{home / 'jars'}/*", *map(str, self.jars)]),
         ]
         work = self.folder / name
         work.mkdir(exist_ok=True)
