@@ -50,7 +50,7 @@ def spark_text(settings: Settings) -> str:
     if server is None:
         return "none runs; the next run starts it"
     since = duration_text(time.time() - server.since)
-    return f"Spark {server.spark} answers at localhost:{server.port} for {since} (pid {server.process.pid})"
+    return f"Spark {server.spark} answers at 127.0.0.1:{server.port} for {since} (pid {server.process.pid})"
 
 
 @engine.command()

@@ -7,18 +7,17 @@ Nothing else opens a session. Sessions are made anew when the server that had th
 from __future__ import annotations
 
 import atexit
-import logging
 import re
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
 from .disk import errno_in, mend
 from .spark_knock import NOBODY, find_silence, is_listening, place_of
+from .spark_session import cut, end, is_known, make_active, open_session, set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +35,6 @@ SILENT_SECONDS = (
 )
 WATCH_SECONDS = 10.0
 POLL_SECONDS = 0.1
-# 2 s; by Spark's default a client waits minutes for a dead server
-RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
 
 
 class Engine:
@@ -100,14 +97,14 @@ class Engine:
             return self._sessions[key]
 
     def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
-        session = _open_session(url)
+        session = open_session(url)
         try:
             with self._watched(url, session):
-                _set_up(session, conf)
+                set_up(session, conf)
                 if not self._sessions:
                     self._greet(session, url)
         except BaseException:
-            _end(session, is_told=False)
+            end(session, is_told=False)
             raise
         return session
 
@@ -124,14 +121,14 @@ class Engine:
 
         session = self.session(conf)
         url = str(self._url)
-        _make_active(session)
+        make_active(session)
         with self._watched(url, session) as was_cut:
             try:
                 yield session
             except (PySparkException, grpc.RpcError, ValueError) as error:
                 if isinstance(error, ValueError) and not was_cut.is_set():  # grpc's, for a connection that was closed
                     raise
-                if was_cut.is_set() or not self._works(url) or not _is_known(session):
+                if was_cut.is_set() or not self._works(url) or not is_known(session):
                     self._forget()
                     raise EngineLost(
                         f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
@@ -153,18 +150,18 @@ class Engine:
 
         Where it does not, its connection is closed, so that the job fails; the event that is given says so.
         """
-        ended, cut = threading.Event(), threading.Event()
+        ended, was_cut = threading.Event(), threading.Event()
 
         def watch() -> None:
             while not ended.wait(WATCH_SECONDS):
                 if self._why_silent(url, is_patient=self.is_remote) and not ended.is_set():
-                    cut.set()
-                    _cut(session)
+                    was_cut.set()
+                    cut(session)
                     return
 
         threading.Thread(target=watch, name="offsetlake-engine-watch", daemon=True).start()
         try:
-            yield cut
+            yield was_cut
         finally:
             ended.set()
 
@@ -175,11 +172,11 @@ class Engine:
         if self._why_silent(url):
             return False
         try:
-            probe = _open_session(url)
+            probe = open_session(url)
             try:
                 return probe.range(1).count() == 1
             finally:
-                _end(probe, is_told=True)
+                end(probe, is_told=True)
         except PySparkException:
             return False
 
@@ -205,7 +202,7 @@ class Engine:
         with self._guard:
             if self._sessions and self._url is not None and is_listening(self._url) and find_silence(self._url) is None:
                 for session in self._sessions.values():
-                    _end(session, is_told=True)
+                    end(session, is_told=True)
                 self._sessions.clear()
             self._forget()
 
@@ -213,67 +210,9 @@ class Engine:
         """Close all sessions without a word to their server, which is gone: it would be waited for."""
         with self._guard:
             for session in self._sessions.values():
-                _end(session, is_told=False)
+                end(session, is_told=False)
             self._url = None
             self._sessions.clear()
-
-
-def _open_session(url: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-    from pyspark.sql.connect.logging import logger
-
-    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that comes with it is told
-    logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
-    session: Any = SparkSession.builder.remote(url).create()  # its types are those of the classic one
-    session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
-    opened: SparkSession = session
-    return opened
-
-
-def _set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
-    for name, value in conf.items():
-        session.conf.set(name, value)
-    str(session.version)  # asks: a server that lets nobody in is told now
-
-
-def _end(session: SparkSession, *, is_told: bool) -> None:
-    """End a session for good; its server `is_told`, where it is there to be."""
-    own: Any = session
-    own.release_session_on_close = is_told
-    own.stop()
-    # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
-    # threads, which may be where it is collected, that is for ever
-    own.client.close = _nothing
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _cut(session: SparkSession) -> None:
-    """Close the connection of a session: what waits for it, for ever otherwise, fails."""
-    own: Any = session
-    own.client._channel.close()  # noqa: SLF001 (it has no other way that asks nobody)
-
-
-def _is_known(session: SparkSession) -> bool:
-    """Return whether the server still knows a session: one that was started anew, or forgets what is idle, does not."""
-    import grpc
-    from pyspark.errors import PySparkException
-
-    own: Any = session
-    try:
-        own.client.get_configs("spark.app.name")
-    except (PySparkException, grpc.RpcError):
-        return False
-    return True
-
-
-def _make_active(session: SparkSession) -> None:
-    """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
-    own: Any = type(session)
-    own._active_session.session = session  # noqa: SLF001 (it has no other way)
 
 
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:

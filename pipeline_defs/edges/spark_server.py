@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..core.errors import EngineUnavailable
 from .processes import Process, locked, spawn_process, stop_process
+from .spark_knock import LOOPBACK
 
 STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
 SERVING = "pipeline_defs.edges.spark_serving"  # run as a module, by name: nobody who only looks imports it
@@ -60,8 +61,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients find it, with the token: a secret. Spark sends a token in the clear to the name `localhost` only."""
-        return f"sc://localhost:{self.port}/;token={self.token}"
+        """Where clients find it, with the token, a secret: it goes in the clear to 127.0.0.1 alone (`spark_session.py`)."""
+        return f"sc://{LOOPBACK}:{self.port}/;use_ssl=false;token={self.token}"
 
     def is_running(self) -> bool:
         """Return whether it can still serve anybody: its process takes a moment to see that its JVM is gone."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..core.errors import EngineUnavailable
 from .processes import free_ports, locked, read_process, stop_process
+from .spark_knock import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
     REQUEST,
@@ -42,13 +43,12 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.5
 JVM_END_SECONDS = 10
-HOST = "127.0.0.1"
 EXIT_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"  # a JVM that lacks memory serves nobody well; another one is started
 
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONNECT_CONF: Mapping[str, str] = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": HOST,
+    "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
     "spark.connect.execute.manager.detachedTimeout": "30s",  # a client on a busy machine may be late by some seconds
     "spark.connect.execute.manager.maintenanceInterval": "3s",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
@@ -14,9 +16,12 @@ from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, T
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
 from pipeline_defs.edges import engine, spark_knock, spark_server
 from pipeline_defs.edges.access import OPEN, Access
-from pipeline_defs.edges.engine import RETRIES, Engine
+from pipeline_defs.edges.engine import Engine
+from pipeline_defs.edges.processes import Process, free_ports
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.edges.spark import Spark
+from pipeline_defs.edges.spark_server import Server
+from pipeline_defs.edges.spark_session import RETRIES
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 
@@ -33,6 +38,44 @@ def listener() -> Iterator[socket.socket]:
         found.bind(("127.0.0.1", 0))
         found.listen()
         yield found
+
+
+class Callers(grpc.GenericRpcHandler):
+    """Who answers as nothing: the token that each call came with is kept."""
+
+    def __init__(self, address: str) -> None:
+        self.tokens: list[str | None] = []
+        self._server = grpc.server(ThreadPoolExecutor(2), [self], options=[("grpc.so_reuseport", 0)])
+        self.port = self._server.add_insecure_port(address)
+        self._server.start()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> None:
+        self.tokens.append(dict(handler_call_details.invocation_metadata or ()).get("authorization"))
+
+    def __enter__(self) -> Callers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait()
+
+
+def test_the_token_of_a_server_goes_to_nobody_else_on_this_machine() -> None:
+    """[R-77] Another account may listen at ::1 with the same port: `localhost` is that as well, so nobody is asked by name."""
+    if not socket.has_ipv6:
+        pytest.skip("no ::1 here")
+    (port,) = free_ports(1)
+    server = Server(port, "hush-4711", Process(1, "x"), Process(1, "x"), 0.0, "f", "4")
+    with Callers(f"[::1]:{port}") as foreign:
+        if not foreign.port:
+            pytest.skip("no ::1 here")
+        with pytest.raises(EngineUnavailable, match="nobody answers there"):
+            Engine(lambda: server.url).session({})
+        with Callers(f"127.0.0.1:{port}") as ours:
+            assert ours.port == port
+            with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{port}: UNIMPLEMENTED"):
+                Engine(lambda: server.url).session({})
+            assert "Bearer hush-4711" in ours.tokens, "the control: ours is told"
+        assert foreign.tokens == []
 
 
 def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
