@@ -16,10 +16,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from ..core.errors import EngineUnavailable
-from .processes import Process, locked, spawn_process, stop_process
+from .locks import hold_start
+from .processes import Process, spawn_process, stop_process
 from .spark_knock import LOOPBACK
 
 STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
@@ -91,8 +93,8 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
     One of another fingerprint is left to finish what it does, and ends then.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(folder):
-        found = find_server(folder, fingerprint)
+    find = partial(find_server, folder, fingerprint)
+    with hold_start(folder, find, START_SECONDS, EngineUnavailable) as found:
         if found is not None:
             return found
         (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go

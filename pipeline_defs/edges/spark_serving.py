@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..core.errors import EngineUnavailable
-from .processes import free_ports, locked, read_process, stop_process
+from .locks import try_start_lock
+from .processes import free_ports, read_process, stop_process
 from .spark_knock import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
@@ -196,9 +197,8 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
             used, seen = now, mark
         if not is_going:
             is_spent = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
-            is_going = is_spent or not _is_of(folder, server)
+            is_going = (is_spent or not _is_of(folder, server)) and _withdraw(folder, server)
             if is_going:
-                _withdraw(folder, server)
                 used = now  # whoever has read the state just now may still come
         elif now - used > limits.last_call_seconds:
             return
@@ -233,12 +233,17 @@ def _is_of(folder: Path, server: Server) -> bool:
     return found is not None and found.process == server.process
 
 
-def _withdraw(folder: Path, server: Server) -> None:
-    """Take the state away where it is this server's, so that nobody finds it any more."""
-    if folder.is_dir() and _is_of(folder, server):
-        with locked(folder):
-            if _is_of(folder, server):
-                (folder / STATE).unlink(missing_ok=True)
+def _withdraw(folder: Path, server: Server) -> bool:
+    """Take the state away where it is this server's, so that nobody finds it any more; return whether nobody does.
+
+    Who starts another one meanwhile may be stopped: it is not waited for. It takes the state away itself.
+    """
+    if not folder.is_dir() or not _is_of(folder, server):
+        return True
+    with try_start_lock(folder) as is_held:
+        if is_held and _is_of(folder, server):
+            (folder / STATE).unlink(missing_ok=True)
+        return is_held
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +16,10 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
-from pipeline_defs.edges import engine, spark_knock, spark_server
+from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving
 from pipeline_defs.edges.access import OPEN, Access
 from pipeline_defs.edges.engine import Engine
-from pipeline_defs.edges.processes import Process, free_ports
+from pipeline_defs.edges.processes import Process, free_ports, read_process
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.edges.spark import Spark
 from pipeline_defs.edges.spark_server import Server
@@ -72,10 +74,41 @@ def test_the_token_of_a_server_goes_to_nobody_else_on_this_machine() -> None:
             Engine(lambda: server.url).session({})
         with Callers(f"127.0.0.1:{port}") as ours:
             assert ours.port == port
-            with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{port}: UNIMPLEMENTED"):
+            with pytest.raises(EngineUnavailable, match="UNIMPLEMENTED"):
                 Engine(lambda: server.url).session({})
             assert "Bearer hush-4711" in ours.tokens, "the control: ours is told"
         assert foreign.tokens == []
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Path]:
+    """Return the folder of a server whose start lock another holds and does not let go of, as one that is stopped does."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    with locks.hold_start(folder, lambda: None, 0, EngineUnavailable):
+        yield folder
+
+
+def own_server(fingerprint: str = "f") -> Server:
+    """A server that runs, as far as its state says: it is this process."""
+    me = read_process(os.getpid())
+    assert me is not None
+    return Server(1, "hush-4711", me, me, time.time(), fingerprint, "4")
+
+
+def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] What it has started is used; where there is nothing, who waits is told soon whom for; a server ends as ever."""
+    monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
+    told = rf"process {os.getpid()} on .* does not go on: .*{held / '.lock'}; nothing was started; .*`kill -CONT`"
+    with pytest.raises(EngineUnavailable, match=told):
+        spark_server.start_server(held, {}, "f")
+    server = own_server()
+    spark_server.write_private(held / spark_server.STATE, dataclasses.asdict(server))
+    assert spark_server.start_server(held, {}, "f") == server
+    with pytest.raises(EngineUnavailable, match=told):
+        spark_server.start_server(held, {}, "another")
+    assert not spark_serving._withdraw(held, server), "it takes away what names it some other time"
+    assert spark_server.read_server(held) == server
 
 
 def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
