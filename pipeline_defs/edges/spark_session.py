@@ -9,6 +9,8 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .spark_knock import DIRECTLY, is_ours
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 # 2 s; by Spark's default a client waits minutes for a dead server
 RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
+# what is said by a client that is done, which owes its server nothing: the process's end waits for it
+FAREWELLS = ("ReleaseSession", "ReleaseExecute")
+FAREWELL_SECONDS = 5.0
 
 
 def open_session(url: str) -> SparkSession:
@@ -35,6 +40,9 @@ def open_session(url: str) -> SparkSession:
     # its types are those of the classic one
     opened: Any = ConnectSession.builder.channelBuilder(_channel_to(url)).create()
     opened.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+    stub = opened.client._stub  # noqa: SLF001 (a channel with an interceptor crashes the process where it was cut)
+    for each in FAREWELLS:
+        setattr(stub, each, partial(getattr(stub, each), timeout=FAREWELL_SECONDS))
     session: SparkSession = opened
     return session
 
@@ -45,9 +53,6 @@ def _channel_to(url: str) -> DefaultChannelBuilder:
     pyspark sends a token in the clear to the name `localhost` only, and that is ::1 as well, where another account may listen.
     """
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
-
-    if not is_ours(url):
-        return DefaultChannelBuilder(url)
 
     class OwnChannel(DefaultChannelBuilder):
         def toChannel(self) -> grpc.Channel:  # noqa: N802 (its name in pyspark)
@@ -60,7 +65,7 @@ def _channel_to(url: str) -> DefaultChannelBuilder:
             channel: grpc.Channel = self._secure_channel(self.endpoint, credentials)
             return channel
 
-    return OwnChannel(url, list(DIRECTLY))
+    return OwnChannel(url, list(DIRECTLY)) if is_ours(url) else DefaultChannelBuilder(url)
 
 
 def set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
@@ -71,9 +76,15 @@ def set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
 
 
 def end(session: SparkSession, *, is_told: bool) -> None:
-    """End a session for good; its server `is_told`, where it is there to be."""
+    """End a session for good; its server `is_told`, where it is there to be: some seconds are given to that, and no more."""
+    import grpc
+    from pyspark.errors import PySparkException
+
     own: Any = session
-    own.release_session_on_close = is_told
+    if is_told:
+        with suppress(PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was cut
+            own.client.release_session()
+    own.release_session_on_close = False
     own.stop()
     # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
     # threads, which may be where it is collected, that is for ever
@@ -98,9 +109,15 @@ def is_known(session: SparkSession) -> bool:
     own: Any = session
     try:
         own.client.get_configs("spark.app.name")
-    except (PySparkException, grpc.RpcError):
+    except (PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was closed
         return False
     return True
+
+
+def is_ended(session: SparkSession) -> bool:
+    """Return whether a session was ended here, by another thread say."""
+    own: Any = session
+    return bool(own.is_stopped)
 
 
 def make_active(session: SparkSession) -> None:

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import EngineUnavailable, EngineUnfit
+from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges import engine
@@ -133,6 +133,28 @@ def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_
     assert stop_process(second.process, PATIENCE_SECONDS), "the control: it does not end while it may be asked"
     World.wait_until(lambda: has_ended(first) and has_ended(second) and has_ended(third))
     assert leftovers(folder) == [WORK]
+
+
+def test_a_server_that_goes_takes_no_job_of_another_one_along(folder: Path) -> None:
+    """[R-77] Jobs of one process share an engine: one that was withdrawn finishes what it does."""
+    shared = Engine(lambda: start_server(folder, SMALL, "f").url)
+    with shared.job({}, "count", "nothing was") as old:
+        assert old.range(3).count() == 3
+        first = read_server(folder)
+        assert first is not None
+        (folder / STATE).unlink()  # as a server does that is idle or old
+        with shared.job({}, "count", "nothing was") as new:
+            assert new.range(2).count() == 2 and new is not old
+        assert old.range(3).count() == 3, "it is left to finish what it does"
+    with shared.job({}, "count", "nothing was") as healthy:
+        assert healthy is new
+        lost = pytest.raises(EngineLost, match=r"could not count: the server at .* went away; nothing was")
+        with lost, shared.job({}, "count", "nothing was") as closed:
+            shared.close()
+            closed.range(1).count()
+        with shared.job({}, "count", "nothing was") as again:
+            assert again.range(1).count() == 1
+    stop_process(first.process, PATIENCE_SECONDS)
 
 
 def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:

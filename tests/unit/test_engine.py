@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
-from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving
+from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving, spark_session
 from pipeline_defs.edges.access import OPEN, Access
 from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.processes import Process, free_ports, read_process
@@ -40,6 +41,65 @@ def listener() -> Iterator[socket.socket]:
         found.bind(("127.0.0.1", 0))
         found.listen()
         yield found
+
+
+class Deaf(grpc.GenericRpcHandler):
+    """A server that answers calls of what it does not have, and nothing that Spark is asked: a network may do that."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._ended = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(8), [self])
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.url = f"sc://127.0.0.1:{self.port}/;use_ssl=false;token=hush-4711"
+        self._server.start()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        method = str(handler_call_details.method)
+        if "SparkConnect" not in method:
+            return None
+        self.asked.append(method.rpartition("/")[2])
+        return grpc.unary_unary_rpc_method_handler(lambda *_: self._ended.wait())
+
+    def end(self) -> None:
+        self._ended.set()
+        self._server.stop(0).wait()
+
+
+@pytest.fixture
+def deaf() -> Iterator[Deaf]:
+    found = Deaf()
+    yield found
+    found.end()
+
+
+def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(
+    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] Neither who comes, nor who asks after an error whether it still works, nor who has done and says so."""
+    monkeypatch.setattr(engine, "GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
+    asker = Engine(lambda: deaf.url)
+    with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{deaf.port}: it listens, and does not do what it is "):
+        asker.session({})
+    assert not asker._works(deaf.url)
+    assert "Config" in deaf.asked, "the control: it was asked"
+
+    asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
+    asker.close()
+    assert "ReleaseSession" in deaf.asked, "the control: it was told, and did not answer"
+
+
+def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(
+    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-79] Its network may be cut just when a job of it has failed by itself."""
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
+    monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
+    assert not RemoteEngine(deaf.url)._works(deaf.url)
 
 
 class Callers(grpc.GenericRpcHandler):
