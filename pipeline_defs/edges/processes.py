@@ -95,6 +95,14 @@ def stop_process(process: Process, timeout_seconds: float) -> bool:
     raise TimeoutError(f"process {process.pid} still runs {_KILL_SECONDS} seconds after SIGKILL")
 
 
+def end_group(leader: int) -> None:
+    """End what is left of the process group that a child of this process led: what it has started outlives it."""
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # nobody is left; the latter where all of them are zombies, on macOS
+        os.killpg(leader, signal.SIGKILL)
+
+
 def _reap(pid: int) -> None:
     with suppress(ChildProcessError):  # not our child: its parent reaps it
         os.waitpid(pid, os.WNOHANG)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..core.errors import EngineUnavailable
 from .locks import hold_start
-from .processes import Process, spawn_process, stop_process
+from .processes import Process, end_group, spawn_process, stop_process
 from .spark_knock import LOOPBACK
 
 STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
@@ -182,6 +182,7 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     finally:
         if found is None:  # Ctrl-C included: nobody else knows of this process
             stop_process(process, 1)
+            end_group(process.pid)  # a JVM that never came to listen to it
             (folder / REQUEST).unlink(missing_ok=True)
     return found
 

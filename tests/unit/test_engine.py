@@ -27,6 +27,7 @@ from pipeline_defs.edges.spark_server import Server
 from pipeline_defs.edges.spark_session import RETRIES
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
+from tests.support.world import World
 
 LOGINS = (
     Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
@@ -169,6 +170,45 @@ def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypa
         spark_server.start_server(held, {}, "another")
     assert not spark_serving._withdraw(held, server), "it takes away what names it some other time"
     assert spark_server.read_server(held) == server
+
+
+@pytest.fixture
+def mute_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have `java` be one that starts and never reports; return the file that has its pid, once it runs."""
+    pid, java = tmp_path / "pid", tmp_path / "java_home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho $$ > {pid}.fresh && mv {pid}.fresh {pid}\nexec sleep 600\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    return pid
+
+
+def has_ended(pid: Path) -> bool:
+    found = read_process(int(pid.read_text()))
+    return found is None or not found.is_running()
+
+
+def test_a_jvm_that_never_reports_is_given_up_and_ended(
+    mute_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
+    monkeypatch.setattr(spark_serving, "START_SECONDS", 2.0)
+    with pytest.raises(
+        EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "
+    ):
+        spark_serving._start_jvm({}, tmp_path / "log")
+    if mute_java.exists():  # a machine that is slow may not have come so far
+        World.wait_until(lambda: has_ended(mute_java))
+        mute_java.unlink()
+
+    def interrupt(folder: Path) -> None:
+        if mute_java.exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(spark_server, "read_server", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        spark_server.start_server(tmp_path / "engine", {}, "f")
+    World.wait_until(lambda: has_ended(mute_java))
 
 
 def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
