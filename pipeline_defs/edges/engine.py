@@ -101,8 +101,8 @@ class Engine:
         except (PySparkException, ConnectionError, grpc.RpcError) as error:
             self._let_go(url)
             raise EngineUnavailable(
-                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; what was to "
-                "be done is tried again"
+                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; "
+                "`offsetlake engine status` says what runs"
             ) from error
         self._version = str(session.version)
 

@@ -51,6 +51,8 @@ KAFKA_OPTIONS: Mapping[str, str] = {
     "kafkaConsumer.pollTimeoutMs": "120000",
 }
 
+TRIED_AGAIN = "nothing became visible; the ranges stay planned and are tried again"
+
 _SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
@@ -184,10 +186,11 @@ class Spark:
         """What it reads and with which login: of one source one job may read several topics."""
         return self._bootstrap_servers, frozenset(self._access.spark().items())
 
-    def stage(self, scan: Scan, isolation_level: str, folder: str) -> None:
+    def stage(self, scan: Scan, isolation_level: str, folder: str, consequence: str = TRIED_AGAIN) -> None:
         """Write one Parquet file per range of the scan below `folder`.
 
-        Raises `ScanFailed` or `EngineUnavailable`; then nothing counts.
+        `consequence` is what becomes of the ranges where this fails, as an error says it. Raises
+        `ScanFailed` or `EngineUnavailable`; then nothing counts.
         """
         from pyspark.sql import DataFrame
 
@@ -198,7 +201,6 @@ class Spark:
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
         what = f"land {scan.text}"
-        consequence = "nothing became visible; the ranges stay planned and are tried again"
         with self._engine.job(SCAN_CONF, what, consequence) as session:
             rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
             rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)

@@ -36,6 +36,7 @@ from .spark_server import (
     Server,
     begin_anew_if_long,
     read_state,
+    telling_folder,
     write_private,
 )
 
@@ -83,7 +84,8 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
         sys.executable
     )  # else workers are the first `python3`, which need not have our packages
     os.environ.pop(CONNECT_MODE, None)  # what is started now is no client
-    work.mkdir(parents=True, exist_ok=True)
+    with telling_folder(work):
+        work.mkdir(parents=True, exist_ok=True)
     options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
     config = {**config, "spark.driver.extraJavaOptions": options}
     _start_jvm(config, log)
@@ -152,9 +154,10 @@ def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
 
 
 def _open_log(log: Path) -> BinaryIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    begin_anew_if_long(log)
-    return log.open("ab")
+    with telling_folder(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        begin_anew_if_long(log)
+        return log.open("ab")
 
 
 def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:

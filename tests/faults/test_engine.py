@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
+import math
 import os
 import signal
 import stat
@@ -37,6 +38,7 @@ from pipeline_defs.edges.spark_server import (
     Server,
     find_server,
     read_server,
+    read_state,
     start_server,
     stop_server,
 )
@@ -160,7 +162,16 @@ def test_a_server_that_goes_takes_no_job_of_another_one_along(folder: Path) -> N
 def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     """[R-77] A power cut must not leave a home that nobody can run in."""
     folder.mkdir()
-    for text in ("", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
+    process = {"pid": os.getpid(), "started": "x"}
+    state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
+    (folder / STATE).write_text(json.dumps(state))
+    assert read_state(folder) is not None, "the control"
+    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf), ("port", "x"))
+    pids = [{name: {**process, "pid": "1\0"}} for name in ("process", "jvm")]
+    for change in (*({name: value} for name, value in wrong), *pids):
+        (folder / STATE).write_text(json.dumps({**state, **change}))
+        assert read_server(folder) is None
+    for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
         assert read_server(folder) is None
 
@@ -279,7 +290,7 @@ def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
         server = read_server(home / "engine")
         assert server is not None
         shown = run_engine("status", "--json")
-        assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, **server.facts})
+        assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, "answers": True, **server.facts})
         assert f"(pid {server.process.pid})" in run_engine("status").stdout
         assert "Spark is stopped" in run_engine("stop").stdout and has_ended(server)
         assert "no Spark was running" in run_engine("stop").stdout

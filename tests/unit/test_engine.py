@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import json
 import os
 import socket
 import threading
@@ -13,8 +15,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs.cli import engine as command
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
 from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving, spark_session
@@ -288,3 +292,94 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(
     monkeypatch.setattr(spark_server, "LOG_BYTES", 9)
     spark_server.begin_anew_if_long(log)
     assert not log.exists()
+
+
+def break_folder(folder: Path, how: str) -> None:
+    if how == "a file":
+        folder.write_text("")
+    elif how == "a dangling link":
+        folder.symlink_to(folder.with_name("nothing"))
+    else:
+        (folder / how / "something").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("how", ["a file", "a dangling link", ".lock", ".request.json", "server.json", "server.log"])
+def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
+    """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
+    folder = tmp_path / "engine"
+    break_folder(folder, how)
+    with pytest.raises(
+        EngineUnavailable, match=rf"the folder of the Spark server, {folder}, cannot be used: .*{folder}"
+    ):
+        spark_server.start_server(folder, {}, "f")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_takes_no_state_is_told(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] It is full, read-only or another's: no bare error of the system."""
+
+    def refuse(path: Path, document: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(spark_server, "write_private", refuse)
+    with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
+        spark_server.start_server(tmp_path, {}, "f")
+    monkeypatch.setattr(spark_server, "stop_process", lambda *_: refuse(tmp_path, None))
+    (tmp_path / spark_server.STATE).write_text(json.dumps(dataclasses.asdict(own_server())))
+    with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
+        spark_server.stop_server(tmp_path)
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+    serve(Path(sys.argv[1]).absolute())
+pyspark.errors.exceptions.base.PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited.
+"""
+HEAP = "Invalid maximum heap size: -Xmx4x"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (f"{HEAP}\nError: Could not create\n{TRACEBACK}", f"{HEAP} | Error: Could not create"),
+        (
+            f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
+            "java.net.BindException: in use | Caused by: a",
+        ),
+        (f"killed\n{TRACEBACK}", "killed"),
+        (TRACEBACK, TRACEBACK.splitlines()[-1]),
+        ("", "it said nothing"),
+    ],
+)
+def test_an_error_of_a_start_has_its_reason(tmp_path: Path, said: str, why: str) -> None:
+    """[R-77] Python's traceback says no more than that there is no JVM; what an earlier start said is no reason of this one."""
+    before = "Error: an earlier one\n"
+    (tmp_path / "log").write_text(before + said)
+    assert spark_server._why(tmp_path / "log", len(before)) == why
+
+
+def test_what_a_command_says_of_spark_was_asked(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] One that is frozen runs, and answers nobody; a clock that was set back is not told."""
+    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
+    settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path)
+    monkeypatch.setattr(command, "read_settings", lambda: settings)
+    settings.engine_folder.mkdir()
+    server = dataclasses.replace(own_server(), port=listener.getsockname()[1], since=time.time() + 86_400)
+
+    def ask(*arguments: str) -> tuple[int, str]:
+        said = CliRunner().invoke(command.status, list(arguments))
+        return said.exit_code, said.stdout
+
+    spark_server.write_private(settings.engine_folder / spark_server.STATE, dataclasses.asdict(server))
+    code, said = ask()
+    assert code == 1 and "serves nobody" in said
+    code, said = ask("--json")
+    assert code == 1 and json.loads(said) == {"running": True, "answers": False, **server.facts}
+    monkeypatch.setattr(command, "find_silence", lambda url: None)
+    code, said = ask()
+    assert code == 0 and "for 0 s" in said
+    settings = dataclasses.replace(settings, engine="in-process")
+    code, said = ask("--json")
+    assert code == 1 and json.loads(said) == {"running": False, "engine": "in-process"}
