@@ -154,7 +154,7 @@ class Edges:
         return Tools(
             lake=self.lake,
             kafka=self.kafka(topic),
-            spark=Spark(engine, self.bootstrap_servers(topic), self.access(topic)),
+            spark=Spark(engine, self.bootstrap_servers(topic), self.access(topic), topic.delivery),
             files=self.spark_files(pyspark),
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,

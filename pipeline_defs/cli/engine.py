@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from ..core.errors import Refused
-from ..edges.spark_knock import place_of
+from ..edges.spark_knock import find_silence, place_of
 from ..edges.spark_server import read_server, stop_server
 from ..moments import duration_text
 from ..resources import Edges
@@ -49,14 +49,21 @@ def spark_text(settings: Settings) -> str:
     server = read_server(settings.engine_folder)
     if server is None:
         return "none runs; the next run starts it"
-    since = duration_text(time.time() - server.since)
-    return f"Spark {server.spark} answers at localhost:{server.port} for {since} (pid {server.process.pid})"
+    place = f"127.0.0.1:{server.port}"
+    silence = find_silence(server.url)
+    if silence is not None:
+        return (
+            f"Spark {server.spark} runs at {place} (pid {server.process.pid}) and serves nobody: {silence}; the next run ends "
+            "it after a minute, `offsetlake engine restart` now"
+        )
+    since = duration_text(max(0.0, time.time() - server.since))  # a clock may have been set back
+    return f"Spark {server.spark} answers at {place} for {since} (pid {server.process.pid})"
 
 
 @engine.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Say whether it runs, and since when. Exit code 1 where it does not, which is no error.
+    """Say whether it runs and answers, and since when. Exit code 1 where it does not, which is no error.
 
     Of the server that OFFSETLAKE_SPARK_REMOTE names: whether it answers, and can do what is asked of it.
 
@@ -68,12 +75,15 @@ def status(as_json: bool) -> None:
     if settings.spark_remote is not None:
         _show_remote(open_edges(), as_json=as_json)
         return
-    server = read_server(settings.engine_folder)
-    if as_json:
-        print_json({"running": server is not None, **(server.facts if server else {})})
-    else:
+    server = read_server(settings.engine_folder) if settings.engine != IN_PROCESS else None
+    answers = server is not None and find_silence(server.url) is None
+    if not as_json:
         OUT.print(spark_text(settings))
-    if server is None:
+    elif settings.engine == IN_PROCESS:
+        print_json({"running": False, "engine": IN_PROCESS})
+    else:
+        print_json({"running": server is not None, **({"answers": answers, **server.facts} if server else {})})
+    if not answers:
         raise SystemExit(1)
 
 

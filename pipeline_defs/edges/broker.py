@@ -24,7 +24,8 @@ from kafka.errors import KafkaError
 from ..core.errors import BrokerUnavailable
 from .broker_properties import HOST, Node, data_directory, format_properties, plan_properties
 from .java import archive_options, find_java
-from .processes import Process, free_ports, locked, spawn_process, stop_process
+from .locks import hold_start
+from .processes import Process, free_ports, spawn_process, stop_process
 
 _STATE = "broker.json"
 _LOG = "broker.log"
@@ -76,7 +77,7 @@ def start_broker(
     directory = directory.absolute()
     deadline = time.monotonic() + timeout_seconds
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory):
+    with hold_start(directory, lambda: None, timeout_seconds, BrokerUnavailable):
         state = _read_state(directory)
         if state is not None and state.process.is_running():
             _await_ready(directory, state, deadline)

@@ -24,7 +24,8 @@ from kafka.errors import KafkaError
 from ..core.errors import BadSetting, BrokerUnavailable
 from .broker import QUICK_JAVA, Broker, new_cluster_id, read_broker, start_broker, stop_broker
 from .broker_properties import HOST, Node, data_directory, replicated
-from .processes import free_ports, locked
+from .locks import hold_start
+from .processes import free_ports
 
 _STATE = "cluster.json"
 _POLL_SECONDS = 0.02
@@ -129,7 +130,7 @@ def start_cluster(
     """
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory):
+    with hold_start(directory, lambda: None, timeout_seconds, BrokerUnavailable):
         cluster = Cluster(directory, _read_or_choose_nodes(directory, brokers), jars, properties, heap)
         before = {node for node in cluster.nodes if read_broker(_node_directory(directory, node)) is not None}
         ready = False

@@ -7,18 +7,19 @@ Nothing else opens a session. Sessions are made anew when the server that had th
 from __future__ import annotations
 
 import atexit
-import logging
+import math
 import re
 import threading
 import time
-import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import DiskRefuses, EngineLost, EngineUnavailable, EngineUnfit, ScanFailed
 from .disk import errno_in, mend
 from .spark_knock import NOBODY, find_silence, is_listening, place_of
+from .spark_session import cut, end, is_ended, is_known, make_active, open_session, set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,9 +36,11 @@ SILENT_SECONDS = (
     60.0  # a server that is stopped, or whose machine swaps, still listens: by itself a client waits for ever
 )
 WATCH_SECONDS = 10.0
+GREETING_SECONDS = (
+    300.0  # a cluster that others keep busy takes its time, and one that answers nothing but calls is none
+)
+CLOSE_SECONDS = 5.0
 POLL_SECONDS = 0.1
-# 2 s; by Spark's default a client waits minutes for a dead server
-RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
 
 
 class Engine:
@@ -57,6 +60,7 @@ class Engine:
         self._url: str | None = None
         self._version: str | None = None
         self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
+        self._users: Counter[int] = Counter()  # jobs that use a session, by its id()
         self._guard = threading.RLock()  # threads verify ranges side by side
         atexit.register(self.close)
 
@@ -72,42 +76,53 @@ class Engine:
 
     def session(self, conf: Mapping[str, str]) -> SparkSession:
         """Return the session with this configuration; raise `EngineUnavailable` where no server answers."""
+        with self._guard:
+            self._find_session(conf)
+            return self._sessions[_key(conf)]
+
+    def _find_session(self, conf: Mapping[str, str]) -> None:
         import grpc
         from pyspark.errors import PySparkException
 
-        key = tuple(sorted(conf.items()))
-        with self._guard:
-            url = self._find_url()
-            if url != self._url:
-                self._forget()
-                self._url = url
-            if key not in self._sessions:
-                try:
-                    why_silent = self._why_silent(url)
-                    if why_silent:  # by itself a client would try for minutes to reach nobody
-                        raise ConnectionRefusedError(why_silent)
-                    self._sessions[key] = self._connect(url, conf)
-                except EngineUnfit:
-                    self._forget()
-                    raise
-                except (PySparkException, ConnectionRefusedError, grpc.RpcError) as error:
-                    self._forget()
-                    raise EngineUnavailable(
-                        f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; what was to "
-                        "be done is tried again"
-                    ) from error
-                self._version = str(self._sessions[key].version)
-            return self._sessions[key]
+        url = self._find_url()
+        if url != self._url:
+            self._let_go(self._url)
+            self._url = url
+        if _key(conf) in self._sessions:
+            return
+        try:
+            why_silent = self._why_silent(url)
+            if why_silent:  # by itself a client would try for minutes to reach nobody
+                raise ConnectionRefusedError(why_silent)
+            self._sessions[_key(conf)] = session = self._connect(url, conf)
+        except EngineUnfit:
+            self._let_go(url)
+            raise
+        except (PySparkException, ConnectionError, grpc.RpcError) as error:
+            self._let_go(url)
+            raise EngineUnavailable(
+                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; "
+                "`offsetlake engine status` says what runs"
+            ) from error
+        self._version = str(session.version)
 
     def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
-        session = _open_session(url)
+        import grpc
+        from pyspark.errors import PySparkException
+
+        session = open_session(url)
         try:
-            with self._watched(url, session):
-                _set_up(session, conf)
-                if not self._sessions:
-                    self._greet(session, url)
+            with self._watched(url, session, GREETING_SECONDS) as was_cut:
+                try:
+                    set_up(session, conf)
+                    if not self._sessions:
+                        self._greet(session, url)
+                except (PySparkException, grpc.RpcError, ValueError, EngineUnfit) as error:
+                    if not was_cut.is_set():
+                        raise
+                    raise ConnectionAbortedError("it listens, and does not do what it is asked") from error
         except BaseException:
-            _end(session, is_told=False)
+            end(session, is_told=False)
             raise
         return session
 
@@ -122,21 +137,42 @@ class Engine:
         import grpc
         from pyspark.errors import PySparkException
 
-        session = self.session(conf)
-        url = str(self._url)
-        _make_active(session)
-        with self._watched(url, session) as was_cut:
+        with self._lent(conf) as (url, session), self._watched(url, session) as was_cut:
+            make_active(session)
             try:
                 yield session
             except (PySparkException, grpc.RpcError, ValueError) as error:
-                if isinstance(error, ValueError) and not was_cut.is_set():  # grpc's, for a connection that was closed
+                is_closed = was_cut.is_set() or is_ended(session)
+                if isinstance(error, ValueError) and not is_closed:  # grpc's, for a connection that was closed
                     raise
-                if was_cut.is_set() or not self._works(url) or not _is_known(session):
-                    self._forget()
-                    raise EngineLost(
-                        f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
-                    ) from error
-                raise scan_failed(what, error, consequence, **fields) from error
+                if not is_closed and self._works(url):
+                    if is_known(session):
+                        raise scan_failed(what, error, consequence, **fields) from error
+                    self._drop(session)
+                else:
+                    self._let_go(url)
+                raise EngineLost(
+                    f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
+                ) from error
+
+    @contextmanager
+    def _lent(self, conf: Mapping[str, str]) -> Iterator[tuple[str, SparkSession]]:
+        """Have a session, and the URL of its server, for one job.
+
+        Threads share sessions, and the server may be replaced meanwhile: whoever is the last to use a session that is not
+        kept any more ends it.
+        """
+        with self._guard:
+            session, url = self.session(conf), str(self._url)
+            self._users[id(session)] += 1
+        try:
+            yield url, session
+        finally:
+            with self._guard:
+                self._users[id(session)] -= 1
+                is_last = not self._users[id(session)] and session not in self._sessions.values()
+            if is_last:
+                end(session, is_told=False)
 
     def check_private(self, what: str) -> None:
         """Refuse to send a secret in a plan where others may read it on its way: never to a server of ours."""
@@ -148,39 +184,42 @@ class Engine:
         """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
 
     @contextmanager
-    def _watched(self, url: str, session: SparkSession) -> Iterator[threading.Event]:
+    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[threading.Event]:
         """Have the server of a job asked now and then whether it still answers, while the job waits for it.
 
-        Where it does not, its connection is closed, so that the job fails; the event that is given says so.
+        Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
         """
-        ended, cut = threading.Event(), threading.Event()
+        ended, was_cut, deadline = threading.Event(), threading.Event(), time.monotonic() + limit_seconds
 
         def watch() -> None:
             while not ended.wait(WATCH_SECONDS):
-                if self._why_silent(url, is_patient=self.is_remote) and not ended.is_set():
-                    cut.set()
-                    _cut(session)
+                is_late = time.monotonic() > deadline
+                if (is_late or self._why_silent(url, is_patient=self.is_remote)) and not ended.is_set():
+                    was_cut.set()
+                    cut(session)
                     return
 
         threading.Thread(target=watch, name="offsetlake-engine-watch", daemon=True).start()
         try:
-            yield cut
+            yield was_cut
         finally:
             ended.set()
 
     def _works(self, url: str) -> bool:
         """Return whether the server still does what it is asked: one that is about to end answers, and does nothing more."""
+        import grpc
         from pyspark.errors import PySparkException
 
         if self._why_silent(url):
             return False
         try:
-            probe = _open_session(url)
+            probe = open_session(url)
             try:
-                return probe.range(1).count() == 1
+                with self._watched(url, probe, GREETING_SECONDS):
+                    return probe.range(1).count() == 1
             finally:
-                _end(probe, is_told=True)
-        except PySparkException:
+                end(probe, is_told=True)
+        except (PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was cut
             return False
 
     def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
@@ -201,79 +240,41 @@ class Engine:
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
-        """Give all sessions back; the next one that is asked for is new."""
-        with self._guard:
-            if self._sessions and self._url is not None and is_listening(self._url) and find_silence(self._url) is None:
-                for session in self._sessions.values():
-                    _end(session, is_told=True)
-                self._sessions.clear()
-            self._forget()
-
-    def _forget(self) -> None:
-        """Close all sessions without a word to their server, which is gone: it would be waited for."""
-        with self._guard:
-            for session in self._sessions.values():
-                _end(session, is_told=False)
+        """Give all sessions back; the next one that is asked for is new. It takes some seconds at most."""
+        if not self._guard.acquire(timeout=CLOSE_SECONDS):
+            return  # a thread still waits for a server, and the process ends without it
+        try:
+            url, sessions = self._url, list(self._sessions.values())
             self._url = None
             self._sessions.clear()
+        finally:
+            self._guard.release()
+        is_there = bool(sessions) and url is not None and is_listening(url) and find_silence(url) is None
+        for session in sessions:
+            end(session, is_told=is_there)
+
+    def _let_go(self, url: str | None) -> None:
+        """Keep no session of a server that is gone or was replaced; it is told nothing, which would be waited for.
+
+        One that is in use is left to who uses it: a server that was replaced finishes what it does, and one that is gone is
+        noticed by each.
+        """
+        with self._guard:
+            if url == self._url:
+                self._url = None
+                for session in list(self._sessions.values()):
+                    self._drop(session)
+
+    def _drop(self, session: SparkSession) -> None:
+        """Keep a session no longer; whoever uses it ends it."""
+        with self._guard:
+            self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
+            if not self._users[id(session)]:
+                end(session, is_told=False)
 
 
-def _open_session(url: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-    from pyspark.sql.connect.logging import logger
-
-    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that comes with it is told
-    logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
-    session: Any = SparkSession.builder.remote(url).create()  # its types are those of the classic one
-    session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
-    opened: SparkSession = session
-    return opened
-
-
-def _set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
-    for name, value in conf.items():
-        session.conf.set(name, value)
-    str(session.version)  # asks: a server that lets nobody in is told now
-
-
-def _end(session: SparkSession, *, is_told: bool) -> None:
-    """End a session for good; its server `is_told`, where it is there to be."""
-    own: Any = session
-    own.release_session_on_close = is_told
-    own.stop()
-    # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
-    # threads, which may be where it is collected, that is for ever
-    own.client.close = _nothing
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _cut(session: SparkSession) -> None:
-    """Close the connection of a session: what waits for it, for ever otherwise, fails."""
-    own: Any = session
-    own.client._channel.close()  # noqa: SLF001 (it has no other way that asks nobody)
-
-
-def _is_known(session: SparkSession) -> bool:
-    """Return whether the server still knows a session: one that was started anew, or forgets what is idle, does not."""
-    import grpc
-    from pyspark.errors import PySparkException
-
-    own: Any = session
-    try:
-        own.client.get_configs("spark.app.name")
-    except (PySparkException, grpc.RpcError):
-        return False
-    return True
-
-
-def _make_active(session: SparkSession) -> None:
-    """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
-    own: Any = type(session)
-    own._active_session.session = session  # noqa: SLF001 (it has no other way)
+def _key(conf: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(conf.items()))
 
 
 def scan_failed(what: str, error: Exception, consequence: str, **fields: object) -> ScanFailed:

@@ -1,4 +1,4 @@
-"""Locks on files: of a local lake, and of the runs of a Dagster home. A lock ends with the process that holds it.
+"""Locks on files: of a local lake, of what is started once, of the runs of a Dagster home. A lock ends with its process.
 
 Invariant: nobody has to clean a lock up; a file that nobody holds means nothing but that.
 """
@@ -9,38 +9,92 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-from ..core.errors import LakeUnavailable
+from ..core.errors import LakeUnavailable, Unavailable
 
 WAIT_SECONDS = 30.0  # it is held for a few writes of names; longer only by a process that is stopped
 POLL_SECONDS = 0.01
+START_POLL_SECONDS = 0.1
+T = TypeVar("T")
+START_LOCK = ".lock"
 _for_life: dict[Path, int] = {}  # of this process: the descriptor by file
 
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
     """Hold the lock of a file or folder, if there is one; raise `LakeUnavailable` where another does not let go of it."""
-    deadline = time.monotonic() + WAIT_SECONDS
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         yield
         return
     try:
-        while not _is_taken(descriptor):
-            if time.monotonic() > deadline:
-                raise LakeUnavailable(
-                    f"another process holds the lock of {path} and does not go on: it may be stopped; nothing is lost, and "
-                    "what was committed is published by the next run; end that process (`lslocks` names it)",
-                    path=str(path),
-                )
-            time.sleep(POLL_SECONDS)
+        if not _wait_for(lambda: _is_taken(descriptor), WAIT_SECONDS, POLL_SECONDS):
+            raise LakeUnavailable(
+                f"another process holds the lock of {path} and does not go on: it may be stopped; nothing is lost, and "
+                "what was committed is published by the next run; end that process (`lslocks` names it)",
+                path=str(path),
+            )
         yield
     finally:
         os.close(descriptor)  # and with it the lock
+
+
+@contextmanager
+def hold_start(
+    folder: Path, find: Callable[[], T | None], wait_seconds: float, unavailable: type[Unavailable]
+) -> Iterator[T | None]:
+    """Hold the start lock of a folder, to start what is not there; give what `find` finds instead, once it does.
+
+    Of two who start at once one gets what the other one has started. Who starts may be stopped, and what it has started
+    be there all the same: so `find` is asked while the lock is waited for. Raises `unavailable` after a while.
+    """
+    path = folder / START_LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    found: list[T] = []
+
+    def has_found() -> bool:
+        found.extend(each for each in (find(),) if each is not None)
+        return bool(found)
+
+    try:
+        if not _wait_for(lambda: has_found() or _is_taken(descriptor), wait_seconds, START_POLL_SECONDS):
+            holder = os.pread(descriptor, 1_000, 0).decode(errors="replace") or "another process"
+            raise unavailable(
+                f"{holder} has begun to start what is missing in {folder} and does not go on: for {wait_seconds:g} s it "
+                f"has held the lock {path}; nothing was started; it may be stopped: continue it (`kill -CONT`) or end it, "
+                "and ask again"
+            )
+        if not found and not has_found():  # it may be there since it was asked for, and before the lock was ours
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, own_name().encode(), 0)
+        yield found[0] if found else None
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def try_start_lock(folder: Path) -> Iterator[bool]:
+    """Hold the start lock of a folder where nobody does; tell whether it is held, and wait for nobody."""
+    descriptor = os.open(folder / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield _is_taken(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> bool:
+    """Wait until something is so, and return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll_seconds)
+    return True
 
 
 def share(path: Path, owner: str = "") -> int:

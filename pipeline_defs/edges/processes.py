@@ -6,14 +6,13 @@ Invariant: a signal goes only to a process whose start time is the one recorded.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,17 +62,16 @@ def spawn_process(command: Sequence[str], *, log: Path, environment: Mapping[str
     would get the terminal's Ctrl-C.
     """
     devnull = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-    output = (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    errors = (os.POSIX_SPAWN_DUP2, 1, 2)
-    pid = os.posix_spawn(
-        command[0],
-        list(command),
-        os.environ if environment is None else environment,
-        file_actions=[devnull, output, errors],
-        setsid=True,
-        setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
-        setsigmask=[],
-    )
+    with log.open("ab") as output:  # here: an error of the spawn's own would name the program instead
+        pid = os.posix_spawn(
+            command[0],
+            list(command),
+            os.environ if environment is None else environment,
+            file_actions=[devnull, *((os.POSIX_SPAWN_DUP2, output.fileno(), each) for each in (1, 2))],
+            setsid=True,
+            setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+            setsigmask=[],
+        )
     process = read_process(pid)  # our child and not reaped yet: the pid is its own even if it has ended
     if process is None:
         raise ProcessLookupError(f"process {pid} was reaped by somebody else before its start time was read")
@@ -95,6 +93,14 @@ def stop_process(process: Process, timeout_seconds: float) -> bool:
         if not process.is_running():
             return True
     raise TimeoutError(f"process {process.pid} still runs {_KILL_SECONDS} seconds after SIGKILL")
+
+
+def end_group(leader: int) -> None:
+    """End what is left of the process group that a child of this process led: what it has started outlives it."""
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # nobody is left; the latter where all of them are zombies, on macOS
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _reap(pid: int) -> None:
@@ -133,11 +139,3 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the start lock of `directory`: two who start at once get the same process."""
-    with (directory / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

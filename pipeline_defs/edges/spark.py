@@ -15,6 +15,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.delivery import Delivery
 from ..core.scans import Read, Scan
 from .access import OPEN, Access
 from .engine import Engine
@@ -49,6 +50,14 @@ KAFKA_OPTIONS: Mapping[str, str] = {
     # how long a read waits for a record that the broker has: long enough for a new leader. Spark takes it from
     # spark.network.timeout otherwise, which is set for other reasons
     "kafkaConsumer.pollTimeoutMs": "120000",
+}
+
+# what becomes of ranges whose scan fails, in an error's words
+CONSEQUENCES: Mapping[Delivery, str] = {
+    Delivery.EFFECTIVELY_ONCE: "nothing became visible; the ranges stay planned and are tried again",
+    Delivery.AT_LEAST_ONCE: "nothing became visible; the ranges stay planned and are tried again",
+    Delivery.AT_MOST_ONCE: "nothing became visible; what was claimed for this scan is abandoned, as at_most_once has it "
+    "(`offsetlake losses` lists it)",
 }
 
 _SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
@@ -161,14 +170,21 @@ def kafka_options(
 
 
 class Spark:
-    """Stages scans."""
+    """Stages scans; `delivery` is that of their topics, by which an error says what becomes of the ranges."""
 
-    def __init__(self, engine: Engine, bootstrap_servers: str, access: Access = OPEN) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        bootstrap_servers: str,
+        access: Access = OPEN,
+        delivery: Delivery = Delivery.EFFECTIVELY_ONCE,
+    ) -> None:
         if access.has_secrets:
             engine.check_private("the Kafka login")
         self._engine = engine
         self._access = access
         self._bootstrap_servers = bootstrap_servers
+        self._consequence = CONSEQUENCES[delivery]
 
     @property
     def writer(self) -> str:
@@ -198,8 +214,7 @@ class Spark:
             return raw_columns(session.read.format("kafka").options(**options).load(), scan.generation)
 
         what = f"land {scan.text}"
-        consequence = "nothing became visible; the ranges stay planned and are tried again"
-        with self._engine.job(SCAN_CONF, what, consequence) as session:
+        with self._engine.job(SCAN_CONF, what, self._consequence) as session:
             rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
             rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
 

@@ -15,6 +15,8 @@ NOBODY = "nobody answers there"
 QUIET = "it listens, and does not answer"
 _NO_METHOD = "/offsetlake/are_you_there"
 _ALONE = (("grpc.use_local_subchannel_pool", 1),)
+LOOPBACK = "127.0.0.1"
+DIRECTLY = (("grpc.enable_http_proxy", 0),)  # a token for this machine is no proxy's to see
 
 
 def is_listening(url: str) -> bool:
@@ -25,10 +27,18 @@ def is_listening(url: str) -> bool:
 
 
 def is_tls(url: str) -> bool:
-    """Return whether Spark's client speaks TLS to a URL: where it says so, or has a token for another name than `localhost`."""
-    parameters = dict(parse_qsl(urlsplit(url).path.strip("/;"), separator=";"))
+    """Return whether a client speaks TLS to a URL: where it says so, or has a token for another name than `localhost`."""
+    parameters = _parameters(url)
     is_asked = parameters.get("use_ssl", "").lower() == "true"
-    return is_asked or ("token" in parameters and urlsplit(url).hostname != "localhost")
+    return is_asked or ("token" in parameters and urlsplit(url).hostname != "localhost" and not is_ours(url))
+
+
+def is_ours(url: str) -> bool:
+    """Return whether a URL is of a server of ours: in the clear, to 127.0.0.1 alone.
+
+    `localhost` is ::1 as well, where anybody on this machine may listen and be told the token.
+    """
+    return urlsplit(url).hostname == LOOPBACK and _parameters(url).get("use_ssl", "").lower() == "false"
 
 
 def find_silence(url: str) -> str | None:
@@ -36,10 +46,11 @@ def find_silence(url: str) -> str | None:
     import grpc
 
     target = "{}:{}".format(*_address(url))
+    options = (*_ALONE, *DIRECTLY) if is_ours(url) else _ALONE
     with (
-        grpc.secure_channel(target, grpc.ssl_channel_credentials(), _ALONE)
+        grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
         if is_tls(url)
-        else grpc.insecure_channel(target, _ALONE)
+        else grpc.insecure_channel(target, options)
     ) as channel:
         try:
             channel.unary_unary(_NO_METHOD)(b"", timeout=ANSWER_SECONDS)
@@ -64,3 +75,7 @@ def place_of(url: str) -> str:
 def _address(url: str) -> tuple[str, int]:
     place = urlsplit(url)
     return place.hostname or "localhost", place.port or DEFAULT_PORT
+
+
+def _parameters(url: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(url).path.strip("/;"), separator=";"))

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import secrets
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from types import UnionType
 
 from ..core.errors import EngineUnavailable
-from .processes import Process, locked, spawn_process, stop_process
+from .locks import hold_start
+from .processes import Process, end_group, spawn_process, stop_process
+from .spark_knock import LOOPBACK
 
 STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
 SERVING = "pipeline_defs.edges.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew
 LOG_LINES = 5  # the last ones, in an error
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)\n?", re.MULTILINE)
+_REASON = re.compile(r"\bError\b|Error:|Exception|Caused by|^Invalid ")
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process that is a client
 START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with something else it takes longer
 STOP_SECONDS = 20.0
@@ -60,8 +68,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients find it, with the token: a secret. Spark sends a token in the clear to the name `localhost` only."""
-        return f"sc://localhost:{self.port}/;token={self.token}"
+        """Where clients find it, with the token, a secret: it goes in the clear to 127.0.0.1 alone (`spark_session.py`)."""
+        return f"sc://{LOOPBACK}:{self.port}/;use_ssl=false;token={self.token}"
 
     def is_running(self) -> bool:
         """Return whether it can still serve anybody: its process takes a moment to see that its JVM is gone."""
@@ -89,9 +97,11 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
 
     One of another fingerprint is left to finish what it does, and ends then.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(folder):
-        found = find_server(folder, fingerprint)
+    find = partial(find_server, folder, fingerprint)
+    with ExitStack() as opened:
+        opened.enter_context(telling_folder(folder))
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = opened.enter_context(hold_start(folder, find, START_SECONDS, EngineUnavailable))
         if found is not None:
             return found
         (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go
@@ -110,26 +120,48 @@ def read_state(folder: Path) -> Server | None:
     A state that is torn, after a power cut say, is nobody's: a server that finds it so ends. Raises `EngineUnavailable`
     where it may not be read.
     """
+    with telling_folder(folder):
+        try:
+            found = json.loads((folder / STATE).read_text())
+            server = Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
+        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+    return server if _is_sound(server) else None
+
+
+def _is_sound(server: Server) -> bool:
+    """Return whether each field is of its type: a state may be torn, or anybody's."""
+    fields: list[tuple[object, type | UnionType]] = [
+        (server.since, int | float),
+        *((each, int) for each in (server.port, server.process.pid, server.jvm.pid)),
+        *((each, str) for each in (server.token, server.fingerprint, server.spark)),
+        *((each, str) for each in (server.process.started, server.jvm.started)),
+    ]
+    return all(isinstance(value, kind) for value, kind in fields) and math.isfinite(server.since)
+
+
+@contextmanager
+def telling_folder(folder: Path) -> Iterator[None]:
+    """Have what the system says of a server's folder be an `EngineUnavailable`: a full disk, another's folder, a file."""
     try:
-        found = json.loads((folder / STATE).read_text())
-        return Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return None
+        yield
     except OSError as error:
         raise EngineUnavailable(
-            f"the state of the Spark server, {folder / STATE}, cannot be read: {error}; nothing was started; have it belong to "
-            "the user who runs this, or set OFFSETLAKE_HOME to a folder that does"
+            f"the folder of the Spark server, {folder}, cannot be used: {error}; nothing became visible; have it be a folder "
+            "that this user can write, on a disk with room, or set OFFSETLAKE_HOME to one that is"
         ) from error
 
 
 def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
     """Stop the server of `folder` and return whether one ran; jobs that it has under way fail."""
-    server = read_state(folder)
-    (folder / STATE).unlink(missing_ok=True)
-    if server is None:
-        return False
-    ran = stop_process(server.process, timeout_seconds)
-    return stop_process(server.jvm, timeout_seconds) or ran  # one that is stuck does not see that it is to end
+    with telling_folder(folder):
+        server = read_state(folder)
+        if folder.is_dir():
+            (folder / STATE).unlink(missing_ok=True)
+        if server is None:
+            return False
+        ran = stop_process(server.process, timeout_seconds)
+        return stop_process(server.jvm, timeout_seconds) or ran  # one that is stuck does not see that it is to end
 
 
 def stop_stuck(folder: Path, url: str) -> None:
@@ -163,6 +195,7 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     # its Python workers are the Python that this is, and it is no client, whatever this process is
     environment = {**os.environ, TOKEN: secrets.token_hex(32), "PYSPARK_PYTHON": sys.executable}
     environment.pop(CONNECT_MODE, None)
+    said_before = log.stat().st_size if log.exists() else 0
     process = spawn_process([sys.executable, "-m", SERVING, str(folder)], log=log, environment=environment)
     deadline = time.monotonic() + START_SECONDS
     found = None
@@ -172,17 +205,27 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
             found = read_server(folder)
             if found is None and not ran:
                 raise EngineUnavailable(
-                    f"the Spark server of {folder} did not start: {_last_lines(log)}; nothing became visible; {log} has all "
-                    "that it said; OFFSETLAKE_ENGINE=in-process does without a server"
+                    f"the Spark server of {folder} did not start: {_why(log, said_before)}; nothing became visible; "
+                    f"{log} has all that it said; OFFSETLAKE_ENGINE=in-process does without a server"
                 )
             time.sleep(0 if found else POLL_SECONDS)
     finally:
         if found is None:  # Ctrl-C included: nobody else knows of this process
             stop_process(process, 1)
+            end_group(process.pid)  # a JVM that never came to listen to it
             (folder / REQUEST).unlink(missing_ok=True)
     return found
 
 
-def _last_lines(log: Path) -> str:
-    lines = log.read_text("utf-8", errors="replace").splitlines() if log.exists() else []
-    return " | ".join(lines[-LOG_LINES:]) or "it said nothing"
+def _why(log: Path, said_before: int) -> str:
+    """Return what a log says since then of why its server ended: its errors, or its last lines.
+
+    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is.
+    """
+    with log.open("rb") as file:
+        file.seek(said_before)
+        text = file.read(LOG_BYTES).decode(errors="replace")
+    tracebacks = [match[1] for match in _TRACEBACK.finditer(text)]
+    lines = [line.strip() for line in _TRACEBACK.sub("", text).splitlines() if line.strip()]
+    reasons = [line for line in lines if _REASON.search(line) and not line.startswith("at ")]
+    return " | ".join((reasons or lines or tracebacks)[-LOG_LINES:]) or "it said nothing"

@@ -15,18 +15,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..core.errors import EngineUnavailable
-from .processes import free_ports, locked, read_process, stop_process
+from .locks import try_start_lock
+from .processes import end_group, free_ports, read_process, stop_process
+from .spark_knock import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
     REQUEST,
+    START_SECONDS,
     STATE,
     TOKEN,
     WORK,
@@ -34,6 +36,7 @@ from .spark_server import (
     Server,
     begin_anew_if_long,
     read_state,
+    telling_folder,
     write_private,
 )
 
@@ -42,13 +45,12 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.5
 JVM_END_SECONDS = 10
-HOST = "127.0.0.1"
 EXIT_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"  # a JVM that lacks memory serves nobody well; another one is started
 
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONNECT_CONF: Mapping[str, str] = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": HOST,
+    "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
     "spark.connect.execute.manager.detachedTimeout": "30s",  # a client on a busy machine may be late by some seconds
     "spark.connect.execute.manager.maintenanceInterval": "3s",
@@ -82,7 +84,8 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
         sys.executable
     )  # else workers are the first `python3`, which need not have our packages
     os.environ.pop(CONNECT_MODE, None)  # what is started now is no client
-    work.mkdir(parents=True, exist_ok=True)
+    with telling_folder(work):
+        work.mkdir(parents=True, exist_ok=True)
     options = f'{config.get("spark.driver.extraJavaOptions", "")} "-Duser.dir={work}"'.strip()
     config = {**config, "spark.driver.extraJavaOptions": options}
     _start_jvm(config, log)
@@ -94,32 +97,67 @@ def open_here(config: Mapping[str, str], fingerprint: str, work: Path, log: Path
 def _start_jvm(config: Mapping[str, str], log: Path | None) -> None:
     """Start the JVM of this process's Spark; what it prints goes to a log, if there is one.
 
-    Who is interrupted meanwhile is so when it has started: pyspark would leave one behind that has nobody to tell where it
-    listens, and that never ends.
+    One that does not come to tell where it listens is ended, as it is where who waits for it is interrupted: by itself
+    pyspark waits for ever, and leaves one behind that never ends.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkConf, SparkContext, java_gateway
 
     conf = SparkConf(loadDefaults=False)
     for name, value in config.items():
         conf.set(name, value)
+    says = f"; what it says itself is in {log}" if log is not None else ""
+    jvms: list[subprocess.Popen[bytes]] = []
+    gateways: list[object] = []
+    failures: list[Exception] = []
+
+    class KeptPopen(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            jvms.append(self)
+
+    def launch() -> None:  # in a thread: signals interrupt the main one alone
+        from pyspark.errors import PySparkException
+
+        try:
+            popen = {"stdout": output, "stderr": output, "start_new_session": True}
+            gateways.append(java_gateway.launch_gateway(conf, popen_kwargs=popen))  # type: ignore[no-untyped-call]
+        except (PySparkException, OSError) as error:
+            failures.append(error)
+
     with ExitStack() as opened:
         output = opened.enter_context(_open_log(log)) if log is not None else None
-        launcher = opened.enter_context(ThreadPoolExecutor(1))  # signals interrupt the main thread alone
+        opened.enter_context(_replaced(java_gateway, "Popen", KeptPopen))
+        launcher = threading.Thread(target=launch, name="offsetlake-spark-start", daemon=True)
+        launcher.start()
         try:
-            launched = launcher.submit(launch_gateway, conf, popen_kwargs={"stdout": output, "stderr": output})
-            gateway: object = launched.result()
-        except (PySparkException, OSError) as error:
-            says = f"; what it says itself is in {log}" if log is not None else ""
-            raise EngineUnavailable(f"Spark's JVM does not start: {error}; nothing became visible{says}") from error
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (takes the JVM instead of launching one)
+            launcher.join(START_SECONDS)
+        finally:
+            if not gateways:
+                for jvm in jvms:
+                    end_group(jvm.pid)
+                    jvm.communicate()
+    if not gateways:
+        why = str(failures[0]) if failures else f"it did not say where it listens within {START_SECONDS:g} s"
+        raise EngineUnavailable(f"Spark's JVM does not start: {why}; nothing became visible{says}")
+    SparkContext._ensure_initialized(gateway=gateways[0])  # noqa: SLF001 (takes the JVM instead of launching one)
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
+    """Have a module use something else under a name, for a while: pyspark tells nobody which process it has started."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
 
 
 def _open_log(log: Path) -> BinaryIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    begin_anew_if_long(log)
-    return log.open("ab")
+    with telling_folder(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        begin_anew_if_long(log)
+        return log.open("ab")
 
 
 def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
@@ -196,9 +234,8 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
             used, seen = now, mark
         if not is_going:
             is_spent = now - used > limits.idle_seconds or time.time() - server.since > limits.old_seconds
-            is_going = is_spent or not _is_of(folder, server)
+            is_going = (is_spent or not _is_of(folder, server)) and _withdraw(folder, server)
             if is_going:
-                _withdraw(folder, server)
                 used = now  # whoever has read the state just now may still come
         elif now - used > limits.last_call_seconds:
             return
@@ -233,12 +270,17 @@ def _is_of(folder: Path, server: Server) -> bool:
     return found is not None and found.process == server.process
 
 
-def _withdraw(folder: Path, server: Server) -> None:
-    """Take the state away where it is this server's, so that nobody finds it any more."""
-    if folder.is_dir() and _is_of(folder, server):
-        with locked(folder):
-            if _is_of(folder, server):
-                (folder / STATE).unlink(missing_ok=True)
+def _withdraw(folder: Path, server: Server) -> bool:
+    """Take the state away where it is this server's, so that nobody finds it any more; return whether nobody does.
+
+    Who starts another one meanwhile may be stopped: it is not waited for. It takes the state away itself.
+    """
+    if not folder.is_dir() or not _is_of(folder, server):
+        return True
+    with try_start_lock(folder) as is_held:
+        if is_held and _is_of(folder, server):
+            (folder / STATE).unlink(missing_ok=True)
+        return is_held
 
 
 if __name__ == "__main__":

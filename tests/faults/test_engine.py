@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import importlib.metadata
 import json
+import math
 import os
 import signal
 import stat
@@ -22,7 +23,7 @@ import psutil
 import pytest
 
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import EngineUnavailable, EngineUnfit
+from pipeline_defs.core.errors import EngineLost, EngineUnavailable, EngineUnfit
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges import engine
@@ -37,6 +38,7 @@ from pipeline_defs.edges.spark_server import (
     Server,
     find_server,
     read_server,
+    read_state,
     start_server,
     stop_server,
 )
@@ -89,8 +91,8 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
     listening = [each for each in psutil.Process(server.jvm.pid).net_connections() if each.status == psutil.CONN_LISTEN]
     assert server.port in {each.laddr.port for each in listening}
     assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} <= {"127.0.0.1", "::1"}
-    for url in (server.url.replace(server.token, uuid.uuid4().hex), f"sc://localhost:{server.port}"):
-        with pytest.raises(EngineUnavailable, match=f"at localhost:{server.port}: UNAUTHENTICATED") as refused:
+    for url in (server.url.replace(server.token, uuid.uuid4().hex), server.url.partition(";token")[0]):
+        with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{server.port}: UNAUTHENTICATED") as refused:
             Engine(lambda url=url: url).session({})  # type: ignore[misc]
         assert server.token not in str(refused.value)
     with pytest.raises(EngineUnfit, match=r"it has no Kafka source: .*kafka"):  # it is made of no jars
@@ -135,10 +137,41 @@ def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_
     assert leftovers(folder) == [WORK]
 
 
+def test_a_server_that_goes_takes_no_job_of_another_one_along(folder: Path) -> None:
+    """[R-77] Jobs of one process share an engine: one that was withdrawn finishes what it does."""
+    shared = Engine(lambda: start_server(folder, SMALL, "f").url)
+    with shared.job({}, "count", "nothing was") as old:
+        assert old.range(3).count() == 3
+        first = read_server(folder)
+        assert first is not None
+        (folder / STATE).unlink()  # as a server does that is idle or old
+        with shared.job({}, "count", "nothing was") as new:
+            assert new.range(2).count() == 2 and new is not old
+        assert old.range(3).count() == 3, "it is left to finish what it does"
+    with shared.job({}, "count", "nothing was") as healthy:
+        assert healthy is new
+        lost = pytest.raises(EngineLost, match=r"could not count: the server at .* went away; nothing was")
+        with lost, shared.job({}, "count", "nothing was") as closed:
+            shared.close()
+            closed.range(1).count()
+        with shared.job({}, "count", "nothing was") as again:
+            assert again.range(1).count() == 1
+    stop_process(first.process, PATIENCE_SECONDS)
+
+
 def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     """[R-77] A power cut must not leave a home that nobody can run in."""
     folder.mkdir()
-    for text in ("", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
+    process = {"pid": os.getpid(), "started": "x"}
+    state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
+    (folder / STATE).write_text(json.dumps(state))
+    assert read_state(folder) is not None, "the control"
+    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf), ("port", "x"))
+    pids = [{name: {**process, "pid": "1\0"}} for name in ("process", "jvm")]
+    for change in (*({name: value} for name, value in wrong), *pids):
+        (folder / STATE).write_text(json.dumps({**state, **change}))
+        assert read_server(folder) is None
+    for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
         assert read_server(folder) is None
 
@@ -227,7 +260,10 @@ def test_at_most_once_what_a_dead_spark_was_reading_is_abandoned(lonely: World) 
     assert struck and {len(offsets) for offsets in failed} == {10} and len(failed) == 120, (
         "the fault: it died in mid-scan"
     )
-    assert all("went away" in verdict.violations[0] for verdict in verdicts if verdict.offsets in failed)
+    told = [verdict.violations[0] for verdict in verdicts if verdict.offsets in failed]
+    assert all(
+        "went away; nothing became visible; what was claimed for this scan is abandoned" in each for each in told
+    )
     assert len(verdicts) == 270
     again = lonely.land([offsets.key for offsets in failed])
     assert {verdict.offsets for verdict in again} == failed
@@ -257,7 +293,7 @@ def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
         server = read_server(home / "engine")
         assert server is not None
         shown = run_engine("status", "--json")
-        assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, **server.facts})
+        assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, "answers": True, **server.facts})
         assert f"(pid {server.process.pid})" in run_engine("status").stdout
         assert "Spark is stopped" in run_engine("stop").stdout and has_ended(server)
         assert "no Spark was running" in run_engine("stop").stdout

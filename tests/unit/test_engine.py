@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import json
+import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
+from click.testing import CliRunner
 from dagster_pyspark import LazyPySparkResource
 
+from pipeline_defs.cli import engine as command
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
-from pipeline_defs.edges import engine, spark_knock, spark_server
+from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving, spark_session
 from pipeline_defs.edges.access import OPEN, Access
-from pipeline_defs.edges.engine import RETRIES, Engine
+from pipeline_defs.edges.engine import Engine
+from pipeline_defs.edges.processes import Process, free_ports, read_process
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.edges.spark import Spark
+from pipeline_defs.edges.spark_server import Server
+from pipeline_defs.edges.spark_session import RETRIES
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
+from tests.support.world import World
 
 LOGINS = (
     Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
@@ -33,6 +46,173 @@ def listener() -> Iterator[socket.socket]:
         found.bind(("127.0.0.1", 0))
         found.listen()
         yield found
+
+
+class Deaf(grpc.GenericRpcHandler):
+    """A server that answers calls of what it does not have, and nothing that Spark is asked: a network may do that."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._ended = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(8), [self])
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.url = f"sc://127.0.0.1:{self.port}/;use_ssl=false;token=hush-4711"
+        self._server.start()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        method = str(handler_call_details.method)
+        if "SparkConnect" not in method:
+            return None
+        self.asked.append(method.rpartition("/")[2])
+        return grpc.unary_unary_rpc_method_handler(lambda *_: self._ended.wait())
+
+    def end(self) -> None:
+        self._ended.set()
+        self._server.stop(0).wait()
+
+
+@pytest.fixture
+def deaf() -> Iterator[Deaf]:
+    found = Deaf()
+    yield found
+    found.end()
+
+
+def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(
+    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] Neither who comes, nor who asks after an error whether it still works, nor who has done and says so."""
+    monkeypatch.setattr(engine, "GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
+    asker = Engine(lambda: deaf.url)
+    with pytest.raises(EngineUnavailable, match=f"at 127.0.0.1:{deaf.port}: it listens, and does not do what it is "):
+        asker.session({})
+    assert not asker._works(deaf.url)
+    assert "Config" in deaf.asked, "the control: it was asked"
+
+    asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
+    asker.close()
+    assert "ReleaseSession" in deaf.asked, "the control: it was told, and did not answer"
+
+
+def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(
+    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-79] Its network may be cut just when a job of it has failed by itself."""
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
+    monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
+    assert not RemoteEngine(deaf.url)._works(deaf.url)
+
+
+class Callers(grpc.GenericRpcHandler):
+    """Who answers as nothing: the token that each call came with is kept."""
+
+    def __init__(self, address: str) -> None:
+        self.tokens: list[str | None] = []
+        self._server = grpc.server(ThreadPoolExecutor(2), [self], options=[("grpc.so_reuseport", 0)])
+        self.port = self._server.add_insecure_port(address)
+        self._server.start()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> None:
+        self.tokens.append(dict(handler_call_details.invocation_metadata or ()).get("authorization"))
+
+    def __enter__(self) -> Callers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait()
+
+
+def test_the_token_of_a_server_goes_to_nobody_else_on_this_machine() -> None:
+    """[R-77] Another account may listen at ::1 with the same port: `localhost` is that as well, so nobody is asked by name."""
+    if not socket.has_ipv6:
+        pytest.skip("no ::1 here")
+    (port,) = free_ports(1)
+    server = Server(port, "hush-4711", Process(1, "x"), Process(1, "x"), 0.0, "f", "4")
+    with Callers(f"[::1]:{port}") as foreign:
+        if not foreign.port:
+            pytest.skip("no ::1 here")
+        with pytest.raises(EngineUnavailable, match="nobody answers there"):
+            Engine(lambda: server.url).session({})
+        with Callers(f"127.0.0.1:{port}") as ours:
+            assert ours.port == port
+            with pytest.raises(EngineUnavailable, match="UNIMPLEMENTED"):
+                Engine(lambda: server.url).session({})
+            assert "Bearer hush-4711" in ours.tokens, "the control: ours is told"
+        assert foreign.tokens == []
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Path]:
+    """Return the folder of a server whose start lock another holds and does not let go of, as one that is stopped does."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    with locks.hold_start(folder, lambda: None, 0, EngineUnavailable):
+        yield folder
+
+
+def own_server(fingerprint: str = "f") -> Server:
+    """A server that runs, as far as its state says: it is this process."""
+    me = read_process(os.getpid())
+    assert me is not None
+    return Server(1, "hush-4711", me, me, time.time(), fingerprint, "4")
+
+
+def test_a_starter_that_is_stopped_holds_nobody_up_for_ever(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] What it has started is used; where there is nothing, who waits is told soon whom for; a server ends as ever."""
+    monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
+    told = rf"process {os.getpid()} on .* does not go on: .*{held / '.lock'}; nothing was started; .*`kill -CONT`"
+    with pytest.raises(EngineUnavailable, match=told):
+        spark_server.start_server(held, {}, "f")
+    server = own_server()
+    spark_server.write_private(held / spark_server.STATE, dataclasses.asdict(server))
+    assert spark_server.start_server(held, {}, "f") == server
+    with pytest.raises(EngineUnavailable, match=told):
+        spark_server.start_server(held, {}, "another")
+    assert not spark_serving._withdraw(held, server), "it takes away what names it some other time"
+    assert spark_server.read_server(held) == server
+
+
+@pytest.fixture
+def mute_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have `java` be one that starts and never reports; return the file that has its pid, once it runs."""
+    pid, java = tmp_path / "pid", tmp_path / "java_home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho $$ > {pid}.fresh && mv {pid}.fresh {pid}\nexec sleep 600\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    return pid
+
+
+def has_ended(pid: Path) -> bool:
+    found = read_process(int(pid.read_text()))
+    return found is None or not found.is_running()
+
+
+def test_a_jvm_that_never_reports_is_given_up_and_ended(
+    mute_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] Of a server that is not there nothing stays: neither where a run has its own Spark, nor where one is shared."""
+    monkeypatch.setattr(spark_serving, "START_SECONDS", 2.0)
+    with pytest.raises(
+        EngineUnavailable, match=r"does not start: it did not say where it listens within 2 s; nothing "
+    ):
+        spark_serving._start_jvm({}, tmp_path / "log")
+    if mute_java.exists():  # a machine that is slow may not have come so far
+        World.wait_until(lambda: has_ended(mute_java))
+        mute_java.unlink()
+
+    def interrupt(folder: Path) -> None:
+        if mute_java.exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(spark_server, "read_server", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        spark_server.start_server(tmp_path / "engine", {}, "f")
+    World.wait_until(lambda: has_ended(mute_java))
 
 
 def test_a_client_gives_up_a_dead_server_within_seconds() -> None:
@@ -112,3 +292,94 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(
     monkeypatch.setattr(spark_server, "LOG_BYTES", 9)
     spark_server.begin_anew_if_long(log)
     assert not log.exists()
+
+
+def break_folder(folder: Path, how: str) -> None:
+    if how == "a file":
+        folder.write_text("")
+    elif how == "a dangling link":
+        folder.symlink_to(folder.with_name("nothing"))
+    else:
+        (folder / how / "something").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("how", ["a file", "a dangling link", ".lock", ".request.json", "server.json", "server.log"])
+def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
+    """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
+    folder = tmp_path / "engine"
+    break_folder(folder, how)
+    with pytest.raises(
+        EngineUnavailable, match=rf"the folder of the Spark server, {folder}, cannot be used: .*{folder}"
+    ):
+        spark_server.start_server(folder, {}, "f")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_takes_no_state_is_told(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] It is full, read-only or another's: no bare error of the system."""
+
+    def refuse(path: Path, document: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(spark_server, "write_private", refuse)
+    with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
+        spark_server.start_server(tmp_path, {}, "f")
+    monkeypatch.setattr(spark_server, "stop_process", lambda *_: refuse(tmp_path, None))
+    (tmp_path / spark_server.STATE).write_text(json.dumps(dataclasses.asdict(own_server())))
+    with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
+        spark_server.stop_server(tmp_path)
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+    serve(Path(sys.argv[1]).absolute())
+pyspark.errors.exceptions.base.PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited.
+"""
+HEAP = "Invalid maximum heap size: -Xmx4x"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (f"{HEAP}\nError: Could not create\n{TRACEBACK}", f"{HEAP} | Error: Could not create"),
+        (
+            f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
+            "java.net.BindException: in use | Caused by: a",
+        ),
+        (f"killed\n{TRACEBACK}", "killed"),
+        (TRACEBACK, TRACEBACK.splitlines()[-1]),
+        ("", "it said nothing"),
+    ],
+)
+def test_an_error_of_a_start_has_its_reason(tmp_path: Path, said: str, why: str) -> None:
+    """[R-77] Python's traceback says no more than that there is no JVM; what an earlier start said is no reason of this one."""
+    before = "Error: an earlier one\n"
+    (tmp_path / "log").write_text(before + said)
+    assert spark_server._why(tmp_path / "log", len(before)) == why
+
+
+def test_what_a_command_says_of_spark_was_asked(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] One that is frozen runs, and answers nobody; a clock that was set back is not told."""
+    monkeypatch.setattr(spark_knock, "ANSWER_SECONDS", 0.1)
+    settings = dataclasses.replace(read_settings({}, tmp_path), home=tmp_path)
+    monkeypatch.setattr(command, "read_settings", lambda: settings)
+    settings.engine_folder.mkdir()
+    server = dataclasses.replace(own_server(), port=listener.getsockname()[1], since=time.time() + 86_400)
+
+    def ask(*arguments: str) -> tuple[int, str]:
+        said = CliRunner().invoke(command.status, list(arguments))
+        return said.exit_code, said.stdout
+
+    spark_server.write_private(settings.engine_folder / spark_server.STATE, dataclasses.asdict(server))
+    code, said = ask()
+    assert code == 1 and "serves nobody" in said
+    code, said = ask("--json")
+    assert code == 1 and json.loads(said) == {"running": True, "answers": False, **server.facts}
+    monkeypatch.setattr(command, "find_silence", lambda url: None)
+    code, said = ask()
+    assert code == 0 and "for 0 s" in said
+    settings = dataclasses.replace(settings, engine="in-process")
+    code, said = ask("--json")
+    assert code == 1 and json.loads(said) == {"running": False, "engine": "in-process"}

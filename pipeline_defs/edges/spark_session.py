@@ -1,0 +1,126 @@
+"""One session of a Spark Connect server: how it is opened, cut and ended; nobody else opens a channel to a server.
+
+Invariant: the token of a server of ours goes to 127.0.0.1 alone, and in none of these is anybody waited for without a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .spark_knock import DIRECTLY, is_ours
+from .spark_server import CONNECT_MODE
+
+if TYPE_CHECKING:
+    import grpc
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+
+# 2 s; by Spark's default a client waits minutes for a dead server
+RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
+# what is said by a client that is done, which owes its server nothing: the process's end waits for it
+FAREWELLS = ("ReleaseSession", "ReleaseExecute")
+FAREWELL_SECONDS = 5.0
+
+
+def open_session(url: str) -> SparkSession:
+    """Return a session of its own of the server at a URL, which is not asked for anything yet."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.logging import logger
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error that comes with it is told
+    logger.setLevel(logging.CRITICAL)  # errors are raised as well; at DEBUG it writes down all plans, logins among them
+    os.environ[CONNECT_MODE] = "1"  # as pyspark's own builder does, which takes no channel
+    # its types are those of the classic one
+    opened: Any = ConnectSession.builder.channelBuilder(_channel_to(url)).create()
+    opened.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+    stub = opened.client._stub  # noqa: SLF001 (a channel with an interceptor crashes the process where it was cut)
+    for each in FAREWELLS:
+        setattr(stub, each, partial(getattr(stub, each), timeout=FAREWELL_SECONDS))
+    session: SparkSession = opened
+    return session
+
+
+def _channel_to(url: str) -> DefaultChannelBuilder:
+    """Return how a URL is connected to: as pyspark does, but for a server of ours.
+
+    pyspark sends a token in the clear to the name `localhost` only, and that is ::1 as well, where another account may listen.
+    """
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+
+    class OwnChannel(DefaultChannelBuilder):
+        def toChannel(self) -> grpc.Channel:  # noqa: N802 (its name in pyspark)
+            import grpc
+
+            credentials = grpc.local_channel_credentials()
+            if self.token is not None:
+                login = grpc.access_token_call_credentials(self.token)
+                credentials = grpc.composite_channel_credentials(credentials, login)
+            channel: grpc.Channel = self._secure_channel(self.endpoint, credentials)
+            return channel
+
+    return OwnChannel(url, list(DIRECTLY)) if is_ours(url) else DefaultChannelBuilder(url)
+
+
+def set_up(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Configure a session; a server that lets nobody in says so now."""
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    str(session.version)  # asks
+
+
+def end(session: SparkSession, *, is_told: bool) -> None:
+    """End a session for good; its server `is_told`, where it is there to be: some seconds are given to that, and no more."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    own: Any = session
+    if is_told:
+        with suppress(PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was cut
+            own.client.release_session()
+    own.release_session_on_close = False
+    own.stop()
+    # a session that is collected closes its client once more, and waits for threads of all sessions to end: in one of these
+    # threads, which may be where it is collected, that is for ever
+    own.client.close = _nothing
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def cut(session: SparkSession) -> None:
+    """Close the connection of a session: what waits for it, for ever otherwise, fails."""
+    own: Any = session
+    own.client._channel.close()  # noqa: SLF001 (it has no other way that asks nobody)
+
+
+def is_known(session: SparkSession) -> bool:
+    """Return whether the server still knows a session: one that was started anew, or forgets what is idle, does not."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    own: Any = session
+    try:
+        own.client.get_configs("spark.app.name")
+    except (PySparkException, grpc.RpcError, ValueError):  # the last is grpc's, for a connection that was closed
+        return False
+    return True
+
+
+def is_ended(session: SparkSession) -> bool:
+    """Return whether a session was ended here, by another thread say."""
+    own: Any = session
+    return bool(own.is_stopped)
+
+
+def make_active(session: SparkSession) -> None:
+    """Have pyspark ask this session where it asks one by itself: the first of the process may be of a server long gone."""
+    own: Any = type(session)
+    own._active_session.session = session  # noqa: SLF001 (it has no other way)
