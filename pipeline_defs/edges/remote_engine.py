@@ -61,6 +61,18 @@ class RemoteEngine(Engine):
                 f"written; have it speak TLS and add ;use_ssl=true to {VARIABLE}"
             )
 
+    def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
+        """Open a session; what Spark's client says of a URL that it does not take has the URL in it, so it is not told."""
+        from pyspark.errors import PySparkValueError
+
+        try:
+            return super()._connect(url, conf)
+        except PySparkValueError:
+            raise BadSetting(
+                f"the URL of the Spark at {self.place} is not taken by Spark's client, whose words may have a token "
+                f"and are not shown; nothing was read or written; correct {VARIABLE}"
+            ) from None
+
     def _greet(self, session: SparkSession, url: str) -> None:
         """Look at version, Kafka source and the setting that has each range be a file; collect all that is wrong."""
         wrong = [*_wrong_version(session), *_wrong_source(session), *_wrong_union(session)]
