@@ -6,11 +6,13 @@ Invariant: a message shows no value that may have a login in it, and names what 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 LAKE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
 LEAST_MEMORY_MIB = 512
 LONGEST_SHOWN = 60
+LONGEST_DAGSTER_HOME_BYTES = 400  # SQLite opens no path of 512 bytes, and its files lie some 60 below the home
 _LIKE_A_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _LIKE_A_SHORT_SCHEME = re.compile(rf"({'|'.join(LAKE_SCHEMES)}):")
 _MASTER = re.compile(
@@ -34,6 +36,28 @@ def check_plain(text: str) -> str:
     if text != text.strip():
         raise ValueError("it has spaces around it")
     return text
+
+
+def check_own_home(path: str) -> str:
+    """Return the path of OFFSETLAKE_HOME; raise `ValueError` for one at which Spark does not start."""
+    return _without(path, {",": "a comma", '"': "a double quote"}, "with which Spark does not start")
+
+
+def check_dagster_home(path: str) -> str:
+    """Return the path of Dagster's home; raise `ValueError` for one whose SQLite is elsewhere, or cannot be opened."""
+    length = len(path.encode(errors="surrogateescape"))
+    if length > LONGEST_DAGSTER_HOME_BYTES:
+        raise ValueError(
+            f"its path has {length} bytes, expected {LONGEST_DAGSTER_HOME_BYTES} at most: SQLite opens none much longer"
+        )
+    return _without(path, {"%": "a %", "?": "a question mark"}, "with which Dagster's database is another file")
+
+
+def _without(path: str, signs: Mapping[str, str], consequence: str) -> str:
+    for sign, name in signs.items():
+        if sign in path:
+            raise ValueError(f"its path has {name}, {consequence}")
+    return path
 
 
 def check_lake(text: str) -> str:

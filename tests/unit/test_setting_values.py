@@ -41,6 +41,12 @@ WRONG = [
     ("OFFSETLAKE_HOME", "/dev/null", "OFFSETLAKE_HOME is /dev/null, expected a folder"),
     ("OFFSETLAKE_HOME", "a\nb", "has a control character"),
     ("DAGSTER_HOME", "/dev/null", "DAGSTER_HOME is /dev/null, expected a folder"),
+    *((name, "~nosuchuser/x", f"{name} is ~nosuchuser/x, and this machine knows no home of ~nosuchuser; .*write the whole path") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE", "DAGSTER_HOME", "OFFSETLAKE_KAFKA_PROPERTIES")),
+    ("DAGSTER_HOME", "/nowhere/a%41b", "DAGSTER_HOME is /nowhere/a%41b.*its path has a %, with which Dagster's database is another file"),
+    ("DAGSTER_HOME", "/nowhere/a?b", "its path has a question mark"),
+    ("DAGSTER_HOME", "/nowhere" + "/hundred890" * 40, "its path has 448 bytes, expected 400 at most: SQLite"),
+    ("OFFSETLAKE_HOME", "/nowhere/a,b", "OFFSETLAKE_HOME is /nowhere/a,b, .*its path has a comma, with which Spark does not start"),
+    ("OFFSETLAKE_HOME", '/nowhere/a"b', "its path has a double quote"),
     ("OFFSETLAKE_KAFKA_PROPERTIES", "a\0b", "has a control character"),
     ("OFFSETLAKE_SPARK_MASTER", "locl[2]", r"found 'locl\[2\]', expected local\[\*\]"),
     *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
@@ -78,7 +84,10 @@ RIGHT = {
         "az://c/x",
         "file:///srv/lake",
         "abfss://c@a.dfs/x",
+        "/nowhere/a,b%?",
     ],
+    "OFFSETLAKE_HOME": ["/nowhere/a b'c#é", "~/nowhere"],
+    "DAGSTER_HOME": ["/nowhere" + "/hundred890" * 35, "/nowhere/a,b"],
     "OFFSETLAKE_SPARK_MASTER": ["local", "local[*]", "local[2]", "local[*,4]", "spark://h:7077", "yarn", ""],
     "OFFSETLAKE_SPARK_REMOTE": [
         "sc://h",
@@ -97,6 +106,48 @@ RIGHT = {
 def test_a_value_that_may_work_is_taken(name: str, text: str, tmp_path: Path) -> None:
     """The control."""
     assert read_settings({name: text}, tmp_path)
+
+
+def test_a_home_is_judged_by_where_its_links_lead(tmp_path: Path) -> None:
+    (tmp_path / "a,b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a,b")
+    with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/link, .*its path has a comma"):
+        read_settings({"OFFSETLAKE_HOME": "link"}, tmp_path)
+
+
+def test_dagsters_home_is_judged_where_nobody_names_it(tmp_path: Path) -> None:
+    """It is in OFFSETLAKE_HOME then, or in the project's folder."""
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is /nowhere/a%41b/dagster, .*its path has a %"):
+        read_settings({"OFFSETLAKE_HOME": "/nowhere/a%41b"}, tmp_path)
+    with pytest.raises(
+        BadSetting, match=r"DAGSTER_HOME is .*/a\?b/\.offsetlake/dagster, .*its path has a question mark"
+    ):
+        read_settings({}, tmp_path / "a?b")
+
+
+def test_a_home_that_is_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    """It could be neither read nor made. The control: the link leads somewhere."""
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for text in ("link", "link/deeper"):
+        with pytest.raises(
+            BadSetting, match=r"OFFSETLAKE_HOME is .*/link.*/link is a link to nothing; nothing was started"
+        ):
+            read_settings({"OFFSETLAKE_HOME": text}, tmp_path)
+    (tmp_path / "nothing").mkdir()
+    assert read_settings({"OFFSETLAKE_HOME": "link/deeper"}, tmp_path)
+
+
+def test_a_user_whom_the_machine_does_not_know_has_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's, for instance: HOME is unset and the uid is in no passwd."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert not read_settings({}, tmp_path).lineage
+    with pytest.raises(BadSetting, match="OFFSETLAKE_LAKE is ~/lake, and this machine knows no home of ~;"):
+        read_settings({"OFFSETLAKE_LAKE": "~/lake"}, tmp_path)
 
 
 REGISTRIES = [
