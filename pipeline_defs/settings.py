@@ -236,6 +236,8 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
     | `.env` names the default home of another folder: the project was moved or copied | runs are recorded there |
     | `.env` names another home than OFFSETLAKE_HOME of the environment, and `dagster dev` takes it | two homes |
     | `dagster dev` has no home: started elsewhere than in the project's folder, or `.env` is missing | runs are forgotten |
+
+    `dg check defs` records nothing, so it needs no home.
     """
     env = os.environ if environment is None else environment
     plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
@@ -255,7 +257,7 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
                 f"record in {home}, which no command would see; nothing was started; use `offsetlake up`, or export "
                 f"DAGSTER_HOME={meant} too"
             )
-    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
+    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME") and not is_validating(env):
         raise BadSetting(
             "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no "
             "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "

@@ -327,6 +327,14 @@ def test_dagster_dev_never_records_where_no_command_looks(tmp_path: Path) -> Non
     check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
 
 
+def test_definitions_that_are_only_checked_need_no_home(tmp_path: Path) -> None:
+    """A fresh clone has no `.env`, and `dg check defs` says that it is `dagster dev`. The control is that one."""
+    dev = {"DAGSTER_IS_DEV_CLI": "1"}
+    check_home(tmp_path, dev | {"DAGSTER_IS_DEFS_VALIDATION_CLI": "1"})
+    with pytest.raises(BadSetting, match="started by `dagster dev` without DAGSTER_HOME"):
+        check_home(tmp_path, dev)
+
+
 def test_a_key_with_the_name_of_a_shells_word_is_its_own_where_nothing_follows() -> None:
     """The control of `export`."""
     assert parse_client_properties({"retries": "3", "client.id": "a=b"}, "the file").kafka
