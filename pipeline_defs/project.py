@@ -26,6 +26,15 @@ _GITIGNORE = """\
 .tmp_dagster_home_*
 __pycache__/
 """
+# of the image of deploy/Dockerfile, into which the project is copied; `.env` may have logins
+_DOCKERIGNORE = """\
+**/.env
+**/.offsetlake
+**/.venv
+**/.git
+**/.tmp_dagster_home_*
+**/__pycache__
+"""
 # Dagster has `.env` override the environment; written so, a home that somebody exports is the stronger one all the same
 _ENV = """\
 # Read by `dagster dev` and by `offsetlake` in this folder. Not to be committed: the path is this machine's.
@@ -86,6 +95,7 @@ def plan_project(folder: Path, topics: Sequence[str], bootstrap_servers: str | N
         folder / "workspace.yaml": _WORKSPACE.format(package=package),
         folder / DAGSTER_YAML: read_dagster_yaml(PACKAGE),
         folder / ".gitignore": _GITIGNORE,
+        folder / ".dockerignore": _DOCKERIGNORE,
         code / "__init__.py": "",
         code / "definitions.py": _DEFINITIONS,
         **{code / "defs" / folder_name(topic) / "defs.yaml": defs_yaml(topic, bootstrap_servers) for topic in topics},

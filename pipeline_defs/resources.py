@@ -19,6 +19,7 @@ from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
 from .core.days import Days
 from .core.decoders import Decode
 from .core.errors import BadSetting
+from .core.setting_values import check_plain, check_remote, remote_parameters
 from .days import DayTools
 from .decoded_staging import DecodeTools
 from .edges.access import OPEN, Access, read_access
@@ -177,7 +178,8 @@ class Edges:
         key = tuple(sorted(config.items()))
         if key not in self._engines:
             remote, own = config.get(REMOTE), self.settings.spark_remote
-            remote = own if own is not None and remote == without_parameters(own) else remote
+            if remote is not None:
+                remote = own if own is not None and remote == without_parameters(own) else _check_shown_remote(remote)
             self._engines[key] = (
                 Engine(lambda: self._find_url(config), self._end_stuck) if remote is None else RemoteEngine(remote)
             )
@@ -289,3 +291,21 @@ class Edges:
             raise BadSetting("OFFSETLAKE_LAKE is empty; set it to a path or a URL")
         self.lake.check_present(topic)
         self.lake.store.check_writable(f"staging/probe-{uuid.uuid4().hex}")
+
+
+def _check_shown_remote(url: str) -> str:
+    """Return a `spark.remote` of the resource's configuration, which Dagster stores and shows; refuse a token in it."""
+    try:
+        check_remote(check_plain(url))
+    except ValueError as error:
+        raise BadSetting(
+            f"{REMOTE} of the `pyspark` resource cannot be used: {error}; nothing was started; correct it"
+        ) from None
+    told = sorted(remote_parameters(url).keys() - {"use_ssl"})
+    if told:
+        raise BadSetting(
+            f"{REMOTE} of the `pyspark` resource has the parameter {', '.join(told)} (not shown), expected none but use_ssl: "
+            "Dagster stores and shows what is configured there; nothing was started; take it out, delete it from Dagster's "
+            "database if it is a secret, and set the whole URL as OFFSETLAKE_SPARK_REMOTE"
+        )
+    return url

@@ -11,6 +11,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -23,7 +24,16 @@ from dotenv.parser import parse_stream
 from dotenv.variables import parse_variables
 
 from .core.errors import BadSetting
-from .core.setting_values import check_lake, check_master, check_memory, check_plain, check_remote, check_web_address
+from .core.setting_values import (
+    check_dagster_home,
+    check_lake,
+    check_master,
+    check_memory,
+    check_own_home,
+    check_plain,
+    check_remote,
+    check_web_address,
+)
 from .edges.alerting import check_alert_urls
 from .edges.text_files import UnreadableText, read_text_file
 
@@ -87,6 +97,11 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
     "OFFSETLAKE_PAGES_URL": check_web_address,
 }
 """What each value must be, where there is one; addresses of brokers are checked by those who use them."""
+HOME_CHECKS: Mapping[str, Callable[[str], str]] = {
+    "OFFSETLAKE_HOME": check_own_home,
+    "DAGSTER_HOME": check_dagster_home,
+}
+"""What the whole path of a home must be, wherever its links lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +236,8 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
     | `.env` names the default home of another folder: the project was moved or copied | runs are recorded there |
     | `.env` names another home than OFFSETLAKE_HOME of the environment, and `dagster dev` takes it | two homes |
     | `dagster dev` has no home: started elsewhere than in the project's folder, or `.env` is missing | runs are forgotten |
+
+    `dg check defs` records nothing, so it needs no home.
     """
     env = os.environ if environment is None else environment
     plain = {name: value for name, value in env.items() if name != "DAGSTER_HOME"}
@@ -233,14 +250,14 @@ def check_home(project: Path, environment: Mapping[str, str] | None = None) -> N
         )
     moved = env.get("OFFSETLAKE_HOME")
     if moved and env.get("DAGSTER_IS_DEV_CLI") and home is not None and env.get("DAGSTER_HOME") == home:
-        meant = _path(moved, project) / "dagster"
+        meant = _path("OFFSETLAKE_HOME", moved, project) / "dagster"
         if moved != read_env_file(project, plain).get("OFFSETLAKE_HOME") and Path(home) != meant:
             raise BadSetting(
                 f"OFFSETLAKE_HOME is {moved}, so that commands record in {meant}, and {project / ENV_FILE} has `dagster dev` "
                 f"record in {home}, which no command would see; nothing was started; use `offsetlake up`, or export "
                 f"DAGSTER_HOME={meant} too"
             )
-    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME"):
+    if env.get("DAGSTER_IS_DEV_CLI") and not env.get("DAGSTER_HOME") and not is_validating(env):
         raise BadSetting(
             "Dagster was started by `dagster dev` without DAGSTER_HOME, so it forgets at its end what it recorded, and no "
             "command sees it; nothing was started; use `offsetlake up`, or run `offsetlake doctor` and then `dagster dev` in "
@@ -314,7 +331,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         lineage=_has_lineage(env),
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
         spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
-        kafka_properties=_optional_path(env.get("OFFSETLAKE_KAFKA_PROPERTIES"), project),
+        kafka_properties=_optional_path("OFFSETLAKE_KAFKA_PROPERTIES", env, project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
 
@@ -339,7 +356,10 @@ def _has_lineage(env: Mapping[str, str]) -> bool:
     names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
     if any(env.get(name) for name in names) or any(name.startswith("OPENLINEAGE__TRANSPORT") for name in env):
         return True
-    return any((folder / "openlineage.yml").is_file() for folder in (Path.cwd(), Path("~/.openlineage").expanduser()))
+    folders = [Path.cwd()]
+    with suppress(RuntimeError):  # a user whom the machine does not know has no home
+        folders.append(Path("~/.openlineage").expanduser())
+    return any((folder / "openlineage.yml").is_file() for folder in folders)
 
 
 def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
@@ -363,15 +383,22 @@ def _check_value(name: str, text: str, check: Callable[[str], str]) -> None:
 
 def _folder(name: str, text: str, project: Path) -> Path:
     """Return a folder that a setting names, there or not; refuse what cannot be one."""
-    path = _path(text, project)
+    path = _path(name, text, project)
     try:
         wrong = "something else is there" if not stat.S_ISDIR(path.stat().st_mode) else None
     except FileNotFoundError:
-        wrong = None
+        link = next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None)
+        wrong = f"{link} is a link to nothing" if link and name in HOME_CHECKS else None  # of a lake its reader says so
     except PermissionError:
         wrong = None  # who reads or writes there says so
     except OSError as error:
         wrong = (error.strerror or type(error).__name__).lower()
+    if not wrong and name in HOME_CHECKS:
+        try:
+            HOME_CHECKS[name](str(path))
+            HOME_CHECKS[name](str(path.resolve()))
+        except ValueError as error:
+            wrong = str(error)
     if wrong:
         raise BadSetting(
             f"{name} is {path}, expected a folder, there or not yet: {wrong}; nothing was started; correct it"
@@ -379,10 +406,16 @@ def _folder(name: str, text: str, project: Path) -> Path:
     return path
 
 
-def _optional_path(text: str | None, project: Path) -> Path | None:
-    return _path(text, project) if text else None
+def _optional_path(name: str, env: Mapping[str, str], project: Path) -> Path | None:
+    return _path(name, env[name], project) if env.get(name) else None
 
 
-def _path(text: str, project: Path) -> Path:
-    path = Path(text).expanduser()
+def _path(name: str, text: str, project: Path) -> Path:
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise BadSetting(
+            f"{name} is {text}, and this machine knows no home of {Path(text).parts[0]}; nothing was started; write the whole "
+            "path"
+        ) from None
     return path if path.is_absolute() else project / path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import dagster as dg
 import jinja2
@@ -60,6 +60,9 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
         @model_validator(mode="wrap")
         @classmethod
         def explain(cls: type[BaseModel], value: Any, handler: ModelWrapValidatorHandler[BaseModel]) -> BaseModel:
+            empty = [name for name in _parts_of(cls) if isinstance(value, dict) and value.get(name, name) is None]
+            if empty:
+                raise ValidationError.from_exception_data(cls.__name__, [_of_nothing(name) for name in empty])
             try:
                 return handler(value)
             except ValidationError as error:
@@ -67,6 +70,19 @@ def _model_of(derived: type[BaseModel]) -> type[BaseModel]:
 
     Explained.__name__ = Explained.__qualname__ = derived.__name__
     return Explained
+
+
+def _parts_of(kind: type[BaseModel]) -> Iterator[str]:
+    """Yield the fields that are parts, with fields of their own."""
+    for name, field in kind.model_fields.items():
+        if any(isinstance(each, type) and issubclass(each, BaseModel) for each in get_args(field.annotation)):
+            yield name
+
+
+def _of_nothing(name: str) -> InitErrorDetails:
+    """Return what is wrong with a part that has nothing behind its colon: YAML reads that as no part at all."""
+    said = f"found nothing, expected fields, or `{name}: {{}}` for what they are by default; or take `{name}` out"
+    return InitErrorDetails(type="value_error", loc=(name,), input=None, ctx={"error": ValueError(said)})
 
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> list[InitErrorDetails]:

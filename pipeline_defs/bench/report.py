@@ -39,7 +39,7 @@ def choose_loads(sizes: str, records: int | None) -> list[Load]:
 def choose_systems(names: str | None) -> list[str]:
     """Read system names as they were typed; where none are, all but Offsetlake's other delivery policies."""
     usual = [name for name in SYSTEMS if name not in POLICIES]
-    chosen = [name.strip() for name in names.split(",")] if names else usual
+    chosen = usual if names is None else [name.strip() for name in names.split(",")]
     unknown = [name for name in chosen if name not in SYSTEMS]
     if unknown:
         raise BadSetting(f"system {unknown[0]!r} is not one of {', '.join(SYSTEMS)}; nothing was started")

@@ -122,7 +122,7 @@ def _telling() -> Iterator[Tell]:
 def _check_of_part(ctx: click.Context) -> None:
     """Refuse options that a part has no use for."""
     given = [
-        parameter.opts[0]
+        (parameter.opts if ctx.params[str(parameter.name)] is not False else parameter.secondary_opts)[0]
         for parameter in ctx.command.params
         if parameter.name not in OF_A_PART
         and ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT

@@ -6,6 +6,7 @@ character reaches the terminal; where a style is wanted, `styled` says so apart 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -69,14 +70,15 @@ class Words(TextColumn):
         return styled(task.description)
 
 
-OUT = Terminal(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+# a shell's `>&-` closes stdout: Python has none then
+OUT = Terminal(width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
 ERRORS = Terminal(stderr=True)
 
 
 class Output:
     """A stream whose refusal to take what is printed is one error, `OutputUnwritable`; a pipe's end is click's and Rich's."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -86,12 +88,15 @@ class Output:
     def write(self, text: str) -> int:
         """Write a text."""
         with self._explained():
+            if self._stream is None:
+                raise OSError(errno.EBADF, "it is closed")
             return self._stream.write(text)
 
     def flush(self) -> None:
         """Write what waits."""
         with self._explained():
-            self._stream.flush()
+            if self._stream is not None:
+                self._stream.flush()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -108,4 +113,5 @@ class Output:
 
 def drop_output() -> None:
     """Send what waits to be written nowhere, once it is said that stdout takes nothing: Python would say so at its end too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

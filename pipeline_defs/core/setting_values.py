@@ -6,17 +6,25 @@ Invariant: a message shows no value that may have a login in it, and names what 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 LAKE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
 LEAST_MEMORY_MIB = 512
 LONGEST_SHOWN = 60
+LONGEST_DAGSTER_HOME_BYTES = 400  # SQLite opens no path of 512 bytes, and its files lie some 60 below the home
 _LIKE_A_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _LIKE_A_SHORT_SCHEME = re.compile(rf"({'|'.join(LAKE_SCHEMES)}):")
 _MASTER = re.compile(
     r"local|local\[(\*|[1-9][0-9]{0,3})(, *[1-9][0-9]{0,3})?\]|local-cluster\[[0-9, ]+\]|spark://\S+|k8s://\S+|yarn"
 )
-_REMOTE = re.compile(r"sc://[A-Za-z0-9._-]+(:(?P<port>[0-9]{1,6}))?(/(;[A-Za-z0-9_.-]+=[^;=\s]+)*)?")
+_REMOTE = re.compile(
+    r"sc://(?P<host>[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,6}))?(/(?P<parameters>(;[A-Za-z0-9_.-]+=[^;\s]+)*))?"
+)
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+# Spark's client cuts a URL at ? and #, shows it where it has a further /, and sends what %XX stands for as a header
+_PARAMETER_VALUE = re.compile(r"([A-Za-z0-9._~!$&'()*+,:@-]|%([2-6][0-9A-Fa-f]|7[0-9A-Ea-e]))+")
+_ENCODE = "write such signs as %2F for /, %3D for =, %2B for +, %23 for #, %3F for ?, %3B for ; and %25 for %"
 _MEMORY = re.compile(r"([0-9]{1,9})([kmgt])", re.IGNORECASE)
 _MIB_OF = {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
 
@@ -28,6 +36,28 @@ def check_plain(text: str) -> str:
     if text != text.strip():
         raise ValueError("it has spaces around it")
     return text
+
+
+def check_own_home(path: str) -> str:
+    """Return the path of OFFSETLAKE_HOME; raise `ValueError` for one at which Spark does not start."""
+    return _without(path, {",": "a comma", '"': "a double quote"}, "with which Spark does not start")
+
+
+def check_dagster_home(path: str) -> str:
+    """Return the path of Dagster's home; raise `ValueError` for one whose SQLite is elsewhere, or cannot be opened."""
+    length = len(path.encode(errors="surrogateescape"))
+    if length > LONGEST_DAGSTER_HOME_BYTES:
+        raise ValueError(
+            f"its path has {length} bytes, expected {LONGEST_DAGSTER_HOME_BYTES} at most: SQLite opens none much longer"
+        )
+    return _without(path, {"%": "a %", "?": "a question mark"}, "with which Dagster's database is another file")
+
+
+def _without(path: str, signs: Mapping[str, str], consequence: str) -> str:
+    for sign, name in signs.items():
+        if sign in path:
+            raise ValueError(f"its path has {name}, {consequence}")
+    return path
 
 
 def check_lake(text: str) -> str:
@@ -81,11 +111,25 @@ def check_remote(text: str) -> str:
     if found is None:
         raise ValueError(
             "found something else (not shown: it may have a token), expected sc://host:port, or with parameters "
-            "sc://host:port/;use_ssl=true;token=..."
+            f"sc://host:port/;use_ssl=true;token=...; in their values {_ENCODE}"
         )
+    if not _HOST.fullmatch(found["host"]):
+        raise ValueError("its host is no name: expected 1 to 63 characters between dots, and 253 at most")
     if found["port"] is not None and not 0 < int(found["port"]) < 2**16:
         raise ValueError(f"its port is {found['port']}, expected a number from 1 to 65535")
+    for name, value in remote_parameters(text).items():
+        if not _PARAMETER_VALUE.fullmatch(value):
+            raise ValueError(
+                f"the value of its parameter {name} (not shown: it may be a token) has a sign that no URL takes as it is; "
+                f"{_ENCODE}"
+            )
     return text
+
+
+def remote_parameters(url: str) -> dict[str, str]:
+    """Return the parameters of a Spark Connect server's URL by their names, as they are written; they are secrets."""
+    pairs = (each.partition("=") for each in url.partition(";")[2].split(";") if each)
+    return {name: value for name, _, value in pairs}
 
 
 def check_web_address(text: str) -> str:

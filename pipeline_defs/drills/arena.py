@@ -319,7 +319,7 @@ class Arena:
     def close(self) -> None:
         """Closes the connection to the broker, and deletes the lake where that is in a bucket."""
         self.kafka.close()
-        store = Lake(self.settings.lake).store
+        base, _, name = self.settings.lake.rpartition("/")
+        store = Lake(base).store
         if store.local_root is None:
-            for tree in {path.partition("/")[0] for path in store.list("")}:
-                store.delete_folder(tree)
+            store.delete_folder(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.delivery import Delivery
-from ..core.errors import BadSetting
+from ..core.errors import BadSetting, OffsetlakeError
 from ..edges.broker import Broker, start_broker, stop_broker
 from ..edges.jars import resolve_jars
 from ..edges.lake import Lake
@@ -100,7 +100,7 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
         turns = [(drill, name, policy) for drill in chosen.drills for name, policy in _turns(drill)]
         for number, (drill, name, policy) in enumerate(turns, 1):
             say(f"drill {number} of {len(turns)}: {drill.name}, {name} {policy.value if name == 'offsetlake' else ''}")
-            with _arena(own, broker, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
+            with open_arena(own, broker, Path(folder) / f"d{number}", policy, drill.configs or {}) as arena:
                 rows.append(_run(arena, drill, name))
         if chosen.acks:
             say(f"drill {ACKS}, on three brokers")
@@ -109,7 +109,7 @@ def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -
             wrong = sum(row.verdict != "right" for row in random_rows)
             done = number - chosen.first + 1
             say(f"schedule {done} of {chosen.schedules}, seed {chosen.seed}: {wrong} wrong so far")
-            with _arena(own, broker, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
+            with open_arena(own, broker, Path(folder) / f"s{number}", Delivery.EFFECTIVELY_ONCE, {}) as arena:
                 random_rows.append(run_schedule(arena, chosen.seed, number))
     report: dict[str, Any] = {"seed": chosen.seed, "drills": [asdict(row) for row in rows]}
     if chosen.schedules:
@@ -190,16 +190,24 @@ def _ground(settings: Settings, chosen: Chosen, folder: Path) -> Iterator[tuple[
 
 
 @contextmanager
-def _arena(
+def open_arena(
     settings: Settings,
     broker: Broker,
     folder: Path,
     policy: Delivery,
     configs: Mapping[str, str],
 ) -> Iterator[Arena]:
+    """Give an arena, and delete its lake and folder; where a drill fails before that, its own error is the one raised."""
     arena = Arena(settings, folder, policy, configs=configs, broker_pid=broker.pid)
     try:
         yield arena
-    finally:
+    except BaseException as error:
+        try:
+            arena.close()
+        except OffsetlakeError as another:
+            error.add_note(f"its lake {arena.settings.lake} was not deleted either: {another}")
+        raise
+    else:
         arena.close()
-        shutil.rmtree(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # its parent is deleted at the end

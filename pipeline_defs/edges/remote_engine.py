@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ipaddress
 import tempfile
+import time
 import zipfile
 from collections.abc import Mapping
 from functools import cache
@@ -16,15 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..core.errors import BadSetting, EngineUnfit
-from .engine import Engine, first_cause
-from .spark_knock import is_tls, place_of
+from ..core.errors import BadSetting, EngineUnavailable, EngineUnfit
+from .engine import POLL_SECONDS, Engine, first_cause
+from .spark_knock import QUIET, find_silence, is_listening, is_tls, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VARIABLE = "OFFSETLAKE_SPARK_REMOTE"
 PACKAGE = Path(__file__).parents[1]
+REFUSED_SECONDS = 3.0  # a proxy whose server is being restarted refuses for a moment
 WORKER_CODE = ("__init__.py", "core/*.py", "edges/*.py")
 UNION = "spark.sql.unionOutputPartitioning"
 # what the functions import that decode in Python, each with the module that is imported
@@ -60,6 +62,45 @@ class RemoteEngine(Engine):
                 f"{what} would travel in the clear to the Spark at {self.place}, which is another machine; nothing was read or "
                 f"written; have it speak TLS and add ;use_ssl=true to {VARIABLE}"
             )
+
+    def session(self, conf: Mapping[str, str]) -> SparkSession:
+        """Return the session with this configuration; who named the server is told where it does not answer."""
+        try:
+            return super().session(conf)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(
+                f"{error.message}; see that a Spark Connect server runs there, and that {VARIABLE} is its address, with "
+                ";use_ssl=true where it speaks TLS"
+            ) from error
+
+    def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
+        """Return why a server does not answer: soon where who listens there refuses, as a web server or a broker does.
+
+        Only who says nothing at all may be a server that is busy, and is waited for.
+        """
+        deadline = time.monotonic() + REFUSED_SECONDS
+        while not is_patient and is_listening(url):
+            why = find_silence(url)
+            if why is None:
+                return None
+            if why == QUIET:
+                break
+            if time.monotonic() > deadline:
+                return why
+            time.sleep(POLL_SECONDS)
+        return super()._why_silent(url, is_patient=is_patient)
+
+    def _connect(self, url: str, conf: Mapping[str, str]) -> SparkSession:
+        """Open a session; what Spark's client says of a URL that it does not take has the URL in it, so it is not told."""
+        from pyspark.errors import PySparkValueError
+
+        try:
+            return super()._connect(url, conf)
+        except PySparkValueError:
+            raise BadSetting(
+                f"the URL of the Spark at {self.place} is not taken by Spark's client, whose words may have a token "
+                f"and are not shown; nothing was read or written; correct {VARIABLE}"
+            ) from None
 
     def _greet(self, session: SparkSession, url: str) -> None:
         """Look at version, Kafka source and the setting that has each range be a file; collect all that is wrong."""

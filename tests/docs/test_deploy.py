@@ -195,6 +195,51 @@ def test_a_unit_is_what_systemd_takes(unit: Path, tmp_path: Path) -> None:
     assert "parse service restart" in done.stderr, "the control"
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=[unit.name for unit in UNITS])
+def test_a_unit_whose_system_is_read_only_has_a_tmp_to_write_to(unit: Path) -> None:
+    """No JVM and no Spark starts without one; `tests/faults/test_read_only_system.py` starts it so."""
+    lines = unit.read_text().splitlines()
+    assert "ProtectSystem=strict" in lines
+    assert "PrivateTmp=yes" in lines
+
+
+def test_the_settings_can_be_read_by_the_user_of_the_units_and_by_nobody_else() -> None:
+    installed = re.search(r"^install (.*) deploy/offsetlake\.env /etc/offsetlake/offsetlake\.env$", TEXT, re.MULTILINE)
+    assert installed is not None
+    assert installed[1] == "-D -o root -g offsetlake -m 0640"
+    assert "mode 0640" in (DEPLOY / "offsetlake.env").read_text().splitlines()[0]
+    for unit in UNITS:
+        assert "Group=offsetlake\n" in unit.read_text()
+
+
+def test_the_settings_are_the_same_to_a_shell() -> None:
+    """`docs/deploy.md` has a person's command read them by `.`; a value with a `;` would be two commands."""
+    given = {name: value or "" for name, value in dotenv_values(DEPLOY / "offsetlake.env").items()}
+    script = f". {DEPLOY / 'offsetlake.env'}; env -0"
+    said = subprocess.run(["sh", "-aeuc", script], env={}, check=True, capture_output=True, text=True).stdout
+    found = dict(line.split("=", 1) for line in said.split("\0") if line)
+    assert {name: found.get(name) for name in given} == given
+
+
+def test_no_image_has_a_projects_logins() -> None:
+    """A project is copied from its own folder, or lies inside the checkout."""
+    from pipeline_defs.project import plan_project
+
+    files = {path.name: text for path, text in plan_project(Path("nowhere/my_lake"), ["orders"], None).items()}
+    for text in (files[".dockerignore"], (DEPLOY / "Dockerfile.dockerignore").read_text()):
+        assert {"**/.env", "**/.offsetlake", "**/.venv", "**/.git"} <= set(text.splitlines())
+
+
+def test_compose_and_build_are_shown_with_the_same_project() -> None:
+    """Compose takes a relative path from deploy/, `docker build` from where it is called: so both are shown a whole one."""
+    shown = re.findall(
+        r"\b(?:PROJECT|project)=(\S+)",
+        "".join([TEXT, (DEPLOY / "compose.yaml").read_text(), (DEPLOY / "Dockerfile").read_text()]),
+    )
+    assert len(shown) == 3
+    assert set(shown) == {"$PWD/../my_lake"}
+
+
 def test_values_name_what_the_image_has() -> None:
     from pipeline_defs.daemons import AnnouncedRunCoordinator
 

@@ -229,7 +229,7 @@ def test_the_drills_run_on_the_cluster_with_the_lake_in_the_bucket(
     assert code == 0
     assert_right(report["drills"])
     assert report["schedules"]["kills"] and not report["schedules"]["failed"]
-    assert not Lake(f"{bucket}/drills").store.list(""), "drills delete the lakes that they made"
+    assert not Lake(bucket).store.list("drills"), "drills delete the lakes that they made"
 
 
 @pytest.fixture(scope="module")

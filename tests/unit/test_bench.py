@@ -103,6 +103,9 @@ def test_an_unknown_system_is_refused_and_the_known_ones_named() -> None:
     assert choose_systems("bare_spark, offsetlake") == ["bare_spark", "offsetlake"]
     with pytest.raises(BadSetting, match="bare_spark"):
         choose_systems("flink")
+    with pytest.raises(BadSetting, match="system '' is not one of"):
+        choose_systems("")  # an empty variable of a script, say: not the quarter of an hour that all of it takes
+    assert len(choose_systems(None)) > 2, "the control"
 
 
 def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
@@ -190,7 +193,7 @@ def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> N
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--sizes", "100"], "--sizes"), (["--no-derived", "--visible", "1"], "--visible, --derived")],
+    [(["--sizes", "100"], "--sizes"), (["--no-derived", "--visible", "1"], "--visible, --no-derived")],
 )
 def test_what_a_part_has_no_use_for_is_refused(options: list[str], named: str) -> None:
     result = CliRunner().invoke(bench, ["--part", "engine", *options])

@@ -39,6 +39,8 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
     ("text", "found"),
     [
         ("latest: {}", "topic orders has `latest` and no `decode`, expected both"),
+        ("decode: {}\nlatest:", r"found nothing, expected fields, or `latest: \{\}` .*; or take `latest` out"),
+        ("decode:", r"found nothing, expected fields, or `decode: \{\}`"),
         ("decode: {}\nlatest: {buckets: 0}", "expected a number from 1 to 500, found 0"),
         (
             "decode: {key: {format: json, inline_schema: 'id INT, tags MAP <STRING, INT>'}}\nlatest: {}",

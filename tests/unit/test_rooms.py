@@ -55,8 +55,6 @@ ENVIRONMENT = {
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",
     "dagster_server.py": "sets what Dagster's processes inherit",
     "run_locks.py": "finds the home of the Dagster process that it is in",
-    "bench/spark_cluster.py": "hands it to a child process",
-    "bench/driver_bytes.py": "hands it to a child process",
     "drills/children.py": "has a child forget what its parent is",
     "bench/driver_bytes.py": "hands it to a child process, with another lake",
     "bench/spark_cluster.py": "hands it to a child process, with a token",

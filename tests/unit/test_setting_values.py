@@ -41,12 +41,21 @@ WRONG = [
     ("OFFSETLAKE_HOME", "/dev/null", "OFFSETLAKE_HOME is /dev/null, expected a folder"),
     ("OFFSETLAKE_HOME", "a\nb", "has a control character"),
     ("DAGSTER_HOME", "/dev/null", "DAGSTER_HOME is /dev/null, expected a folder"),
+    *((name, "~nosuchuser/x", f"{name} is ~nosuchuser/x, and this machine knows no home of ~nosuchuser; .*write the whole path") for name in ("OFFSETLAKE_HOME", "OFFSETLAKE_LAKE", "DAGSTER_HOME", "OFFSETLAKE_KAFKA_PROPERTIES")),
+    ("DAGSTER_HOME", "/nowhere/a%41b", "DAGSTER_HOME is /nowhere/a%41b.*its path has a %, with which Dagster's database is another file"),
+    ("DAGSTER_HOME", "/nowhere/a?b", "its path has a question mark"),
+    ("DAGSTER_HOME", "/nowhere" + "/hundred890" * 40, "its path has 448 bytes, expected 400 at most: SQLite"),
+    ("OFFSETLAKE_HOME", "/nowhere/a,b", "OFFSETLAKE_HOME is /nowhere/a,b, .*its path has a comma, with which Spark does not start"),
+    ("OFFSETLAKE_HOME", '/nowhere/a"b', "its path has a double quote"),
     ("OFFSETLAKE_KAFKA_PROPERTIES", "a\0b", "has a control character"),
     ("OFFSETLAKE_SPARK_MASTER", "locl[2]", r"found 'locl\[2\]', expected local\[\*\]"),
     *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "such as 4g") for each in ("-1g", "1x", "4", "4gb", "g", "1.5g", "4 g", "٤g")),
     *(("OFFSETLAKE_SPARK_DRIVER_MEMORY", each, "at least 512m") for each in ("0g", "0k", "100m", "1k")),
     *(("OFFSETLAKE_SPARK_REMOTE", each, r"not shown: it may have a token\), expected sc://host:port") for each in ("host:15002", "http://h", "sc://", "sc://h/x", f"sc://u:{SECRET}@h", f"sc://h:1;token={SECRET}", f"sc://h/;{SECRET}", "sc://h:x")),
+    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;token={each}", r"parameter token \(not shown.*%2F for /, %3D for =") for each in (f"{SECRET}/a", f"a#{SECRET}", f"a?{SECRET}", f"{SECRET}==", f"a/{SECRET}", f"{SECRET}%", f"{SECRET}%0A", f"{SECRET}é")),
+    ("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;token={SECRET};more", "in their values write such signs as %2F for /.*%3B for ;"),
+    *(("OFFSETLAKE_SPARK_REMOTE", each, "its host is no name: expected 1 to 63 characters between dots") for each in ("sc://a..b:1500", "sc://.:1", f"sc://{'h' * 300}:1", f"sc://{'abc.' * 80}b")),
     ("OFFSETLAKE_SPARK_REMOTE", "sc://h:99999", "its port is 99999, expected a number from 1 to 65535"),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "names no host"),
@@ -75,9 +84,19 @@ RIGHT = {
         "az://c/x",
         "file:///srv/lake",
         "abfss://c@a.dfs/x",
+        "/nowhere/a,b%?",
     ],
+    "OFFSETLAKE_HOME": ["/nowhere/a b'c#é", "~/nowhere"],
+    "DAGSTER_HOME": ["/nowhere" + "/hundred890" * 35, "/nowhere/a,b"],
     "OFFSETLAKE_SPARK_MASTER": ["local", "local[*]", "local[2]", "local[*,4]", "spark://h:7077", "yarn", ""],
-    "OFFSETLAKE_SPARK_REMOTE": ["sc://h", "sc://10.0.0.7:15002", "sc://h:1/", "sc://h:1/;use_ssl=true;token=a.b-c", ""],
+    "OFFSETLAKE_SPARK_REMOTE": [
+        "sc://h",
+        "sc://10.0.0.7:15002",
+        "sc://h:1/",
+        "sc://h:1/;use_ssl=true;token=a.b-c",
+        "sc://h.example.:1/;token=a%2Fb%3D%3D",
+        "",
+    ],
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ["512m", "1g", "4G", "1t", "2000000k", ""],
     "OFFSETLAKE_PAGES_URL": ["http://h", "https://h:9308/a/", "http://[::1]:9308", ""],
 }
@@ -87,6 +106,48 @@ RIGHT = {
 def test_a_value_that_may_work_is_taken(name: str, text: str, tmp_path: Path) -> None:
     """The control."""
     assert read_settings({name: text}, tmp_path)
+
+
+def test_a_home_is_judged_by_where_its_links_lead(tmp_path: Path) -> None:
+    (tmp_path / "a,b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a,b")
+    with pytest.raises(BadSetting, match=r"OFFSETLAKE_HOME is .*/link, .*its path has a comma"):
+        read_settings({"OFFSETLAKE_HOME": "link"}, tmp_path)
+
+
+def test_dagsters_home_is_judged_where_nobody_names_it(tmp_path: Path) -> None:
+    """It is in OFFSETLAKE_HOME then, or in the project's folder."""
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is /nowhere/a%41b/dagster, .*its path has a %"):
+        read_settings({"OFFSETLAKE_HOME": "/nowhere/a%41b"}, tmp_path)
+    with pytest.raises(
+        BadSetting, match=r"DAGSTER_HOME is .*/a\?b/\.offsetlake/dagster, .*its path has a question mark"
+    ):
+        read_settings({}, tmp_path / "a?b")
+
+
+def test_a_home_that_is_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    """It could be neither read nor made. The control: the link leads somewhere."""
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for text in ("link", "link/deeper"):
+        with pytest.raises(
+            BadSetting, match=r"OFFSETLAKE_HOME is .*/link.*/link is a link to nothing; nothing was started"
+        ):
+            read_settings({"OFFSETLAKE_HOME": text}, tmp_path)
+    (tmp_path / "nothing").mkdir()
+    assert read_settings({"OFFSETLAKE_HOME": "link/deeper"}, tmp_path)
+
+
+def test_a_user_whom_the_machine_does_not_know_has_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's, for instance: HOME is unset and the uid is in no passwd."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert not read_settings({}, tmp_path).lineage
+    with pytest.raises(BadSetting, match="OFFSETLAKE_LAKE is ~/lake, and this machine knows no home of ~;"):
+        read_settings({"OFFSETLAKE_LAKE": "~/lake"}, tmp_path)
 
 
 REGISTRIES = [
@@ -264,6 +325,14 @@ def test_dagster_dev_never_records_where_no_command_looks(tmp_path: Path) -> Non
     check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o", "DAGSTER_HOME": "/srv/o/dagster"})
     (tmp_path / ".env").write_text(f"OFFSETLAKE_HOME=/srv/o\nDAGSTER_HOME={tmp_path}/.offsetlake/dagster\n")
     check_home(tmp_path, dev | {"OFFSETLAKE_HOME": "/srv/o"})
+
+
+def test_definitions_that_are_only_checked_need_no_home(tmp_path: Path) -> None:
+    """A fresh clone has no `.env`, and `dg check defs` says that it is `dagster dev`. The control is that one."""
+    dev = {"DAGSTER_IS_DEV_CLI": "1"}
+    check_home(tmp_path, dev | {"DAGSTER_IS_DEFS_VALIDATION_CLI": "1"})
+    with pytest.raises(BadSetting, match="started by `dagster dev` without DAGSTER_HOME"):
+        check_home(tmp_path, dev)
 
 
 def test_a_key_with_the_name_of_a_shells_word_is_its_own_where_nothing_follows() -> None:
