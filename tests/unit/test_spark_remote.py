@@ -13,7 +13,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.core.errors import BadSetting, EngineUnavailable
-from pipeline_defs.edges import engine, remote_engine, spark_knock
+from pipeline_defs.edges import engine, remote_engine, spark_knock, spark_session
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
@@ -61,7 +61,7 @@ def test_what_sparks_client_says_of_a_url_is_not_passed_on(monkeypatch: pytest.M
 
     url = f"sc://localhost:1/;token={SECRET}/abc"
     with pytest.raises(PySparkValueError, match=SECRET):
-        engine._open_session(url)
+        spark_session.open_session(url)
     monkeypatch.setattr(engine.Engine, "_why_silent", lambda *_, **__: None)
     with pytest.raises(BadSetting, match="OFFSETLAKE_SPARK_REMOTE") as told:
         RemoteEngine(url).session({})
