@@ -55,6 +55,8 @@ ENVIRONMENT = {
     "dagster_server.py": "sets what Dagster's processes inherit",
     "run_locks.py": "finds the home of the Dagster process that it is in",
     "drills/children.py": "has a child forget what its parent is",
+    "bench/driver_bytes.py": "hands it to a child process, without what is ours",
+    "bench/spark_cluster.py": "hands it to a child process, without what makes a client of it",
 }
 
 WITHOUT_DAGSTER = ["attempt.py", "landing.py", "staging.py", "redo.py", "planner.py", "auditing.py", "sealing.py"]
