@@ -67,6 +67,8 @@ class RemoteEngine(Engine):
         """Return the session with this configuration; who named the server is told where it does not answer."""
         try:
             return super().session(conf)
+        except EngineUnfit:
+            raise
         except EngineUnavailable as error:
             raise EngineUnavailable(
                 f"{error.message}; see that a Spark Connect server runs there, and that {VARIABLE} is its address, with "
