@@ -253,6 +253,8 @@ def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided
     numbers = count()
     # what fails is abandoned, so a scan that fails must take as little along as can be
     for scan in group_scans(by_rest, reads_at_once=1):
+        if first.errors:  # what would be claimed now would not be read
+            return
         readings = [by_rest[rest][1] for rest in scan.ranges]
         try:
             first.tools.spark.open()  # what is claimed and not read is abandoned: nothing is, where there is no Spark
@@ -289,8 +291,9 @@ def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePa
     started = tools.now_ms()
     before = {}
     for run, _ in runs:
-        with run.ending():
-            before[run.topic] = run.tools.kafka.read_topic_id(run.topic)
+        if not run.errors:
+            with run.ending():
+                before[run.topic] = run.tools.kafka.read_topic_id(run.topic)
     if any(run.errors for run, _ in runs):  # the others are read without that topic
         others = [each for each in waiting if not each[0].errors]
         yield from _land_readings(others, folder.with_name(f"{folder.name}_without"))
@@ -335,9 +338,8 @@ def _decide_staged(
         yield from _all_failed(waiting, *matched.strays)
         return
     # whose file it is that cannot be read nobody can tell: who has none, or has no record, waits for the next run
-    blamed = [rest for rest, part in matched.parts.items() if part is None] if matched.damaged else []
-    yield from _all_failed([by_rest[rest] for rest in blamed], *matched.damaged)
-    parts = {rest: part for rest, part in matched.parts.items() if rest not in blamed}
+    parts = {rest: part for rest, part in matched.parts.items() if part is not None or not matched.damaged}
+    yield from _all_failed([by_rest[rest] for rest in matched.parts if rest not in parts], *matched.damaged)
     staged, planned = {}, []
     for run, readings in _by_run([by_rest[rest] for rest in parts]):
         with run.ending():

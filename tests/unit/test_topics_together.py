@@ -13,6 +13,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.core.coverage import State
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import (
     BrokenManifest,
@@ -199,6 +200,16 @@ def test_a_topic_whose_broker_fails_ends_alone(
         **all_of(Outcome.ALREADY_LANDED, *others),
         **all_of(Outcome.LANDED, broken),
     }
+
+
+def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
+    """[R-15] What `at_most_once` claims and does not read is abandoned; the control is the scan in which it ended."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a")
+    kafka = Broken(spark.kafkas["a"], "read_topic_id", 0, BrokerUnavailable("down"))
+    said, errors = land_and_hear(lake, spark, a={"kafka": kafka, "delivery": Delivery.AT_MOST_ONCE})
+    assert (said, len(errors)) == ({}, 1)
+    states = {offsets.start: state for offsets, state in lake.coverage("a").states().items()}
+    assert states == {0: State.PENDING, 4: State.PENDING, 8: State.CLAIMED}, "the small read is scanned first"
 
 
 def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Path) -> None:
