@@ -141,7 +141,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def s3_seen(s3: str) -> Iterator[CountingProxy]:
     """The same server, seen through a proxy that counts."""
-    with CountingProxy(int(s3.rpartition(":")[2])) as proxy:
+    with CountingProxy(s3) as proxy:
         yield proxy
 
 

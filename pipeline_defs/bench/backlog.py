@@ -5,21 +5,17 @@ from __future__ import annotations
 import random
 import shutil
 import time
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from ..attempt import Attempt
-from ..core.errors import RangesFailed
 from ..core.planning import Policy
-from ..core.verdicts import Outcome
-from ..landing import land
 from ..planner import commit_next_step
 from ..resources import Edges
 from ..topics import Topic
 from .data import SEED, produce
 from .measurement import Bench, Tell, WrongCount, count_rows
 from .rounds import Load, spread
+from .systems import land_pending
 
 TOPIC = "bench-backlog"
 KAFKA_PARTITIONS = 3
@@ -79,14 +75,10 @@ def _land(edges: Edges, bench: Bench, topic: Topic, records: int) -> float:
     edges.check_lake()
     tools = edges.tools(topic, bench.pyspark)
     tools.kafka.read_topic_id(topic.name)  # connects
-    keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
     started = time.perf_counter()
-    verdicts = list(land(topic.name, keys, Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench"), tools))
+    land_pending(topic, edges, tools)
     seconds = time.perf_counter() - started
     edges.kafka(topic).close()
-    red = [verdict for verdict in verdicts if verdict.outcome is not Outcome.LANDED]
-    if red:
-        raise RangesFailed("the benchmark's own backlog failed", [text for each in red for text in each.violations])
     rows = count_rows(Path(edges.settings.lake) / "data")
     if rows != records:
         raise WrongCount(f"{rows:,} rows of {records:,} records of {topic.name} are landed")

@@ -8,26 +8,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import psutil
 
-HOST = "127.0.0.1"
+from ..edges.spark_knock import LOOPBACK
 
 
 class CountingProxy:
-    """Listens at `port` and passes all on to a port of this machine while the context is open.
+    """Listens at `port` and passes all on to a server of this machine, by its URL, while the context is open.
 
     Whose a connection is takes longer to find out than most connections take, so it only passes on until it is to count.
     """
 
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listener = socket.create_server((HOST, 0))
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url).port
+        self._listener = socket.create_server((LOOPBACK, 0))
         self._guard = threading.Lock()
         self.port: int = self._listener.getsockname()[1]
         self._processes: dict[int, int] = {}  # of each connection, by the port of who made it
-        self._is_counting = False
-        self.bytes: Counter[int] = Counter()  # by process id
+        self._counted: Counter[int] | None = None  # bytes by process id, while they are counted
 
     def __enter__(self) -> CountingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -41,19 +41,20 @@ class CountingProxy:
     @property
     def url(self) -> str:
         """Address for whoever speaks HTTP through it."""
-        return f"http://{HOST}:{self.port}"
+        return f"http://{LOOPBACK}:{self.port}"
 
     @contextmanager
     def counting(self) -> Iterator[Counter[int]]:
         """Count while the context is open, from zero, also what goes through connections that are there already."""
+        counted: Counter[int] = Counter()
         with self._guard:
-            self.bytes.clear()
-            self._is_counting = True
+            self._counted = counted
             self._processes.update(_processes_at(self._processes))
         try:
-            yield self.bytes
+            yield counted
         finally:
-            self._is_counting = False
+            with self._guard:
+                self._counted = None
 
     def _accept(self) -> None:
         while True:
@@ -62,8 +63,8 @@ class CountingProxy:
             except OSError:
                 return  # closed
             with self._guard:
-                self._processes[port] = _processes_at({port})[port] if self._is_counting else 0
-            server = socket.create_connection((HOST, self._target))
+                self._processes[port] = 0 if self._counted is None else _processes_at({port})[port]
+            server = socket.create_connection((LOOPBACK, self._target))
             for each in (client, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small answer waits for 40 ms
             for source, sink in ((client, server), (server, client)):
@@ -72,9 +73,9 @@ class CountingProxy:
     def _pass_on(self, source: socket.socket, sink: socket.socket, port: int) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                if self._is_counting:
-                    with self._guard:
-                        self.bytes[self._processes[port]] += len(data)
+                with self._guard:
+                    if self._counted is not None:
+                        self._counted[self._processes[port]] += len(data)
                 sink.sendall(data)
         for each in (source, sink):
             with suppress(OSError):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 
 from ..edges.jars import resolve_jars
+from ..edges.spark_knock import LOOPBACK
 from ..settings import IN_PROCESS
 from . import landing_client
 from .client_cost import ClientFailed
@@ -35,7 +36,7 @@ def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[st
     tell("driver bytes: jars for S3, some 560 MB, fetched once")
     jars = [*resolve_jars("spark", bench.edges.settings.jars), *resolve_jars("s3a", bench.edges.settings.jars)]
     tell("driver bytes: starting a cluster")
-    with s3_server(folder) as s3, CountingProxy(_port(s3)) as store:
+    with s3_server(folder) as s3, CountingProxy(s3) as store:
         with SparkCluster(folder / "spark", jars, s3a_conf(store.url)) as cluster:
             tell("driver bytes: landing by the cluster")
             found = count_driver_bytes(bench, cluster, store, load)
@@ -55,7 +56,11 @@ def measure_driver_bytes(bench: Bench, tell: Tell, load: Load = LOAD) -> dict[st
 
 def count_driver_bytes(bench: Bench, cluster: SparkCluster, store: CountingProxy, load: Load) -> float:
     """Land by a cluster; return the share of bytes that pass the run's process and Spark's driver."""
-    with CountingProxy(cluster.port) as connect, connect.counting() as said, store.counting() as seen:
+    with (
+        CountingProxy(f"http://{LOOPBACK}:{cluster.port}") as connect,
+        connect.counting() as said,
+        store.counting() as seen,
+    ):
         url = cluster.url.replace(f":{cluster.port}/", f":{connect.port}/")
         pid, landed = _land(bench, {"OFFSETLAKE_SPARK_REMOTE": url}, "by-cluster", store, load)
     ours = seen[pid] + seen[cluster.processes["server"].pid]
@@ -96,7 +101,3 @@ def _land(bench: Bench, spark: Mapping[str, str], lake: str, store: CountingProx
         said = log.read_text(errors="replace").splitlines()[-2:]
         raise ClientFailed(f"a landing process ended with {process.returncode}: {' '.join(said)}")
     return process.pid, int(printed)
-
-
-def _port(url: str) -> int:
-    return int(url.rpartition(":")[2])

@@ -7,18 +7,13 @@ where a range is not landed.
 from __future__ import annotations
 
 import sys
-import uuid
 from pathlib import Path
 
-from ..attempt import Attempt
-from ..core.errors import RangesFailed
 from ..core.planning import Policy
-from ..core.verdicts import Outcome
-from ..landing import land
 from ..resources import Edges
 from ..settings import read_settings
 from ..topics import Topic
-from .systems import plan_all
+from .systems import land_pending, plan_all
 
 
 def land_all(topic: Topic) -> int:
@@ -27,13 +22,8 @@ def land_all(topic: Topic) -> int:
     edges.check_lake()
     pyspark = edges.pyspark()
     plan_all(topic, edges)
-    keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
-    attempt = Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
-    verdicts = list(land(topic.name, keys, attempt, edges.tools(topic, pyspark)))
+    verdicts = land_pending(topic, edges, edges.tools(topic, pyspark))
     edges.engine(pyspark).close()
-    red = [each for each in verdicts if each.outcome is not Outcome.LANDED]
-    if red:
-        raise RangesFailed("the benchmark's own landing failed", [text for each in red for text in each.violations])
     files = [each.manifest.file for each in verdicts if each.manifest is not None]
     return sum(file.bytes for file in files if file is not None)
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..edges.processes import free_ports, spawn_process, stop_process
+from ..edges.spark_knock import LOOPBACK
 from .starting import wait_until_ready
 
-HOST = "127.0.0.1"
 BUCKET = "lake"
 KEY, SECRET = "someone", "secret"
 
@@ -21,10 +21,10 @@ KEY, SECRET = "someone", "secret"
 def s3_server(folder: Path) -> Iterator[str]:
     """Give the server's address while it runs, its log in a folder; raise `NotStarted` where it does not."""
     (port,) = free_ports(1)
-    url = f"http://{HOST}:{port}"
+    url = f"http://{LOOPBACK}:{port}"
     log = folder / "s3.log"
     moto = Path(sys.executable).with_name("moto_server")
-    server = spawn_process([str(moto), "-H", HOST, "-p", str(port)], log=log)
+    server = spawn_process([str(moto), "-H", LOOPBACK, "-p", str(port)], log=log)
     try:
         wait_until_ready(lambda: _make_bucket(url), server, log)
         yield url

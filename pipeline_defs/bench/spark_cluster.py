@@ -20,23 +20,23 @@ import psutil
 
 from ..edges.java import find_java
 from ..edges.processes import Process, free_ports, read_process, spawn_process, stop_process
+from ..edges.spark_knock import LOOPBACK
 from ..edges.spark_server import TOKEN
 from .starting import wait_until_ready
 
-HOST = "127.0.0.1"
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
 CONF: Mapping[str, str] = {
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
-    "spark.driver.host": HOST,
-    "spark.driver.bindAddress": HOST,
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.scheduler.mode": "FAIR",
     "spark.executor.extraJavaOptions": " ".join(JVM),
-    "spark.connect.grpc.binding.address": HOST,
+    "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
     "spark.connect.execute.manager.detachedTimeout": "30s",
     "spark.connect.execute.manager.maintenanceInterval": "3s",
@@ -74,7 +74,7 @@ class SparkCluster:
         try:
             self._start(
                 "master",
-                *("org.apache.spark.deploy.master.Master", "--host", HOST),
+                *("org.apache.spark.deploy.master.Master", "--host", LOOPBACK),
                 *("--port", str(self._master_port), "--webui-port", str(self._master_page)),
             )
             self._wait_for("master", lambda: self._has_workers(0))
@@ -102,9 +102,9 @@ class SparkCluster:
         """Start a worker of one core, which the master knows a moment later."""
         self._start(
             f"worker{number}",
-            *("org.apache.spark.deploy.worker.Worker", "--host", HOST, "--cores", "1", "--memory", "1g"),
+            *("org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--cores", "1", "--memory", "1g"),
             *("--webui-port", "0", "--work-dir", str(self.folder / f"work{number}")),
-            f"spark://{HOST}:{self._master_port}",
+            f"spark://{LOOPBACK}:{self._master_port}",
         )
 
     def start_server(self) -> None:
@@ -120,7 +120,7 @@ class SparkCluster:
         options = [each for name, value in conf.items() for each in ("--conf", f"{name}={value}")]
         self._start(
             "server",
-            *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{HOST}:{self._master_port}"),
+            *("org.apache.spark.deploy.SparkSubmit", "--master", f"spark://{LOOPBACK}:{self._master_port}"),
             *(*options, "--class", CONNECT, "spark-internal"),
         )
         self._wait_for("server", lambda: _listens(self.processes["server"], self._port))
@@ -140,7 +140,7 @@ class SparkCluster:
 
     def _has_workers(self, number: int) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._master_page}/json/", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self._master_page}/json/", timeout=5) as answer:
                 workers = json.load(answer)["workers"]
         except urllib.error.URLError:
             return False  # it listens in a moment
@@ -157,7 +157,7 @@ class SparkCluster:
             **{key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"},
             "SPARK_HOME": str(home),
             "SPARK_SCALA_VERSION": "2.13",  # of the wheel's jars; else no executor starts
-            "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "PYSPARK_PYTHON": sys.executable,
             TOKEN: self.token,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import stamina
-
 from ..core.errors import OffsetlakeError
-from ..edges.processes import Process
+from ..edges.processes import Process, wait_for
 
 PATIENCE_SECONDS = 300
 _LOG_LINES = 20
+_POLL_SECONDS = 0.3
 
 
 class NotStarted(OffsetlakeError):
@@ -20,24 +19,14 @@ class NotStarted(OffsetlakeError):
     kind = "bench_not_started"
 
 
-class _NotYet(Exception):
-    pass
-
-
 def wait_until_ready(is_ready: Callable[[], bool], process: Process, log: Path) -> None:
     """Return once a process is ready; raise `NotStarted` where it has ended or is not within five minutes."""
-    try:
-        for attempt in stamina.retry_context(on=_NotYet, timeout=PATIENCE_SECONDS, attempts=None, wait_max=0.3):
-            with attempt:
-                if not process.is_running():
-                    raise NotStarted("\n".join([f"{log.stem} has ended; its log ended with:", *_read_tail(log)]))
-                if not is_ready():
-                    raise _NotYet
-    except _NotYet:
-        raise NotStarted(
-            "\n".join([f"{log.stem} was not ready within {PATIENCE_SECONDS} s; its log ended with:", *_read_tail(log)])
-        ) from None
+    if not wait_for(lambda: not process.is_running() or is_ready(), PATIENCE_SECONDS, _POLL_SECONDS):
+        raise _not_started(f"{log.stem} was not ready within {PATIENCE_SECONDS} s", log)
+    if not process.is_running():
+        raise _not_started(f"{log.stem} has ended", log)
 
 
-def _read_tail(log: Path) -> list[str]:
-    return log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+def _not_started(what: str, log: Path) -> NotStarted:
+    tail = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    return NotStarted("\n".join([f"{what}; its log ended with:", *tail]))

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..attempt import Attempt
+from ..attempt import Attempt, Tools
 from ..component import build_topic_defs
 from ..core.delivery import Delivery
 from ..core.errors import RangesFailed
 from ..core.offsets import OffsetRange, TopicRange
 from ..core.planning import Policy
 from ..core.scans import Read
-from ..core.verdicts import Outcome
+from ..core.verdicts import Outcome, Verdict
 from ..edges.engine import OWN_DISK
 from ..edges.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
 from ..landing import land
@@ -92,12 +92,7 @@ def offsetlake(place: Place) -> Timed:
     def timed() -> None:
         plan_all(topic, edges)
         watch.lap("plan")
-        keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
-        attempt = Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
-        verdicts = list(land(topic.name, keys, attempt, tools))
-        red = [verdict for verdict in verdicts if verdict.outcome is not Outcome.LANDED]
-        if red:
-            raise RangesFailed("the benchmark's own landing failed", [text for v in red for text in v.violations])
+        land_pending(topic, edges, tools)
         edges.kafka(topic).close()
 
     return timed
@@ -245,6 +240,16 @@ def plan_all(topic: Topic, edges: Edges) -> None:
         through_end=True,
     ):
         pass
+
+
+def land_pending(topic: Topic, edges: Edges, tools: Tools) -> list[Verdict]:
+    """Land all that is planned, by one call of the protocol; raise `RangesFailed` where a range is not landed."""
+    keys = [offsets.key for offsets in edges.lake.coverage(topic.name).pending()]
+    verdicts = list(land(topic.name, keys, Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench"), tools))
+    red = [each for each in verdicts if each.outcome is not Outcome.LANDED]
+    if red:
+        raise RangesFailed("the benchmark's own landing failed", [text for each in red for text in each.violations])
+    return verdicts
 
 
 def _plain_read(place: Place, options: Mapping[str, str]) -> DataFrame:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import click
 
 from ..core.errors import Refused
-from ..edges.spark_knock import find_silence, place_of
-from ..edges.spark_server import read_server, stop_server
+from ..edges.spark_knock import LOOPBACK, find_silence, place_of
+from ..edges.spark_server import Server, read_server, stop_server
 from ..moments import duration_text
 from ..resources import Edges
 from ..settings import IN_PROCESS, Settings, read_settings
@@ -46,11 +46,19 @@ def spark_text(settings: Settings) -> str:
         return f"that of {place_of(settings.spark_remote)} (OFFSETLAKE_SPARK_REMOTE)"
     if settings.engine == IN_PROCESS:
         return "each run starts its own (OFFSETLAKE_ENGINE=in-process)"
+    return _server_text(*_look(settings))
+
+
+def _look(settings: Settings) -> tuple[Server | None, str | None]:
+    """Return the home's own server, none where there is none, and why it says nothing, none where it answers."""
     server = read_server(settings.engine_folder)
+    return server, find_silence(server.url) if server is not None else None
+
+
+def _server_text(server: Server | None, silence: str | None) -> str:
     if server is None:
         return "none runs; the next run starts it"
-    place = f"127.0.0.1:{server.port}"
-    silence = find_silence(server.url)
+    place = f"{LOOPBACK}:{server.port}"
     if silence is not None:
         return (
             f"Spark {server.spark} runs at {place} (pid {server.process.pid}) and serves nobody: {silence}; the next run ends "
@@ -75,14 +83,18 @@ def status(as_json: bool) -> None:
     if settings.spark_remote is not None:
         _show_remote(open_edges(), as_json=as_json)
         return
-    server = read_server(settings.engine_folder) if settings.engine != IN_PROCESS else None
-    answers = server is not None and find_silence(server.url) is None
-    if not as_json:
-        OUT.print(spark_text(settings))
-    elif settings.engine == IN_PROCESS:
-        print_json({"running": False, "engine": IN_PROCESS})
-    else:
+    if settings.engine == IN_PROCESS:
+        if as_json:
+            print_json({"running": False, "engine": IN_PROCESS})
+        else:
+            OUT.print(spark_text(settings))
+        raise SystemExit(1)
+    server, silence = _look(settings)
+    answers = server is not None and silence is None
+    if as_json:
         print_json({"running": server is not None, **({"answers": answers, **server.facts} if server else {})})
+    else:
+        OUT.print(_server_text(server, silence))
     if not answers:
         raise SystemExit(1)
 

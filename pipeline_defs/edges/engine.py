@@ -53,6 +53,7 @@ class Engine:
 
     is_remote = False  # somebody else's server, which may be on another machine: `remote_engine.py`
     write_options: Mapping[str, str] = OWN_DISK  # beside those of the file
+    advice = "`offsetlake engine status` says what runs"  # where it does not answer
 
     def __init__(self, find_url: Callable[[], str], end_stuck: Callable[[str], None] = lambda url: None) -> None:
         self._find_url = find_url
@@ -101,8 +102,7 @@ class Engine:
         except (PySparkException, ConnectionError, grpc.RpcError) as error:
             self._let_go(url)
             raise EngineUnavailable(
-                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; "
-                "`offsetlake engine status` says what runs"
+                f"Spark does not answer at {place_of(url)}: {first_cause(error)}; nothing became visible; {self.advice}"
             ) from error
         self._version = str(session.version)
 

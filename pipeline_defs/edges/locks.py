@@ -8,13 +8,13 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from ..core.errors import LakeUnavailable, Unavailable
+from .processes import wait_for
 
 WAIT_SECONDS = 30.0  # it is held for a few writes of names; longer only by a process that is stopped
 POLL_SECONDS = 0.01
@@ -33,7 +33,7 @@ def hold(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        if not _wait_for(lambda: _is_taken(descriptor), WAIT_SECONDS, POLL_SECONDS):
+        if not wait_for(lambda: _is_taken(descriptor), WAIT_SECONDS, POLL_SECONDS):
             raise LakeUnavailable(
                 f"another process holds the lock of {path} and does not go on: it may be stopped; nothing is lost, and "
                 "what was committed is published by the next run; end that process (`lslocks` names it)",
@@ -62,7 +62,7 @@ def hold_start(
         return bool(found)
 
     try:
-        if not _wait_for(lambda: has_found() or _is_taken(descriptor), wait_seconds, START_POLL_SECONDS):
+        if not wait_for(lambda: has_found() or _is_taken(descriptor), wait_seconds, START_POLL_SECONDS):
             holder = os.pread(descriptor, 1_000, 0).decode(errors="replace") or "another process"
             raise unavailable(
                 f"{holder} has begun to start what is missing in {folder} and does not go on: for {wait_seconds:g} s it "
@@ -85,16 +85,6 @@ def try_start_lock(folder: Path) -> Iterator[bool]:
         yield _is_taken(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> bool:
-    """Wait until something is so, and return whether it is."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(poll_seconds)
-    return True
 
 
 def share(path: Path, owner: str = "") -> int:

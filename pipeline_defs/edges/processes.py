@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,12 +87,19 @@ def stop_process(process: Process, timeout_seconds: float) -> bool:
             os.kill(process.pid, signal_number)
         except ProcessLookupError:
             return True
-        deadline = time.monotonic() + patience_seconds
-        while process.is_running() and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        if not process.is_running():
+        if wait_for(lambda: not process.is_running(), patience_seconds, _POLL_SECONDS):
             return True
     raise TimeoutError(f"process {process.pid} still runs {_KILL_SECONDS} seconds after SIGKILL")
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float, poll_seconds: float) -> bool:
+    """Wait until something is so, at most so long, and return whether it is; it is asked once at least."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(poll_seconds)
+    return True
 
 
 def end_group(leader: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..core.errors import BadSetting, EngineUnavailable, EngineUnfit
+from ..core.errors import BadSetting, EngineUnfit
 from .engine import POLL_SECONDS, Engine, first_cause
 from .spark_knock import QUIET, find_silence, is_listening, is_tls, place_of
 
@@ -44,6 +44,10 @@ class RemoteEngine(Engine):
 
     is_remote = True
     write_options: Mapping[str, str] = {}
+    advice = (
+        f"{Engine.advice}; see that a Spark Connect server runs there, and that {VARIABLE} is its address, with ;use_ssl=true "
+        "where it speaks TLS"
+    )
 
     def __init__(self, url: str) -> None:
         super().__init__(lambda: url)
@@ -62,18 +66,6 @@ class RemoteEngine(Engine):
                 f"{what} would travel in the clear to the Spark at {self.place}, which is another machine; nothing was read or "
                 f"written; have it speak TLS and add ;use_ssl=true to {VARIABLE}"
             )
-
-    def session(self, conf: Mapping[str, str]) -> SparkSession:
-        """Return the session with this configuration; who named the server is told where it does not answer."""
-        try:
-            return super().session(conf)
-        except EngineUnfit:
-            raise
-        except EngineUnavailable as error:
-            raise EngineUnavailable(
-                f"{error.message}; see that a Spark Connect server runs there, and that {VARIABLE} is its address, with "
-                ";use_ssl=true where it speaks TLS"
-            ) from error
 
     def _why_silent(self, url: str, *, is_patient: bool = False) -> str | None:
         """Return why a server does not answer: soon where who listens there refuses, as a web server or a broker does.

@@ -53,12 +53,11 @@ KAFKA_OPTIONS: Mapping[str, str] = {
 }
 
 # what becomes of ranges whose scan fails, in an error's words
-CONSEQUENCES: Mapping[Delivery, str] = {
-    Delivery.EFFECTIVELY_ONCE: "nothing became visible; the ranges stay planned and are tried again",
-    Delivery.AT_LEAST_ONCE: "nothing became visible; the ranges stay planned and are tried again",
-    Delivery.AT_MOST_ONCE: "nothing became visible; what was claimed for this scan is abandoned, as at_most_once has it "
-    "(`offsetlake losses` lists it)",
-}
+TRIED_AGAIN = "nothing became visible; the ranges stay planned and are tried again"
+ABANDONED = (
+    "nothing became visible; what was claimed for this scan is abandoned, as at_most_once has it "
+    "(`offsetlake losses` lists it)"
+)
 
 _SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
@@ -184,7 +183,7 @@ class Spark:
         self._engine = engine
         self._access = access
         self._bootstrap_servers = bootstrap_servers
-        self._consequence = CONSEQUENCES[delivery]
+        self._consequence = ABANDONED if delivery is Delivery.AT_MOST_ONCE else TRIED_AGAIN
 
     @property
     def writer(self) -> str:

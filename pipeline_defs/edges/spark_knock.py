@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import socket
 from contextlib import closing, suppress
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
+
+from ..core.setting_values import remote_parameters
 
 DEFAULT_PORT = 15002
 ANSWER_SECONDS = 5.0
@@ -28,7 +30,7 @@ def is_listening(url: str) -> bool:
 
 def is_tls(url: str) -> bool:
     """Return whether a client speaks TLS to a URL: where it says so, or has a token for another name than `localhost`."""
-    parameters = _parameters(url)
+    parameters = remote_parameters(url)
     is_asked = parameters.get("use_ssl", "").lower() == "true"
     return is_asked or ("token" in parameters and urlsplit(url).hostname != "localhost" and not is_ours(url))
 
@@ -38,7 +40,7 @@ def is_ours(url: str) -> bool:
 
     `localhost` is ::1 as well, where anybody on this machine may listen and be told the token.
     """
-    return urlsplit(url).hostname == LOOPBACK and _parameters(url).get("use_ssl", "").lower() == "false"
+    return urlsplit(url).hostname == LOOPBACK and remote_parameters(url).get("use_ssl", "").lower() == "false"
 
 
 def find_silence(url: str) -> str | None:
@@ -75,7 +77,3 @@ def place_of(url: str) -> str:
 def _address(url: str) -> tuple[str, int]:
     place = urlsplit(url)
     return place.hostname or "localhost", place.port or DEFAULT_PORT
-
-
-def _parameters(url: str) -> dict[str, str]:
-    return dict(parse_qsl(urlsplit(url).path.strip("/;"), separator=";"))

@@ -16,7 +16,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -98,14 +98,13 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
     One of another fingerprint is left to finish what it does, and ends then.
     """
     find = partial(find_server, folder, fingerprint)
-    with ExitStack() as opened:
-        opened.enter_context(telling_folder(folder))
+    with telling_folder(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = opened.enter_context(hold_start(folder, find, START_SECONDS, EngineUnavailable))
-        if found is not None:
-            return found
-        (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go
-        return _spawn(folder, config, fingerprint, limits)
+        with hold_start(folder, find, START_SECONDS, EngineUnavailable) as found:
+            if found is not None:
+                return found
+            (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go
+            return _spawn(folder, config, fingerprint, limits)
 
 
 def read_server(folder: Path) -> Server | None:

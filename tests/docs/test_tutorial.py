@@ -12,13 +12,14 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from tests.support.shell import Shell
 
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.settings import PROJECT, Settings
 from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, run_ids, terminal
+from tests.support.environment import plain_environment
 from tests.support.markdown import is_shown, read_blocks, read_commands
-from tests.support.shell import Shell
 
 WRITTEN = {
     ".dockerignore",
@@ -36,7 +37,7 @@ TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 
 
 def test_the_tutorial_leads_from_a_broker_to_a_query(settings: Settings, tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    clean = plain_environment()
     reader = Shell(
         tmp_path,
         clean

@@ -45,6 +45,7 @@ from pipeline_defs.edges.spark_server import (
 from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher
 from tests.conftest import JARS
+from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import PATIENCE_SECONDS, World, own_spark
 
@@ -277,7 +278,7 @@ def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "jars").symlink_to(JARS)
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    plain = plain_environment()
     environment = plain | {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "512m"}
 
     def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,7 @@ from pipeline_defs.definitions import load_topics
 from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.project import package_name, plan_project, write_project
 from pipeline_defs.settings import PROJECT, Settings, find_project, read_settings
+from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 
 NOBODY = "127.0.0.1:1"
@@ -86,7 +87,7 @@ def test_doctor_asks_the_brokers_that_init_was_given(
     assert init(str(project), "--topic", topics[0], "--bootstrap-servers", servers).returncode == 0
     (project / ".offsetlake" / "jars").symlink_to(settings.jars)
     monkeypatch.chdir(project)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    clean = plain_environment()
     asked = run_module("pipeline_defs.cli", "doctor", "--json", env=clean | {"OFFSETLAKE_BOOTSTRAP_SERVERS": NOBODY})
     assert asked.returncode == 0, asked.stdout + asked.stderr
     found = {row["what"]: row["found"] for row in json.loads(asked.stdout)}

@@ -24,6 +24,7 @@ from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.settings import Settings
 from tests.conftest import JARS
+from tests.support.environment import plain_environment
 from tests.support.killing import run_module
 from tests.support.world import World
 
@@ -127,7 +128,7 @@ def test_commands_say_which_spark_it_is_and_end_none_that_is_not_ours(
     cluster: SparkCluster, settings: Settings, tmp_path: Path
 ) -> None:
     """[R-79] Without Java, without jars, and without the token."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    plain = plain_environment()
     environment = plain | {
         "OFFSETLAKE_HOME": str(tmp_path / "home"),
         "OFFSETLAKE_SPARK_REMOTE": cluster.url,

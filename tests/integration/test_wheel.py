@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from pipeline_defs.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT
+from tests.support.environment import plain_environment
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 TREE = ("pipeline_defs", "docs", "pyproject.toml", "README.md", "LICENSE")
@@ -25,9 +25,7 @@ DG = "from dagster_dg_cli.cli import main; main()"
 
 def run(*command: str, cwd: Path) -> str:
     """Run a command away from the checkout and return what it printed."""
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_", "PYTHON"))
-    }
+    env = plain_environment("PYTHON")
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -22,6 +22,7 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.processes import Process
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
+from tests.support.environment import plain_environment
 from tests.support.world import PATIENCE_SECONDS
 
 LAUNCH = """
@@ -41,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def start_demo(home: Path, days: int) -> subprocess.Popen[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    env = plain_environment()
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("offsetlake")), "demo", "--days", str(days)],
         cwd=PROJECT,

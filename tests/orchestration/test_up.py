@@ -20,6 +20,7 @@ from pipeline_defs.run_locks import CODE_SERVER, is_code_server_gone
 from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.dagster_up import is_answering, run_ids, terminal
+from tests.support.environment import plain_environment
 
 NOBODY = "127.0.0.1:1"  # nothing is landed here
 
@@ -37,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def environment() -> Mapping[str, str]:
     """Return what a shell has in which nobody has exported anything of ours."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+    clean = plain_environment()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return clean | {"PATH": path, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
 

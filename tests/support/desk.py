@@ -21,7 +21,7 @@ import yaml
 from pipeline_defs.edges.processes import free_ports
 from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import PROJECT, Settings
-from tests.support.environment import variables_of
+from tests.support.environment import plain_environment, variables_of
 
 START_SECONDS = 120
 STOP_SECONDS = 20
@@ -84,7 +84,7 @@ class Desk:
 
     def _spawn(self, module: str, *arguments: str) -> None:
         """Starts one of Dagster's processes in the project; it and all it has started end with the desk."""
-        ours = {k: v for k, v in os.environ.items() if not k.startswith(("OFFSETLAKE_", "DAGSTER_"))}
+        ours = plain_environment()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         with self._log(module).open("ab") as log:
             process = subprocess.Popen(

@@ -1,8 +1,17 @@
-"""Settings as the environment variables that give them: for commands that are run as processes of their own."""
+"""The environment of commands that are run as processes of their own."""
 
 from __future__ import annotations
 
+import os
+
 from pipeline_defs.settings import Settings
+
+OURS = ("OFFSETLAKE_", "DAGSTER_")
+
+
+def plain_environment(*others: str) -> dict[str, str]:
+    """Return this process's environment without our variables and Dagster's, and without those of other prefixes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith((*OURS, *others))}
 
 
 def variables_of(settings: Settings) -> dict[str, str]:

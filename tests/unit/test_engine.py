@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import grpc
 import pytest
@@ -39,25 +40,29 @@ LOGINS = (
 )
 
 
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """Return a socket that listens, as that of a frozen process does: the system goes on to accept for it."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        found.listen()
-        yield found
+class Answering(grpc.GenericRpcHandler):
+    """A server at an address, which may be of a port that somebody else has: `port` is 0 then."""
+
+    def __init__(self, address: str = "127.0.0.1:0") -> None:
+        self._server = grpc.server(ThreadPoolExecutor(8), [self], options=[("grpc.so_reuseport", 0)])
+        self.port = self._server.add_insecure_port(address)
+        self._server.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait()
 
 
-class Deaf(grpc.GenericRpcHandler):
+class Deaf(Answering):
     """A server that answers calls of what it does not have, and nothing that Spark is asked: a network may do that."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self._ended = threading.Event()
-        self._server = grpc.server(ThreadPoolExecutor(8), [self])
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        super().__init__()
         self.url = f"sc://127.0.0.1:{self.port}/;use_ssl=false;token=hush-4711"
-        self._server.start()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         method = str(handler_call_details.method)
@@ -66,16 +71,15 @@ class Deaf(grpc.GenericRpcHandler):
         self.asked.append(method.rpartition("/")[2])
         return grpc.unary_unary_rpc_method_handler(lambda *_: self._ended.wait())
 
-    def end(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
-        self._server.stop(0).wait()
+        super().__exit__(*error)
 
 
 @pytest.fixture
 def deaf() -> Iterator[Deaf]:
-    found = Deaf()
-    yield found
-    found.end()
+    with Deaf() as found:
+        yield found
 
 
 def test_a_server_that_answers_and_does_nothing_holds_nobody_for_ever(
@@ -107,23 +111,15 @@ def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(
     assert not RemoteEngine(deaf.url)._works(deaf.url)
 
 
-class Callers(grpc.GenericRpcHandler):
+class Callers(Answering):
     """Who answers as nothing: the token that each call came with is kept."""
 
     def __init__(self, address: str) -> None:
         self.tokens: list[str | None] = []
-        self._server = grpc.server(ThreadPoolExecutor(2), [self], options=[("grpc.so_reuseport", 0)])
-        self.port = self._server.add_insecure_port(address)
-        self._server.start()
+        super().__init__(address)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> None:
         self.tokens.append(dict(handler_call_details.invocation_metadata or ()).get("authorization"))
-
-    def __enter__(self) -> Callers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop(0).wait()
 
 
 def test_the_token_of_a_server_goes_to_nobody_else_on_this_machine() -> None:

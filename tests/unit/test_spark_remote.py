@@ -6,7 +6,6 @@ import dataclasses
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,15 +65,6 @@ def test_what_sparks_client_says_of_a_url_is_not_passed_on(monkeypatch: pytest.M
     with pytest.raises(BadSetting, match="OFFSETLAKE_SPARK_REMOTE") as told:
         RemoteEngine(url).session({})
     assert SECRET not in "".join(traceback.format_exception(told.value))
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """Return a socket that listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        found.listen()
-        yield found
 
 
 def url_of(listener: socket.socket) -> str:

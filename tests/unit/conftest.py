@@ -1,0 +1,17 @@
+"""Fixtures of the fast tests."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """Return a socket that listens, as that of a frozen process does: the system goes on to accept for it."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        found.listen()
+        yield found
