@@ -132,9 +132,15 @@ def write_env(project: Path, home: Path) -> bool:
     if "DAGSTER_HOME" in read_env_file(project, {}):
         return False
     path = project / ENV_FILE
-    before = path.read_text() if path.exists() else ""
-    separator = "\n" if before and not before.endswith("\n") else ""
-    path.write_text(before + separator + _ENV.format(home=str(home).replace("\\", "\\\\").replace('"', '\\"')))
+    named = _ENV.format(home=str(home).replace("\\", "\\\\").replace('"', '\\"'))
+    try:
+        before = path.read_text() if path.exists() else ""
+        path.write_text(before + ("\n" if before and not before.endswith("\n") else "") + named)
+    except OSError as error:
+        raise BadSetting(
+            f"{path} cannot be written: {(error.strerror or type(error).__name__).lower()}; nothing was started; let this user "
+            f"write there, or add the line yourself: {named.splitlines()[-1]}"
+        ) from error
     return True
 
 

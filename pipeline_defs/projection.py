@@ -12,7 +12,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import dagster as dg
+import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from sqlalchemy.exc import IntegrityError
 
 from .core.active import ActiveRun, State, Turns
 from .core.coverage import Coverage
@@ -45,6 +47,8 @@ FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 _RUN_ENDED = {dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}
 
 
+# two processes that register the same key at once: the second one finds what the first one has written
+@stamina.retry(on=IntegrityError, attempts=5, wait_initial=0.05, wait_max=1.0)
 def register_keys(
     instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, wanted: Collection[OffsetRange] = ()
 ) -> int:

@@ -42,6 +42,12 @@ PROJECT = PACKAGE.parent  # Offsetlake's own checkout; a user's project is found
 DISTRIBUTION = "offsetlake"
 DOCS = next((each for each in (PACKAGE / "docs", PROJECT / "docs") if each.is_dir()), PACKAGE / "docs")
 ENV_FILE = ".env"
+S3_ENDPOINTS = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+)  # where obstore looks for an S3-compatible store
+TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads a variable
 DEFAULT_HOME = (".offsetlake", "dagster")  # of Dagster, in the project's folder
 PREFIX = "OFFSETLAKE_"
 SERVER, IN_PROCESS = "server", "in-process"  # engines
@@ -318,6 +324,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
             f"OFFSETLAKE_ENGINE is {env['OFFSETLAKE_ENGINE']}, and OFFSETLAKE_SPARK_REMOTE names another Spark, expected one "
             "of the two; nothing was started; unset the other"
         )
+    _check_s3(env)
     home = _folder("OFFSETLAKE_HOME", env.get("OFFSETLAKE_HOME") or ".offsetlake", project)
     lake = env.get("OFFSETLAKE_LAKE") or str(home / "lake")
     return Settings(
@@ -379,6 +386,20 @@ def _check_value(name: str, text: str, check: Callable[[str], str]) -> None:
         check(check_plain(text))
     except ValueError as error:
         raise BadSetting(f"{name} cannot be used: {error}; nothing was started; correct it") from None
+
+
+def _check_s3(env: Mapping[str, str]) -> None:
+    """Refuse an address of an S3-compatible store with which each request would fail, in words that name no variable."""
+    if not (env.get("OFFSETLAKE_LAKE") or "").startswith(("s3://", "s3a://")):
+        return
+    for name in S3_ENDPOINTS:
+        address = env.get(name) or ""
+        _check_value(name, address, check_web_address)
+        if address.startswith("http:") and env.get("AWS_ALLOW_HTTP", "").lower() not in TRUE:
+            raise BadSetting(
+                f"{name} is {address}, which is in the clear, and AWS_ALLOW_HTTP does not say true, expected https:// or that; "
+                "nothing was started; correct one of the two"
+            )
 
 
 def _folder(name: str, text: str, project: Path) -> Path:

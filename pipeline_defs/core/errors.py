@@ -195,6 +195,12 @@ class DaemonUnavailable(Unavailable):
     kind = "daemon_unavailable"
 
 
+class HistoryUnavailable(Unavailable):
+    """Dagster's database of runs and events that cannot be opened: a server that is away, or a damaged file."""
+
+    kind = "history_unavailable"
+
+
 class Violation(OffsetlakeError):
     """Says that a law does not hold; collects all violations and is raised once."""
 

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 # S3 copies onto a free name only as a multipart upload that is completed if the name is free
 COPY_IF_ABSENT = {"copy_if_not_exists": "multipart"}
 PUT_TRIES = 6  # at a name that is said to be taken while nothing is there: some two seconds
+LOGIN_OF_A_MACHINE = "/latest/api/token"  # what Amazon's machines are asked where no variable has a login
+NO_LOGIN = (
+    "no login was found, and this machine has no role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and "
+    "AWS_ENDPOINT_URL where the store is not Amazon's"
+)
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
 
@@ -404,6 +409,8 @@ def _next_step(error: BaseException, need: str) -> str:
     number = error.errno if isinstance(error, OSError) and error.errno else errno_in(str(error))
     if step := mend(number):
         return step
+    if LOGIN_OF_A_MACHINE in str(error):
+        return NO_LOGIN
     if number in {errno.EACCES, errno.EPERM} or isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return f"let this user {need} there, and the next run goes on"
     return f"check that OFFSETLAKE_LAKE names a place that exists and that this user may {need}"

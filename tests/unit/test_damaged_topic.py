@@ -14,6 +14,7 @@ import dagster as dg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
 
 from pipeline_defs.cli import glance, show, terminal
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
@@ -23,6 +24,7 @@ from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.map.draw import read_picture
 from pipeline_defs.metrics import read_metrics
+from pipeline_defs.projection import register_keys
 from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import read_settings
@@ -59,6 +61,27 @@ def edges(tmp_path: Path) -> Edges:
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
+
+
+def test_two_processes_that_register_a_key_at_once_both_go_on(
+    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's keys come between Dagster's look at what there is and its insert."""
+    name, coverage = str(GOOD.partitions.name), edges.lake.coverage(GOOD.name)
+    keys = [offsets.key for offsets in coverage.log.ranges]
+    honest, faults = instance.add_dynamic_partitions, []
+
+    def add(partitions_def_name: str, partition_keys: list[str]) -> None:
+        if not faults:
+            honest(partitions_def_name, partition_keys)  # the other process
+            faults.append(IntegrityError("INSERT INTO dynamic_partitions", {}, Exception("UNIQUE constraint failed")))
+            raise faults[0]
+        honest(partitions_def_name, partition_keys)
+
+    monkeypatch.setattr(instance, "add_dynamic_partitions", add)
+    assert register_keys(instance, GOOD, coverage) == 0
+    assert len(faults) == 1, "the fault"
+    assert sorted(instance.get_dynamic_partitions(name)) == sorted(keys)
 
 
 def test_metrics_name_the_damaged_topic_and_count_the_other(edges: Edges, instance: dg.DagsterInstance) -> None:

@@ -46,6 +46,7 @@ def test_only_what_is_outside_can_be_retried() -> None:
             "unavailable",
             "broker_unavailable",
             "daemon_unavailable",
+            "history_unavailable",
             "lake_unavailable",
             "outcome_unknown",
             "registry_unavailable",

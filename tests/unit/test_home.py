@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from dagster._cli.utils import get_possibly_temporary_instance_for_cli
 
 from pipeline_defs.cli.commands import cli
-from pipeline_defs.core.errors import BadSetting, Refused
+from pipeline_defs.core.errors import BadSetting, HistoryUnavailable, Refused
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.launching import open_instance
 from pipeline_defs.project import plan_project, write_env, write_project
@@ -111,6 +112,57 @@ def test_the_file_keeps_what_it_has(project: Path) -> None:
     assert write_env(project, project / ".offsetlake" / "dagster")
     assert (project / ".env").read_text().startswith("AWS_REGION=eu-north-1\n# Read by")
     assert not write_env(project, project / "again")
+
+
+def test_a_file_that_cannot_be_written_is_told_in_one_line(project: Path) -> None:
+    (project / ".env").unlink()
+    (project / ".env").mkdir()
+    with pytest.raises(
+        BadSetting, match=r"\.env cannot be written: is a directory; .*add the line yourself: DAGSTER_HOME="
+    ):
+        write_env(project, project / "home")
+
+
+HUSH = "hush-4711"
+
+
+def garble(home: Path) -> None:
+    (home / "history" / "runs.db").write_bytes(b"torn by a power cut" * 9)
+
+
+def take_away(home: Path) -> None:
+    (home / "history" / "runs.db").unlink()
+    (home / "history" / "runs.db").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"), [(garble, "file is not a database"), (take_away, "unable to open database file")]
+)
+def test_a_history_that_cannot_be_opened_is_told(damage: Callable[[Path], None], reason: str, project: Path) -> None:
+    home = project / ".offsetlake" / "dagster"
+    with open_instance(home):
+        pass  # the control: it is made, and opens
+    damage(home)
+    with pytest.raises(HistoryUnavailable, match=f"{home} cannot be opened: {reason}; .*offsetlake rebuild"):
+        open_instance(home)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("storage: [\n", r"it is not what Dagster expects in line 2"),
+        (f"storage:\n  postgres: {{postgres_url: [{HUSH}]}}\n", "it is not what Dagster expects;"),
+        ("event_log_storage: {module: no_such_module, class: X}\n", ".*import module no_such_module"),
+    ],
+)
+def test_a_configuration_that_dagster_does_not_take_is_told_without_its_values(
+    text: str, reason: str, project: Path
+) -> None:
+    home = project / ".offsetlake" / "dagster"
+    (home / "dagster.yaml").write_text(text)
+    with pytest.raises(BadSetting, match=f"dagster.yaml cannot be used: {reason}") as told:
+        open_instance(home)
+    assert HUSH not in str(told.value)
 
 
 def test_what_is_of_one_machine_is_not_committed(project: Path) -> None:

@@ -74,6 +74,30 @@ def test_a_value_that_cannot_work_is_refused_by_its_name(name: str, text: str, r
     assert SECRET not in str(caught.value) and len(str(caught.value)) < 700
 
 
+S3 = {"OFFSETLAKE_LAKE": "s3://bucket/lake"}
+WRONG_ENDPOINTS = [
+    ("127.0.0.1:9000", "", "expected http:// or https://"),
+    ("s3:9000", "true", "expected http:// or https://"),
+    (f"http://key:{SECRET}@s3:9000", "true", r"has a login in it \(not shown\)"),
+    ("http://s3:9000", "", "is in the clear, and AWS_ALLOW_HTTP does not say true, expected https:// or that"),
+    ("http://s3:9000", "no", "AWS_ALLOW_HTTP does not say true"),
+]
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+@pytest.mark.parametrize(("address", "is_allowed", "reason"), WRONG_ENDPOINTS)
+def test_an_address_that_no_object_store_has_is_refused_by_its_variable(
+    name: str, address: str, is_allowed: str, reason: str, tmp_path: Path
+) -> None:
+    wrong = {name: address, "AWS_ALLOW_HTTP": is_allowed}
+    with pytest.raises(BadSetting, match=reason) as caught:
+        read_settings(S3 | wrong, tmp_path)
+    assert name in str(caught.value) and SECRET not in str(caught.value)
+    assert read_settings(wrong, tmp_path), "a lake on disk has nothing to do with it"
+    assert read_settings(S3 | {name: "https://s3:9000"}, tmp_path)
+    assert read_settings(S3 | {name: "http://s3:9000", "AWS_ALLOW_HTTP": "True"}, tmp_path)
+
+
 RIGHT = {
     "OFFSETLAKE_LAKE": [
         "lake",

@@ -15,6 +15,7 @@ from obstore.store import MemoryStore
 
 from pipeline_defs.core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from pipeline_defs.edges import disk
+from pipeline_defs.edges.processes import free_ports
 from pipeline_defs.edges.store import Answer, Store
 
 
@@ -258,3 +259,13 @@ def test_a_store_that_gives_away_a_name_that_is_taken_is_refused(monkeypatch: py
     with pytest.raises(LakeUnavailable, match="was written a second time"):
         store.check_writable("staging/probe")
     assert obstore.list(objects).collect() == []
+
+
+def test_a_bucket_without_a_login_says_which_variables_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Amazon's own machines are asked next, whose address is not there."""
+    for name in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    (port,) = free_ports(1)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
+    with pytest.raises(LakeUnavailable, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        Store("s3://bucket/lake").get("topics/x")
