@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import OffsetlakeError
+from .core.errors import OffsetlakeError, unforeseen
 from .core.offsets import OffsetRange
 from .edges.lake import Lake
 from .staging_places import LocalStaging, Staging
@@ -67,11 +67,13 @@ class Run:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Have an error of what is done in here end this topic alone."""
+        """Have an error of what is done in here end this topic alone, one that nobody foresaw included."""
         try:
             yield
         except OffsetlakeError as error:
             self.errors.append(error)
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic's ranges are not to pay for it)
+            self.errors.append(unforeseen(error, f"topic {self.topic}"))
 
     @property
     def shares_jobs_with(self) -> Hashable:

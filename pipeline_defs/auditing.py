@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage, completeness_violations, tiling_violations
-from .core.errors import SealedFileGone, Violation
+from .core.errors import DamagedFile, SealedFileGone, Violation
 from .core.holes import Cause
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
@@ -105,7 +105,7 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:
     try:
         found = digests.of(manifest)
-    except SealedFileGone as error:
+    except (SealedFileGone, DamagedFile) as error:
         return str(error)
     if found == manifest.digest or lake.is_replaced(manifest):  # since it was read: that is for the next audit
         return None

@@ -28,6 +28,7 @@ from .core.errors import (
     LakeUnavailable,
     OffsetlakeError,
     ScanFailed,
+    unforeseen,
 )
 from .core.losses import Reading
 from .core.manifest import Manifest
@@ -387,10 +388,11 @@ def _all_failed(waiting: Sequence[Waiting], *reasons: str) -> Iterator[Decided]:
 
 def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     try:
-        verdict = _commit_and_publish(run, reading, staged)
+        return _without_doubles(run, _commit_and_publish(run, reading, staged))
     except OffsetlakeError as error:
         return failed(reading.offsets, str(error))
-    return _without_doubles(run, verdict)
+    except Exception as error:  # noqa: BLE001 (told by its type: the other ranges are not to pay for it)
+        return failed(reading.offsets, str(unforeseen(error, f"range {reading.offsets.text(run.topic)}")))
 
 
 def _without_doubles(run: Run, verdict: Verdict) -> Verdict:

@@ -110,7 +110,10 @@ def _damage(standing: Manifest, lake: Lake, *, is_redo: bool) -> str | None:
         expected = standing.file.bytes if standing.file else 0
         return f"{where}: the published file, of {found} bytes, is not the one of {expected} bytes that was committed"
     if is_redo and standing.file is not None:
-        digest = Digests(lake).of(standing)
+        try:
+            digest = Digests(lake).of(standing)
+        except DamagedFile as error:  # what is mended by a file in its place, as any damage is
+            return f"{where}: {error}"
         if digest != standing.digest:
             return (
                 f"{where}: the published file has sha256 {digest}, expected {standing.digest} as its manifest says: it was "

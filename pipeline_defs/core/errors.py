@@ -11,6 +11,7 @@ traceback and command shows names the command that prints the runbook's paragrap
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
 LONGEST_REASON = 500  # characters of what another program says
@@ -228,6 +229,21 @@ class DamagedFile(Violation):
     """Says that a Parquet file cannot be read: it was cut short or changed."""
 
     kind = "damaged_file"
+
+
+class Unforeseen(Violation):
+    """A fault that is none of these, of a library or of ours; its words are not told, for they may have a record in them."""
+
+    kind = "unforeseen"
+
+
+def unforeseen(error: Exception, what: str) -> Unforeseen:
+    """Return the error for a fault of what was done, with its type and where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return Unforeseen(
+        f"{what}: {type(error).__name__} was raised at {place.filename.rpartition("/")[2]}, line {place.lineno}, "
+        "which nobody foresaw; nothing of it became visible by this, others go on; please report it"
+    )
 
 
 class RangesFailed(Violation):

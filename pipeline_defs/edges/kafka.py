@@ -154,13 +154,15 @@ class Kafka(Connection):
 
         Intervals that lie close together share a fetch; what lies far between them is not fetched. No batch is
         decompressed but those of data whose header does not tell enough, as `is_told` has it: they come with offsets.
+        Those behind the last interval are fetched along and not looked into.
         """
         reached = 0
         for start, end in wanted:
             for batch in self._read_batches(topic, partition, max(start, reached), end, isolation_level):
                 span = batch.span
                 reached = max(reached, span.end)
-                yield span if span.kind is not SpanKind.DATA or is_told(span) else batch.look_into()
+                is_enough = span.kind is not SpanKind.DATA or span.start >= wanted[-1][1] or is_told(span)
+                yield span if is_enough else batch.look_into()
 
     def find_untellable(
         self, topic: str, partition: int, start: int, end: int, isolation_level: str

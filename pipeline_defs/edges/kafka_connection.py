@@ -12,7 +12,13 @@ from typing import Self, TypeVar
 
 import stamina
 from kafka import KafkaAdminClient
-from kafka.errors import AuthorizationError, KafkaError, StaleMetadata, UnknownTopicOrPartitionError
+from kafka.errors import (
+    AuthorizationError,
+    KafkaConnectionError,
+    KafkaError,
+    StaleMetadata,
+    UnknownTopicOrPartitionError,
+)
 
 from ..core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer
 from .access import OPEN, Access
@@ -51,18 +57,25 @@ class Connection:
 
     def close(self) -> None:
         """Closes the connection; a later call opens a new one."""
+        self._let_go(self._admin)
+
+    def _let_go(self, admin: KafkaAdminClient | None) -> None:
+        """Close a client where it still is the one that is asked: threads share it, and another may have closed it."""
         with self._lock:
-            if self._admin is not None:
-                self._admin.close()
+            is_asked = admin is self._admin
+            if admin is not None and is_asked:
+                admin.close()
                 self._admin = None
 
     def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
         """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
         retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
+        admin = None
         try:
             for attempt in retriable:
                 with attempt:
-                    return question(self._connected())
+                    admin = self._connected()
+                    return self._put(question, admin)
         except StaleMetadata as error:
             raise StaleAnswer(
                 f"brokers at {self.bootstrap_servers} go on to tell different things of topic {topic}: {error}; nothing was "
@@ -81,7 +94,7 @@ class Connection:
                 bootstrap_servers=self.bootstrap_servers,
             ) from error
         except (KafkaError, OSError) as error:
-            self.close()
+            self._let_go(admin)
             knock(self.bootstrap_servers, self.access, self._timeout_ms / 1000)
             raise BrokerUnavailable(
                 f"the Kafka broker at {self.bootstrap_servers} does not answer: {type(error).__name__}: {error}; nothing "
@@ -89,6 +102,17 @@ class Connection:
                 bootstrap_servers=self.bootstrap_servers,
             ) from error
         raise AssertionError("a retry context ends by returning or raising")
+
+    def _put(self, question: Callable[[KafkaAdminClient], T], admin: KafkaAdminClient) -> T:
+        """Put a question to a client; where another thread has closed it meanwhile, that is an error to ask again after."""
+        try:
+            return question(admin)
+        except RuntimeError as error:  # kafka-python's, of a selector that is closed
+            with self._lock:
+                is_closed = admin is not self._admin
+            if is_closed:
+                raise KafkaConnectionError("another thread has closed the connection") from error
+            raise
 
     def _connected(self) -> KafkaAdminClient:
         with self._lock:

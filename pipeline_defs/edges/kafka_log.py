@@ -15,6 +15,7 @@ from kafka.errors import KafkaError, NoError, OffsetOutOfRangeError, Unsupported
 from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
+from kafka.record.util import decode_varint
 
 from ..core.errors import Unavailable
 from ..core.holes import BatchSpan, SpanKind
@@ -38,11 +39,14 @@ class Batch:
     raw: Any
 
     def look_into(self) -> BatchSpan:
-        """Return the span with the offsets of its records; without them where its compression cannot be undone here."""
+        """Return the span with the offsets of its records; without them where its compression cannot be undone here.
+
+        Raises `Unavailable` where the batch is damaged.
+        """
         if self.span.offsets is not None:
             return self.span
         try:
-            return replace(self.span, offsets=tuple(record.offset for record in self.raw))
+            return replace(self.span, offsets=tuple(offset for offset, _ in _read_records(self.raw)))
         except UnsupportedCodecError:
             return self.span
 
@@ -83,6 +87,38 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
         at = reached
 
 
+def _read_records(batch: Any) -> list[tuple[int, int]]:
+    """Return offset and timestamp (ms since 1970) of each record of a batch, which it is passed over by its length.
+
+    kafka-python takes a header's key for UTF-8, and Kafka takes any bytes. Raises `UnsupportedCodecError`, and `Unavailable`
+    where the batch is not as its header says.
+    """
+    if not isinstance(batch, DefaultRecordBatch):
+        return [(record.offset, record.timestamp) for record in batch]
+    try:
+        iter(batch)  # decompresses
+        data, at, found = batch._buffer, batch._pos, []
+        for _ in range(batch.records_count):
+            length, begin = decode_varint(data, at)
+            time_delta, pos = decode_varint(data, begin + 1)  # behind a byte of attributes
+            offset_delta, _ = decode_varint(data, pos)
+            is_broker_time = batch.timestamp_type == batch.LOG_APPEND_TIME
+            time = batch.max_timestamp if is_broker_time else batch.first_timestamp + time_delta
+            found.append((batch.base_offset + offset_delta, time))
+            at = begin + length
+        if at != len(data):
+            raise ValueError(f"its records end at byte {at} of {len(data)}")
+    except UnsupportedCodecError:
+        raise
+    except Exception as error:  # each codec has errors of its own
+        raise Unavailable(
+            f"the record batch at offset {batch.base_offset} is damaged on the broker: {type(error).__name__}; what it holds "
+            "is not known, so nothing of its range was written; `kafka-dump-log.sh --deep-iteration` shows it; have its "
+            "replica restored from another broker"
+        ) from error
+    return found
+
+
 def _legacy(batch: Any) -> Batch:
     """Return a message set of before Kafka 0.11: its header has neither its first offset nor a count, so it is read.
 
@@ -108,15 +144,16 @@ def _known_time(timestamp_ms: int | None) -> int | None:
 def find_untellable(batches: Iterable[Batch], start: int, end: int) -> tuple[int, int] | None:
     """Find the first record in `[start, end)` whose time no column can hold: its offset and timestamp (ms since 1970).
 
-    None where there is no such record, or where its batch cannot be decompressed here.
+    None where there is no such record, or where its batch cannot be read here.
     """
     for batch in batches:
         try:
-            for record in batch.raw:
-                if start <= record.offset < end and abs(record.timestamp or 0) > MICROSECONDS_END_MS:
-                    return record.offset, record.timestamp
-        except UnsupportedCodecError:
+            records = _read_records(batch.raw)
+        except (UnsupportedCodecError, Unavailable):
             continue
+        for offset, time in records:
+            if start <= offset < end and abs(time or 0) > MICROSECONDS_END_MS:
+                return offset, time
     return None
 
 

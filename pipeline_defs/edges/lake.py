@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -289,10 +289,8 @@ class Lake:
         data = self.store.get(path)
         if data is None:
             raise FileNotFoundError(path)
-        with tempfile.NamedTemporaryFile(suffix=".parquet") as copy:
-            copy.write(data)
-            copy.flush()
-            yield Path(copy.name)
+        with _written(data, self.store.url(path)) as copy:
+            yield copy
 
     def coverage(self, topic: str) -> Coverage:
         """Read the log, the manifests and the published files of a topic; raises `BrokenPlanLog` where a step is lost.
@@ -387,3 +385,20 @@ def _is_owed(manifest: Manifest, files: Mapping[str, int], kept: Mapping[str, in
 
 def _bytes(manifest: Manifest) -> int | None:
     return manifest.file.bytes if manifest.file else None
+
+
+@contextmanager
+def _written(data: bytes, url: str) -> Iterator[Path]:
+    """Give a file of this machine with an object's bytes, for a while; raise `LakeUnavailable` where it cannot be written."""
+    with ExitStack() as opened:
+        try:
+            copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet"))
+            copy.write(data)
+            copy.flush()
+        except OSError as error:
+            raise LakeUnavailable(
+                f"{url} cannot be read: its copy of {len(data):,} bytes cannot be written to {tempfile.gettempdir()}: "
+                f"{(error.strerror or type(error).__name__).lower()}; nothing is lost; make room there, or have TMPDIR name "
+                "another folder"
+            ) from error
+        yield Path(copy.name)

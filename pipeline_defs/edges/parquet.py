@@ -140,8 +140,8 @@ def read_errors(path: File, limit: int) -> list[tuple[int, str]]:
 
 
 def digest(path: File) -> str:
-    """Is the sha256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
+    """Return the sha256 of a file's bytes, in hex; raise `DamagedFile` where the disk does not give them."""
+    with told_if_damaged(f"file {path}"), path.open("rb") as file:
         return hashlib.file_digest(cast("FileIO", file), "sha256").hexdigest()
 
 

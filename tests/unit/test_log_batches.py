@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from pipeline_defs.core.errors import Unavailable
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.kafka_log import Batch, read_batches
+from pipeline_defs.edges.kafka_log import Batch, find_untellable, read_batches
 
 NONE, GZIP, SNAPPY, ZSTD = 0, 1, 2, 4
 
@@ -25,6 +26,24 @@ def records(magic: int, compression: int, offset: int, count: int, *, leave_out:
         builder.append(1000 + n, b"k", b"v%d" % n)
     builder.close()
     return bytes(builder.buffer())
+
+
+class Bytes(str):
+    """A header's key that is no text: Kafka takes any bytes."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:  # type: ignore[override]
+        return b"\xff\xfe"
+
+
+def strange(compression: int, timestamp_ms: int = 1000) -> bytearray:
+    """Return a batch of two records, at offsets 0 and 1, whose headers' keys are no text."""
+    builder = MemoryRecordsBuilder(2, compression, 1 << 20)
+    for _ in range(2):
+        builder.append(timestamp_ms, b"k", b"v", headers=[(Bytes("x"), b"1")])
+    builder.close()
+    return bytearray(builder.buffer())
 
 
 def read(data: bytes, end: int) -> list[Batch]:
@@ -63,3 +82,31 @@ def test_which_records_a_batch_has_is_read_where_it_is_asked_for(compression: in
     (batch,) = read(records(2, compression, 5, 3, leave_out=4), 12)
     assert (batch.span.start, batch.span.end, batch.span.records, batch.span.offsets) == (0, 12, 3, None)
     assert batch.look_into().offsets == (5, 10, 11)
+
+
+@pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
+def test_a_headers_key_that_is_no_text_is_nobodys_fault(compression: int) -> None:
+    """[R-28] Kafka takes any bytes; kafka-python, which takes them for UTF-8, is not asked for headers."""
+    (batch,) = read(bytes(strange(compression)), 2)
+    assert batch.look_into().offsets == (0, 1)
+    assert batch.look_into().offsets == (0, 1), "and again"
+    with pytest.raises(CorruptRecordError, match="UnicodeDecodeError"):  # the fault
+        list(batch.raw)
+
+
+def test_a_time_that_no_column_holds_is_found_among_strange_headers() -> None:
+    (batch,) = read(bytes(strange(NONE, 2**62)), 2)
+    assert find_untellable([batch], 1, 2) == (1, 2**62)
+    assert find_untellable(read(bytes(strange(NONE)), 2), 0, 2) is None, "the control"
+
+
+@pytest.mark.parametrize("compression", [NONE, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
+def test_a_damaged_batch_is_one_clear_error(compression: int) -> None:
+    """[R-28] What it holds nobody knows, so nothing is decided of its range; who looks for a strange time passes it over."""
+    data = strange(compression)
+    data[-7:] = bytes(7) if compression else b"\xff" * 7
+    data[61:63] = b"\x7f\x7f"
+    (batch,) = read(bytes(data), 2)
+    with pytest.raises(Unavailable, match="the record batch at offset 0 is damaged on the broker"):
+        batch.look_into()
+    assert find_untellable([batch], 0, 2) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +16,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.auditing import check_published
 from pipeline_defs.core.coverage import State
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import (
@@ -29,6 +33,7 @@ from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.scans import Scan
 from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges import lake as lake_module
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land_topics
 from pipeline_defs.planner import commit_next_step
@@ -200,6 +205,99 @@ def test_a_topic_whose_broker_fails_ends_alone(
         **all_of(Outcome.ALREADY_LANDED, *others),
         **all_of(Outcome.LANDED, broken),
     }
+
+
+HUSH = "a record has hush-4711"
+
+
+@pytest.mark.parametrize(("method", "nth"), [("observe", 0), ("read_topic_id", 1), ("is_compacted", 0)])
+def test_a_fault_that_nobody_foresaw_ends_one_topic(tmp_path: Path, method: str, nth: int) -> None:
+    """[R-15] It is told by type and line; its words are not told."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    kafka = Broken(spark.kafkas["a"], method, nth, RuntimeError(HUSH))
+    said, errors = land_and_hear(lake, spark, a={"kafka": kafka})
+    assert said == all_of(Outcome.LANDED, "b")
+    ((topic, error),) = errors
+    assert (topic, error.kind, HUSH in str(error)) == ("a", "unforeseen", False)
+    assert "topic a: RuntimeError was raised at test_topics_together.py, line " in str(error)
+
+
+def test_a_fault_that_nobody_foresaw_fails_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-15] While it is decided: the other ranges of the topic land too."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    commit = Lake.commit_manifest
+
+    def fail(self: Lake, manifest: Manifest) -> Manifest:
+        if (manifest.topic, manifest.offsets.start) == ("a", 4):
+            raise KeyError(HUSH)
+        return commit(self, manifest)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Lake, "commit_manifest", fail)
+        said = land_all(lake, spark)
+    assert said == {**all_of(Outcome.LANDED, "a", "b"), ("a", 4): Outcome.FAILED}
+    assert land_all(lake, spark, "again")["a", 4] is Outcome.LANDED
+
+
+def break_disk(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the disk give the bytes of no file with this path."""
+    digest = hashlib.file_digest
+
+    def read(file: Any, name: str) -> Any:
+        if str(file.name).endswith(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", read)
+
+
+@pytest.mark.parametrize(("on_change", "outcome"), [("keep", Outcome.FAILED), ("replace", Outcome.REPLACED)])
+def test_a_landed_file_on_a_bad_sector_is_told_and_costs_no_other_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_change: str, outcome: Outcome
+) -> None:
+    """[R-15] The audit names it, a redo fails at it alone, and `replace` puts the same rows in its place [R-21]."""
+    lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
+    land_all(lake, spark)
+    (path,) = (path for path in lake.store.list("data/a") if path.endswith("0000000000000000004.parquet"))
+    before = (tmp_path / path).read_bytes()
+    with monkeypatch.context() as broken:
+        break_disk(path, broken)
+        violation = check_published("a", lake).violations
+        said = redo(lake, spark, on_change)
+    assert len(violation) == 1 and path in violation[0] and "Input/output error" in violation[0]
+    at = 0 if path.rsplit("-", 1)[0].endswith("00000") else 4
+    assert said == {**all_of(Outcome.UNCHANGED, "a", "b"), ("a", at): outcome}
+    assert (tmp_path / path).read_bytes() == before
+
+
+def redo(lake: Lake, spark: Cluster, on_change: str) -> Said:
+    """Read everything of all topics again."""
+    keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
+    tools = {
+        topic: Tools(files=cast("Any", None), now_ms=lambda: EPOCH_MS, lake=lake, spark=spark, kafka=cast("Any", kafka))
+        for topic, kafka in spark.kafkas.items()
+    }
+    told = land_topics(keys, Attempt("redo", "run", "test", redo=True, on_change=on_change), tools)
+    return {(topic, each.offsets.start): each.outcome for topic, each in told if isinstance(each, Verdict)}
+
+
+def test_no_room_for_the_copy_of_an_object_fails_its_range_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-15] A lake in a bucket is read by copies, in a folder that may be full."""
+    lake, spark = Lake("s3://lake"), Cluster("a", "b")
+    lake.store._objects = bucket = MemoryStore()
+    land_all(lake, spark)
+    for path in [each for each in lake.store.list("manifests/a") if "/00000000000000000000-" in each]:
+        obstore.delete(bucket, path)
+
+    def refuse(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fresh = Lake("s3://lake")
+    fresh.store._objects = bucket
+    with monkeypatch.context() as full:
+        full.setattr(lake_module.tempfile, "NamedTemporaryFile", refuse)
+        said = land_all(fresh, spark, "again")
+    assert said == {**all_of(Outcome.ALREADY_LANDED, "a", "b"), ("a", 0): Outcome.FAILED}
 
 
 def test_a_topic_that_ended_claims_and_asks_nothing_more(tmp_path: Path) -> None:
