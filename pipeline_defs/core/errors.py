@@ -240,8 +240,9 @@ class Unforeseen(Violation):
 def unforeseen(error: Exception, what: str) -> Unforeseen:
     """Return the error for a fault of what was done, with its type and where it was raised."""
     place = traceback.extract_tb(error.__traceback__)[-1]
+    file = place.filename.rpartition("/")[2]
     return Unforeseen(
-        f"{what}: {type(error).__name__} was raised at {place.filename.rpartition("/")[2]}, line {place.lineno}, "
+        f"{what}: {type(error).__name__} was raised at {file}, line {place.lineno}, "
         "which nobody foresaw; nothing of it became visible by this, others go on; please report it"
     )
 
