@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import traceback
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from obstore.exceptions import GenericError
 
 from pipeline_defs.core.client_properties import check_addresses, parse_client_properties
 from pipeline_defs.core.decoders import Format, Side
-from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
 from pipeline_defs.edges.access import read_access
 from pipeline_defs.edges.store import Store
 from pipeline_defs.project import make_home
@@ -76,6 +77,7 @@ def test_a_value_that_cannot_work_is_refused_by_its_name(name: str, text: str, r
 
 S3 = {"OFFSETLAKE_LAKE": "s3://bucket/lake"}
 WRONG_ENDPOINTS = [
+    ("", "", r"is set and empty, expected an address such as https://host:9000; nothing was started; unset it"),
     ("127.0.0.1:9000", "", "expected http:// or https://"),
     ("s3:9000", "true", "expected http:// or https://"),
     (f"http://key:{SECRET}@s3:9000", "true", r"has a login in it \(not shown\)"),
@@ -326,6 +328,59 @@ def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monk
     said = "Generic LocalFileSystem error: Is a directory (os error 21)"
     with pytest.raises(LakeUnavailable, match="check that OFFSETLAKE_LAKE"):
         store.get("plan/x")
+
+
+class PanicException(BaseException):  # noqa: N818 (its name in pyo3, which lets nobody import it)
+    """Is what a library that is written in Rust raises where it fails."""
+
+
+def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: who interrupts is not told of the lake."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("obstore.get", fail)
+    error: BaseException = PanicException(f"unwrap() on RelativeUrlWithoutBase of http://u:{SECRET}@h")
+    with pytest.raises(LakeUnavailable, match=r"cannot read .*plan/x: the object store's client fails.*unset") as caught:
+        Store(str(tmp_path)).get("plan/x")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        Store(str(tmp_path)).get("plan/x")
+
+
+@pytest.mark.parametrize("login", [f"key:{SECRET}", f"a@{SECRET}", SECRET])
+def test_no_login_of_an_address_is_in_what_a_store_says(
+    login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the error nor in its cause, which Dagster keeps; the control has none, and keeps its cause and its path."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise GenericError(f"Generic S3 error: Error performing GET http://{login}@s3:9000/b/a@b in 9 s\n{login}")
+
+    store = Store(str(tmp_path))
+    monkeypatch.setattr("obstore.get", fail)
+    monkeypatch.setattr("obstore.list", fail)
+    for ask in (lambda: store.get("plan/x"), lambda: store.list("plan")):
+        with pytest.raises(LakeUnavailable, match="GET http://s3:9000/b/a@b in 9 s") as caught:
+            ask()
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+    monkeypatch.setattr("obstore.get", lambda *_: (_ for _ in ()).throw(GenericError("GET http://s3/b/a@b")))
+    with pytest.raises(LakeUnavailable, match="GET http://s3/b/a@b") as caught:
+        store.get("plan/x")
+    assert isinstance(caught.value.__cause__, GenericError)
+
+
+def test_no_login_is_told_where_a_write_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise GenericError(f"PUT http://key:{SECRET}@s3/b")
+
+    store = Store(str(tmp_path))
+    monkeypatch.setattr(store, "_create", fail)
+    with pytest.raises(OutcomeUnknown, match="PUT http://s3/b") as caught:
+        store.put_new("plan/x", b"", "staging/a")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_an_exported_home_makes_a_moved_env_file_nobodys_matter(tmp_path: Path) -> None:
