@@ -393,7 +393,14 @@ def _check_s3(env: Mapping[str, str]) -> None:
     if not (env.get("OFFSETLAKE_LAKE") or "").startswith(("s3://", "s3a://")):
         return
     for name in S3_ENDPOINTS:
-        address = env.get(name) or ""
+        address = env.get(name)
+        if address is None:
+            continue
+        if not address:
+            raise BadSetting(
+                f"{name} is set and empty, expected an address such as https://host:9000; nothing was started; unset it where "
+                "the store is Amazon's"
+            )
         _check_value(name, address, check_web_address)
         if address.startswith("http:") and env.get("AWS_ALLOW_HTTP", "").lower() not in TRUE:
             raise BadSetting(

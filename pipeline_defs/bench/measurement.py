@@ -27,7 +27,7 @@ from ..edges.jars import resolve_jars
 from ..edges.spark_server import read_server, stop_server
 from ..edges.spark_serving import find_here
 from ..resources import Edges
-from ..settings import Settings
+from ..settings import SERVER, Settings
 from .data import produce
 from .rounds import Load, Turn, order_of
 from .systems import SYSTEMS, WRITES_NOTHING, Place
@@ -72,6 +72,20 @@ def require_packages(names: Sequence[str]) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise BadSetting(f"{name} is not installed; nothing was started; `make setup`, or pip install .[dev]")
+
+
+def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
+    """Refuse settings by which another Spark than the one that is started here would be measured; raises `BadSetting`."""
+    if settings.spark_remote is not None:
+        raise BadSetting(
+            "OFFSETLAKE_SPARK_REMOTE names a Spark, expected none: the benchmark measures the one that it starts; nothing was "
+            "started; unset it"
+        )
+    if is_warm and settings.engine != SERVER:
+        raise BadSetting(
+            f"OFFSETLAKE_ENGINE is {settings.engine}, expected {SERVER}: the part `engine` measures the warm Spark; nothing "
+            "was started; unset it"
+        )
 
 
 @contextmanager

@@ -67,14 +67,17 @@ def bench(
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
     from ..bench.engine import Profile, run_engine_bench
+    from ..bench.measurement import require_own_spark
     from ..bench.report import choose_loads, choose_systems, run_bench
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
+    settings = read_settings()
+    require_own_spark(settings, is_warm=part == ENGINE)
     if part == ENGINE:
         _check_of_part(ctx)
         with _telling() as tell:
-            report = run_engine_bench(read_settings(), Profile(rounds=rounds) if rounds else Profile(), tell)
+            report = run_engine_bench(settings, Profile(rounds=rounds) if rounds else Profile(), tell)
         if as_json:
             print_json(report)
         else:
@@ -82,7 +85,7 @@ def bench(
         return
     loads, chosen = choose_loads(sizes, records), choose_systems(systems)
     with _telling() as tell:
-        report = run_bench(read_settings(), loads, chosen, rounds or 3, visible, tell, with_derived=derived)
+        report = run_bench(settings, loads, chosen, rounds or 3, visible, tell, with_derived=derived)
     if as_json:
         print_json(report)
         return

@@ -67,7 +67,8 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: s
     from ..drills.report import choose, is_right, run_drills
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
-    chosen = choose(names, schedules, seed, first, lake, engine)
+    chosen, settings = choose(names, schedules, seed, first, lake, engine), read_settings()
+    chosen.check(settings)
     columns = (SpinnerColumn(), Words(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS) as bar:
         task = bar.add_task("starting broker and Spark", total=None)
@@ -77,7 +78,7 @@ def drill(names: tuple[str, ...], seed: int, schedules: int, first: int, lake: s
             if not ERRORS.is_terminal:  # a log shows no spinner
                 ERRORS.print(text, soft_wrap=True)
 
-        report = run_drills(read_settings(), chosen, say)
+        report = run_drills(settings, chosen, say)
     if as_json:
         print_json(report)
     else:

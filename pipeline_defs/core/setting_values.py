@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 LAKE_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
 LEAST_MEMORY_MIB = 512
 LONGEST_SHOWN = 60
 LONGEST_DAGSTER_HOME_BYTES = 400  # SQLite opens no path of 512 bytes, and its files lie some 60 below the home
+_NOT_OF_JARS: Mapping[str, str] = {
+    ",": "a comma",
+    '"': "a double quote",
+    "[": "a square bracket",
+    "]": "a square bracket",
+    "{": "a brace",
+    "}": "a brace",
+    "?": "a question mark",
+    "#": "a #",
+    ":": "a colon",
+}
 _LIKE_A_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _LIKE_A_SHORT_SCHEME = re.compile(rf"({'|'.join(LAKE_SCHEMES)}):")
 _MASTER = re.compile(
@@ -21,6 +32,10 @@ _MASTER = re.compile(
 _REMOTE = re.compile(
     r"sc://(?P<host>[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,6}))?(/(?P<parameters>(;[A-Za-z0-9_.-]+=[^;\s]+)*))?"
 )
+_IPV6_REMOTE = re.compile(r"sc://\[[0-9A-Fa-f:.]+\]")
+# what is none of Spark's own parameters is sent as a header, and gRPC takes bytes for one whose name ends so
+_PARAMETER_NAME = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
+_LONGEST_USER_AGENT = 2048
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 # Spark's client cuts a URL at ? and #, shows it where it has a further /, and sends what %XX stands for as a header
 _PARAMETER_VALUE = re.compile(r"([A-Za-z0-9._~!$&'()*+,:@-]|%([2-6][0-9A-Fa-f]|7[0-9A-Ea-e]))+")
@@ -39,8 +54,8 @@ def check_plain(text: str) -> str:
 
 
 def check_own_home(path: str) -> str:
-    """Return the path of OFFSETLAKE_HOME; raise `ValueError` for one at which Spark does not start."""
-    return _without(path, {",": "a comma", '"': "a double quote"}, "with which Spark does not start")
+    """Return the path of OFFSETLAKE_HOME; raise `ValueError` for one whose jars Spark takes for a pattern, or other files."""
+    return _without(path, _NOT_OF_JARS, "with which Spark does not start, or not with its jars")
 
 
 def check_dagster_home(path: str) -> str:
@@ -108,6 +123,8 @@ def check_memory(text: str) -> str:
 def check_remote(text: str) -> str:
     """Return the address of a Spark Connect server; raise `ValueError`, which shows no parameter: one may be a token."""
     found = _REMOTE.fullmatch(text)
+    if _IPV6_REMOTE.match(text):
+        raise ValueError("its host is an IPv6 address, which is not taken: expected a name that resolves to it")
     if found is None:
         raise ValueError(
             "found something else (not shown: it may have a token), expected sc://host:port, or with parameters "
@@ -118,10 +135,21 @@ def check_remote(text: str) -> str:
     if found["port"] is not None and not 0 < int(found["port"]) < 2**16:
         raise ValueError(f"its port is {found['port']}, expected a number from 1 to 65535")
     for name, value in remote_parameters(text).items():
+        if not _PARAMETER_NAME.fullmatch(name):
+            raise ValueError(
+                f"its parameter {_shown(name)} cannot be sent, expected a name of a-z, 0-9, _, - and . that does not end in "
+                "-bin"
+            )
         if not _PARAMETER_VALUE.fullmatch(value):
             raise ValueError(
                 f"the value of its parameter {name} (not shown: it may be a token) has a sign that no URL takes as it is; "
                 f"{_ENCODE}"
+            )
+        if name == "use_ssl" and value.lower() not in {"true", "false"}:
+            raise ValueError(f"its parameter use_ssl is {_shown(value)!r}, expected true or false")
+        if name == "user_agent" and len(quote(unquote(value))) > _LONGEST_USER_AGENT:
+            raise ValueError(
+                f"its parameter user_agent is too long, expected {_LONGEST_USER_AGENT:,} characters at most"
             )
     return text
 

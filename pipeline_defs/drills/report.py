@@ -87,11 +87,10 @@ def choose(names: Sequence[str], schedules: int, seed: int, first: int, lake: st
 
 
 def run_drills(settings: Settings, chosen: Chosen, say: Callable[[str], None]) -> dict[str, Any]:
-    """Runs drills, then random schedules; returns the report as a document for JSON."""
+    """Runs drills, then random schedules, chosen and checked before; returns the report as a document for JSON."""
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     rows: list[Row] = []
     random_rows: list[Row] = []
-    chosen.check(settings)
     with (
         tempfile.TemporaryDirectory(prefix="offsetlake-drill-") as folder,
         _ground(settings, chosen, Path(folder)) as ground,

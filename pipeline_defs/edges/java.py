@@ -64,7 +64,7 @@ def _verified(java: Path, where: str) -> Path:
     """Is `java` itself once it has said a version that is new enough."""
     try:
         answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_ANSWER_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaUnusable(

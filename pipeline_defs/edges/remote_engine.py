@@ -46,7 +46,8 @@ class RemoteEngine(Engine):
     write_options: Mapping[str, str] = {}
     advice = (
         f"{Engine.advice}; see that a Spark Connect server runs there, and that {VARIABLE} is its address, with ;use_ssl=true "
-        "where it speaks TLS"
+        "where it speaks TLS; where it does not, with ;use_ssl=false, and without a token for another machine: that goes "
+        "through TLS alone"
     )
 
     def __init__(self, url: str) -> None:

@@ -27,6 +27,9 @@ RETRIES: Mapping[str, Any] = {"max_retries": 4, "max_backoff": 1000}
 FAREWELLS = ("ReleaseSession", "ReleaseExecute")
 FAREWELL_SECONDS = 5.0
 
+# gRPC reads it when it is imported; else it prints a line for each try at a server that does not speak TLS
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 
 def open_session(url: str) -> SparkSession:
     """Return a session of its own of the server at a URL, which is not asked for anything yet."""

@@ -7,6 +7,7 @@ answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), w
 from __future__ import annotations
 
 import errno
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -33,6 +34,7 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
 from .disk import UNSURE, Disk, errno_in, mend
 from .locks import hold
+from .panics import is_panic
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
@@ -45,6 +47,7 @@ NO_LOGIN = (
     "no login was found, and this machine has no role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and "
     "AWS_ENDPOINT_URL where the store is not Amazon's"
 )
+_LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # of an endpoint or a proxy, in what a store's client says of a request
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
 
@@ -203,7 +206,7 @@ class Store:
                     f"writing {self.url(path)}: it is said to exist, and nothing is there to be read: {_first_line(error)}; "
                     "another writer may be at it; nothing is lost; the next attempt settles it; do not delete anything there",
                     path=path,
-                ) from error
+                ) from _cause(error)
         except (GenericError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in UNSURE:
                 raise
@@ -213,7 +216,7 @@ class Store:
                     f"writing {self.url(path)} ended without an answer and reading it back finds nothing yet: "
                     f"{_first_line(error)}; nothing is lost; the next attempt settles it",
                     path=path,
-                ) from error
+                ) from _cause(error)
         return Answer.COMMITTED if found == data else Answer.CONFLICT
 
     def _create(self, path: str, data: bytes, scratch: str) -> None:
@@ -382,7 +385,15 @@ class Store:
             step = _next_step(error, "read" if verb in {"read", "list"} else "write")
             raise LakeUnavailable(
                 f"cannot {verb} {self.url(path)}: {_first_line(error)}; nothing is lost; {step}", path=path
-            ) from error
+            ) from _cause(error)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise LakeUnavailable(
+                f"cannot {verb} {self.url(path)}: the object store's client fails: {_first_line(error)}; nothing is lost; "
+                "correct or unset the variables that say where the store is, such as AWS_ENDPOINT_URL",
+                path=path,
+            ) from _cause(error)
 
     def _refuse_outside(self, path: str, verb: str) -> None:
         if not path or path.startswith("/") or "\0" in path or {"", ".", ".."} & set(path.split("/")):
@@ -402,7 +413,12 @@ def _is_hidden(path: str) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return _LOGIN.sub("", (str(error).splitlines() or [type(error).__name__])[0])
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """Return an error that may be told below another, as Dagster tells a cause: none where it has a login."""
+    return None if _LOGIN.search(str(error)) else error
 
 
 def _next_step(error: BaseException, need: str) -> str:

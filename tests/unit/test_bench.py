@@ -201,6 +201,37 @@ def test_what_a_part_has_no_use_for_is_refused(options: list[str], named: str) -
     assert f"{named} cannot be given with --part; nothing was started" in result.output
 
 
+class Started(Exception):
+    """Says that a benchmark began to measure."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "whole", "part"),
+    [
+        ("OFFSETLAKE_SPARK_REMOTE", "sc://h:1/;token=hush-4711", BadSetting, BadSetting),
+        ("OFFSETLAKE_ENGINE", "in-process", Started, BadSetting),
+        ("OFFSETLAKE_ENGINE", "server", Started, Started),
+    ],
+)
+def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts(
+    name: str, value: str, whole: type[Exception], part: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise Started
+
+    for each in ("OFFSETLAKE_SPARK_REMOTE", "OFFSETLAKE_ENGINE"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pipeline_defs.bench.report.run_bench", start)
+    monkeypatch.setattr("pipeline_defs.bench.engine.run_engine_bench", start)
+    for options, expected in (([], whole), (["--part", "engine"], part)):
+        result = CliRunner().invoke(bench, options)
+        assert isinstance(result.exception, expected)
+        if expected is BadSetting:
+            assert name in str(result.exception) and "nothing was started; unset it" in str(result.exception)
+            assert "starting" not in result.output and "hush" not in str(result.exception)
+
+
 def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a_plain_glob(tmp_path: Path) -> None:
     """What the benchmark says of a table format is measured here as there: merged, deleted, and what a glob makes of it."""
     state = DeltaState(tmp_path / "delta")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
+from pipeline_defs.cli.drill import drill
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.drills.catalog import DRILLS
 from pipeline_defs.drills.report import choose
@@ -46,3 +50,21 @@ def test_elsewhere_ours_alone_is_drilled_without_what_only_this_machine_has() ->
         for name in names[1:]:
             with pytest.raises(BadSetting, match=f"^{name}: of this machine's disk"):
                 choose([name], 0, 1, 0, lake, engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("OFFSETLAKE_LAKE", "/nowhere/lake"), ("OFFSETLAKE_SPARK_MASTER", "nonsense")]
+)
+def test_nothing_is_said_to_start_where_places_or_settings_are_wrong(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control is a drill that begins."""
+    said = StringIO()
+    monkeypatch.setattr("pipeline_defs.cli.drill.ERRORS", Console(file=said, force_terminal=True))
+    monkeypatch.setattr("pipeline_defs.drills.report.run_drills", lambda *_: {"drills": []})
+    with monkeypatch.context() as wrong:
+        wrong.setenv(name, text)
+        assert isinstance(CliRunner().invoke(drill, ["--lake", "s3"]).exception, BadSetting)
+    assert said.getvalue() == ""
+    CliRunner().invoke(drill, [])
+    assert "starting broker and Spark" in said.getvalue()

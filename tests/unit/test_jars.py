@@ -14,7 +14,8 @@ from typing import get_args
 import pytest
 
 from pipeline_defs.core.errors import JarsUnavailable, JavaUnusable
-from pipeline_defs.edges import jars
+from pipeline_defs.edges import class_archive, jars
+from pipeline_defs.edges.java import find_java
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,3 +144,19 @@ def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
 def test_setup_fetches_nothing_that_only_tests_need() -> None:
     """A registry is 140 MB, and S3A's jars are 560."""
     assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == {"registry", "s3a"}
+
+
+@pytest.fixture
+def foreign_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have `java` be one that prints a byte that is no UTF-8, as it does of its own options, and its version."""
+    java = tmp_path / "java_home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_bytes(b"#!/bin/sh\nprintf 'Picked up -Dname=caf\\351\\nopenjdk version \"17.0.1\"\\n' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    return java
+
+
+def test_a_java_that_prints_no_utf8_is_read_all_the_same(foreign_java: Path, tmp_path: Path) -> None:
+    assert find_java() == foreign_java
+    assert 'caf\ufffd\nopenjdk version "17.0.1"' in class_archive._describe(tmp_path, "spark")

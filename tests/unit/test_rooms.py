@@ -49,7 +49,7 @@ ENVIRONMENT = {
     "edges/java.py": "through an argument's default",
     "edges/processes.py": "hands it to a child process",
     "edges/spark_server.py": "hands it to a child process, with a token",
-    "edges/spark_session.py": "marks this process as a client of Spark, as pyspark does",
+    "edges/spark_session.py": "marks this process as a client of Spark, as pyspark does, and has gRPC print its errors alone",
     "edges/spark_serving.py": "has the token, and sets what Spark in this process looks at",
     "resources.py": "sets JAVA_HOME for pyspark's launcher",
     "edges/class_archive.py": "sets JAVA_HOME for pyspark's launcher",

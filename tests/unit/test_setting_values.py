@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import traceback
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from obstore.exceptions import GenericError
 
 from pipeline_defs.core.client_properties import check_addresses, parse_client_properties
 from pipeline_defs.core.decoders import Format, Side
-from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
 from pipeline_defs.edges.access import read_access
 from pipeline_defs.edges.store import Store
 from pipeline_defs.project import make_home
@@ -47,6 +48,7 @@ WRONG = [
     ("DAGSTER_HOME", "/nowhere" + "/hundred890" * 40, "its path has 448 bytes, expected 400 at most: SQLite"),
     ("OFFSETLAKE_HOME", "/nowhere/a,b", "OFFSETLAKE_HOME is /nowhere/a,b, .*its path has a comma, with which Spark does not start"),
     ("OFFSETLAKE_HOME", '/nowhere/a"b', "its path has a double quote"),
+    *(("OFFSETLAKE_HOME", f"/nowhere/a{sign}b", f"its path has a {name}, with which Spark does not start, or not with its jars") for sign, name in (("[", "square bracket"), ("]", "square bracket"), ("{", "brace"), ("}", "brace"), ("?", "question mark"), ("#", "#"), (":", "colon"))),
     ("OFFSETLAKE_KAFKA_PROPERTIES", "a\0b", "has a control character"),
     ("OFFSETLAKE_SPARK_MASTER", "locl[2]", r"found 'locl\[2\]', expected local\[\*\]"),
     *(("OFFSETLAKE_SPARK_MASTER", each, "expected local") for each in ("local[0]", "local[-1]", "local[]", "local [2]", "LOCAL", "spark://")),
@@ -57,6 +59,10 @@ WRONG = [
     ("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;token={SECRET};more", "in their values write such signs as %2F for /.*%3B for ;"),
     *(("OFFSETLAKE_SPARK_REMOTE", each, "its host is no name: expected 1 to 63 characters between dots") for each in ("sc://a..b:1500", "sc://.:1", f"sc://{'h' * 300}:1", f"sc://{'abc.' * 80}b")),
     ("OFFSETLAKE_SPARK_REMOTE", "sc://h:99999", "its port is 99999, expected a number from 1 to 65535"),
+    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;{each}={SECRET}", f"its parameter {each} cannot be sent, expected a name of a-z.* that does not end in -bin") for each in ("a-bin", "-bin", "Token", "USE_SSL", "xY")),
+    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;use_ssl={each}", f"use_ssl is '{each}', expected true or false") for each in ("maybe", "1", "yes")),
+    *(("OFFSETLAKE_SPARK_REMOTE", f"sc://h:1/;user_agent={each}", "user_agent is too long, expected 2,048 characters at most") for each in ("a" * 2049, "&" * 683, "a" * 2046 + "%26")),
+    *(("OFFSETLAKE_SPARK_REMOTE", each, "its host is an IPv6 address, which is not taken: expected a name that resolves to it") for each in ("sc://[::1]:15002", "sc://[::1]", f"sc://[fe80::1]:1/;token={SECRET}")),
     ("OFFSETLAKE_PAGES_URL", "javascript:alert(1)", "begins with javascript:, expected http:// or https://"),
     ("OFFSETLAKE_PAGES_URL", "http://", "names no host"),
     ("OFFSETLAKE_PAGES_URL", "http://h:99999999", "its port is not a number from 1 to 65535"),
@@ -76,6 +82,7 @@ def test_a_value_that_cannot_work_is_refused_by_its_name(name: str, text: str, r
 
 S3 = {"OFFSETLAKE_LAKE": "s3://bucket/lake"}
 WRONG_ENDPOINTS = [
+    ("", "", r"is set and empty, expected an address such as https://host:9000; nothing was started; unset it"),
     ("127.0.0.1:9000", "", "expected http:// or https://"),
     ("s3:9000", "true", "expected http:// or https://"),
     (f"http://key:{SECRET}@s3:9000", "true", r"has a login in it \(not shown\)"),
@@ -110,7 +117,7 @@ RIGHT = {
         "abfss://c@a.dfs/x",
         "/nowhere/a,b%?",
     ],
-    "OFFSETLAKE_HOME": ["/nowhere/a b'c#é", "~/nowhere"],
+    "OFFSETLAKE_HOME": ["/nowhere/a b'c*é", "~/nowhere"],
     "DAGSTER_HOME": ["/nowhere" + "/hundred890" * 35, "/nowhere/a,b"],
     "OFFSETLAKE_SPARK_MASTER": ["local", "local[*]", "local[2]", "local[*,4]", "spark://h:7077", "yarn", ""],
     "OFFSETLAKE_SPARK_REMOTE": [
@@ -119,6 +126,8 @@ RIGHT = {
         "sc://h:1/",
         "sc://h:1/;use_ssl=true;token=a.b-c",
         "sc://h.example.:1/;token=a%2Fb%3D%3D",
+        "sc://h/;use_ssl=True;x-cluster_id.2=a;bin=b;a-binary=c",
+        "sc://h/;use_ssl=FALSE;user_agent=" + "%61" * 2048,
         "",
     ],
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ["512m", "1g", "4G", "1t", "2000000k", ""],
@@ -143,10 +152,8 @@ def test_dagsters_home_is_judged_where_nobody_names_it(tmp_path: Path) -> None:
     """It is in OFFSETLAKE_HOME then, or in the project's folder."""
     with pytest.raises(BadSetting, match=r"DAGSTER_HOME is /nowhere/a%41b/dagster, .*its path has a %"):
         read_settings({"OFFSETLAKE_HOME": "/nowhere/a%41b"}, tmp_path)
-    with pytest.raises(
-        BadSetting, match=r"DAGSTER_HOME is .*/a\?b/\.offsetlake/dagster, .*its path has a question mark"
-    ):
-        read_settings({}, tmp_path / "a?b")
+    with pytest.raises(BadSetting, match=r"DAGSTER_HOME is .*/a%b/\.offsetlake/dagster, .*its path has a %"):
+        read_settings({}, tmp_path / "a%b")
 
 
 def test_a_home_that_is_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
@@ -326,6 +333,61 @@ def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monk
     said = "Generic LocalFileSystem error: Is a directory (os error 21)"
     with pytest.raises(LakeUnavailable, match="check that OFFSETLAKE_LAKE"):
         store.get("plan/x")
+
+
+class PanicException(BaseException):
+    """Is what a library that is written in Rust raises where it fails; pyo3 lets nobody import its own."""
+
+
+def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: who interrupts is not told of the lake."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("obstore.get", fail)
+    error: BaseException = PanicException(f"unwrap() on RelativeUrlWithoutBase of http://u:{SECRET}@h")
+    with pytest.raises(
+        LakeUnavailable, match=r"cannot read .*plan/x: the object store's client fails.*unset"
+    ) as caught:
+        Store(str(tmp_path)).get("plan/x")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        Store(str(tmp_path)).get("plan/x")
+
+
+@pytest.mark.parametrize("login", [f"key:{SECRET}", f"a@{SECRET}", SECRET])
+def test_no_login_of_an_address_is_in_what_a_store_says(
+    login: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the error nor in its cause, which Dagster keeps; the control has none, and keeps its cause and its path."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise GenericError(f"Generic S3 error: Error performing GET http://{login}@s3:9000/b/a@b in 9 s\n{login}")
+
+    store = Store(str(tmp_path))
+    monkeypatch.setattr("obstore.get", fail)
+    monkeypatch.setattr("obstore.list", fail)
+    for ask in (lambda: store.get("plan/x"), lambda: store.list("plan")):
+        with pytest.raises(LakeUnavailable, match="GET http://s3:9000/b/a@b in 9 s") as caught:
+            ask()
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+    monkeypatch.setattr("obstore.get", lambda *_: (_ for _ in ()).throw(GenericError("GET http://s3/b/a@b")))
+    with pytest.raises(LakeUnavailable, match="GET http://s3/b/a@b") as caught:
+        store.get("plan/x")
+    assert isinstance(caught.value.__cause__, GenericError)
+
+
+def test_no_login_is_told_where_a_write_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise GenericError(f"PUT http://key:{SECRET}@s3/b")
+
+    store = Store(str(tmp_path))
+    monkeypatch.setattr(store, "_create", fail)
+    with pytest.raises(OutcomeUnknown, match="PUT http://s3/b") as caught:
+        store.put_new("plan/x", b"", "staging/a")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_an_exported_home_makes_a_moved_env_file_nobodys_matter(tmp_path: Path) -> None:

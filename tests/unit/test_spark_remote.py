@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from pathlib import Path
@@ -80,6 +83,34 @@ def refuse(listener: socket.socket) -> None:
             return
         with caller:
             caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+KNOCKING = """
+from pipeline_defs.edges.remote_engine import RemoteEngine
+from pipeline_defs.core.errors import EngineUnavailable
+import sys
+from pipeline_defs.edges import remote_engine
+remote_engine.REFUSED_SECONDS = 0.0
+try:
+    RemoteEngine(sys.argv[1]).session({})
+except EngineUnavailable as error:
+    print(error)
+"""
+
+
+def test_grpc_prints_nothing_where_a_token_is_for_a_server_without_tls(listener: socket.socket) -> None:
+    """It would print a line for each try; what is said has both ways. The control: it prints where it is told to."""
+    threading.Thread(target=refuse, args=[listener], daemon=True).start()
+    command = [sys.executable, "-c", KNOCKING, f"{url_of(listener)}/;token={SECRET}"]
+    plain = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    assert (
+        ";use_ssl=true where it speaks TLS; where it does not, with ;use_ssl=false, and without a token" in done.stdout
+    )
+    told = plain | {"GRPC_VERBOSITY": "INFO"}
+    done = subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60)
+    assert "Handshake failed" in done.stderr
 
 
 def test_who_names_a_remote_where_nobody_is_is_told_what_names_it(listener: socket.socket) -> None:
