@@ -16,7 +16,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -155,12 +155,16 @@ def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
     """Stop the server of `folder` and return whether one ran; jobs that it has under way fail."""
     with telling_folder(folder):
         server = read_state(folder)
-        if folder.is_dir():
-            (folder / STATE).unlink(missing_ok=True)
-        if server is None:
-            return False
-        ran = stop_process(server.process, timeout_seconds)
-        return stop_process(server.jvm, timeout_seconds) or ran  # one that is stuck does not see that it is to end
+        with ExitStack() as at_last:  # a disk that is read-only by now keeps nothing running
+            if server is not None:
+                at_last.callback(
+                    stop_process, server.jvm, timeout_seconds
+                )  # where it is stuck, it does not see its end
+                at_last.callback(stop_process, server.process, timeout_seconds)
+            ran = server is not None and (server.process.is_running() or server.jvm.is_running())
+            if folder.is_dir():
+                (folder / STATE).unlink(missing_ok=True)
+        return ran
 
 
 def stop_stuck(folder: Path, url: str) -> None:

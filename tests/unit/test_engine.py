@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_defs.cli import engine as command
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
-from pipeline_defs.core.errors import BadSetting, EngineUnavailable
+from pipeline_defs.core.errors import BadSetting, EngineLost, EngineUnavailable
 from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving, spark_session
 from pipeline_defs.edges.access import OPEN, Access
 from pipeline_defs.edges.engine import Engine
@@ -32,7 +33,7 @@ from pipeline_defs.edges.spark_server import Server
 from pipeline_defs.edges.spark_session import RETRIES
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 LOGINS = (
     Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
@@ -109,6 +110,34 @@ def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(
     monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
     assert not RemoteEngine(deaf.url)._works(deaf.url)
+
+
+def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told."""
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
+
+    def refuse(url: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    asker = Engine(lambda: deaf.url, refuse)
+    asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
+    outcomes: list[Exception] = []
+
+    def work() -> None:
+        try:
+            with asker.job({}, "count", "nothing was") as session:
+                session.range(3).count()
+        except EngineUnavailable as error:
+            outcomes.append(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(PATIENCE_SECONDS)
+    (told,) = outcomes
+    assert isinstance(told, EngineLost)
+    assert "went away (OSError as it was looked after: [Errno 30] Read-only file system); nothing was" in str(told)
 
 
 class Callers(Answering):
@@ -324,6 +353,32 @@ def test_a_disk_that_takes_no_state_is_told(tmp_path: Path, number: int, monkeyp
     (tmp_path / spark_server.STATE).write_text(json.dumps(dataclasses.asdict(own_server())))
     with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
         spark_server.stop_server(tmp_path)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Process]:
+    """A process to be ended."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        found = read_process(child.pid)
+        assert found is not None
+        yield found
+        child.kill()
+
+
+def test_a_disk_that_is_read_only_keeps_no_server_running(
+    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] What is to be stopped is stuck, and may be so by that very disk; that its state stays is told."""
+    server = dataclasses.replace(own_server(), process=sleeper, jvm=sleeper)
+    spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
+
+    def refuse(path: Path, missing_ok: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(EngineUnavailable, match=r"cannot be used: .*Read-only"):
+        spark_server.stop_server(tmp_path, 1)
+    assert not sleeper.is_running()
 
 
 TRACEBACK = """Traceback (most recent call last):
