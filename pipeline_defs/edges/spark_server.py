@@ -103,8 +103,16 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
         with hold_start(folder, find, START_SECONDS, EngineUnavailable) as found:
             if found is not None:
                 return found
+            _end_orphan(folder)
             (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go
             return _spawn(folder, config, fingerprint, limits)
+
+
+def _end_orphan(folder: Path) -> None:
+    """End the JVM of a server whose process was killed: one that hangs does not see that, and soon nobody knows of it."""
+    found = read_state(folder)
+    if found is not None and not found.process.is_running():
+        stop_process(found.jvm, STUCK_SECONDS)
 
 
 def read_server(folder: Path) -> Server | None:

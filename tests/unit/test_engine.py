@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -13,12 +14,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
 from click.testing import CliRunner
 from dagster_pyspark import LazyPySparkResource
+from py4j.protocol import Py4JError
 
 from pipeline_defs.cli import engine as command
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
@@ -29,7 +33,7 @@ from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.processes import Process, free_ports, read_process
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.edges.spark import Spark
-from pipeline_defs.edges.spark_server import Server
+from pipeline_defs.edges.spark_server import Limits, Server
 from pipeline_defs.edges.spark_session import RETRIES
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
@@ -379,6 +383,93 @@ def test_a_disk_that_is_read_only_keeps_no_server_running(
     with pytest.raises(EngineUnavailable, match=r"cannot be used: .*Read-only"):
         spark_server.stop_server(tmp_path, 1)
     assert not sleeper.is_running()
+
+
+def test_the_jvm_of_a_killed_server_is_ended_by_who_starts_another_one(
+    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] It may be stopped, and does not see then that it is alone; the control: one whose process runs is left to go."""
+    own = own_server()
+    running: list[bool] = []
+
+    def start(*_: object) -> Server:
+        running.append(sleeper.is_running())
+        return own
+
+    monkeypatch.setattr(spark_server, "_spawn", start)
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    for process in (own.process, Process(own.process.pid, "another")):
+        server = dataclasses.replace(own, process=process, jvm=sleeper)
+        spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
+        assert spark_server.start_server(tmp_path, {}, "another") == own
+    assert running == [True, False]
+
+
+class Hanging:
+    """A session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
+
+    def __init__(self, jvm: subprocess.Popen[bytes]) -> None:
+        self._jvm_process = jvm
+        self.sparkContext = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
+        connect = self.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+        connect.listActiveExecutions.side_effect = self.stop
+
+    def stop(self) -> None:
+        self._jvm_process.wait(PATIENCE_SECONDS)
+        raise Py4JError("gone")
+
+
+@pytest.mark.parametrize("ask", ["watch", "stop"])
+def test_a_server_whose_jvm_hangs_ends_with_it(ask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] Where it is to go, no client is left to notice that."""
+    monkeypatch.setattr(spark_serving, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(spark_serving, "HANG_SECONDS", 0.1)
+    monkeypatch.setattr(spark_serving, "JVM_END_SECONDS", 0.1)
+    with subprocess.Popen(["sleep", "600"]) as jvm:
+        session: Any = Hanging(jvm)
+        try:
+            if ask == "watch":
+                spark_serving._watch(tmp_path, own_server(), session, threading.Event(), Limits())
+            else:
+                spark_serving._stop(session)
+            assert jvm.poll() == -signal.SIGKILL
+        finally:
+            jvm.kill()
+
+
+def test_a_state_that_cannot_be_read_for_a_moment_ends_no_server(tmp_path: Path) -> None:
+    """[R-77] A network disk may say so, and the server has a job; the control: a state that is missing is not its own."""
+    (tmp_path / spark_server.STATE).mkdir()
+    assert spark_serving._is_of(tmp_path, own_server())
+    (tmp_path / spark_server.STATE).rmdir()
+    assert not spark_serving._is_of(tmp_path, own_server())
+
+
+@pytest.mark.parametrize("failing", ["_make_work", "_open_port", "_withdraw", "_stop"])
+def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] Its JVM and its folder go, whatever else fails on a disk that is full."""
+    monkeypatch.setattr(spark_serving.signal, "signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    make_work = spark_serving._make_work
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as jvm:
+        monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(proc=jvm))
+        monkeypatch.setattr(spark_serving, "_describe", lambda *_: own_server())
+        monkeypatch.setattr(spark_serving, "_open_port", lambda *_: (None, 1))
+        monkeypatch.setattr(spark_serving, "_stop", lambda *_: None)
+        monkeypatch.setattr(spark_serving, "_watch", lambda *_: None)
+
+        def refuse(*_: object) -> None:
+            make_work(tmp_path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(spark_serving, failing, refuse)
+        spark_server.write_private(
+            tmp_path / spark_server.REQUEST, {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
+        )
+        with pytest.raises(OSError, match="No space"):
+            spark_serving.serve(tmp_path)
+        assert jvm.poll() == 0
+    assert not list((tmp_path / spark_server.WORK).iterdir())
 
 
 TRACEBACK = """Traceback (most recent call last):
