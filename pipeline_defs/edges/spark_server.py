@@ -7,12 +7,13 @@ on it; where it dies its clients' jobs fail, and the next client starts another 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,8 @@ from .locks import hold_start
 from .processes import Process, end_group, spawn_process, stop_process
 from .spark_knock import LOOPBACK
 
-STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
+STATE, LOG, WORK = "server.json", "server.log", "work"
+REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may read its own still
 SERVING = "pipeline_defs.edges.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew
 LOG_LINES = 5  # the last ones, in an error
@@ -38,6 +40,8 @@ START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with somet
 STOP_SECONDS = 20.0
 STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
 POLL_SECONDS = 0.1
+LAST_PORT = 65_535
+LAST_SECOND = 1e11  # far beyond any clock, and within what the system can tell
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
 
@@ -129,7 +133,10 @@ def read_state(folder: Path) -> Server | None:
     """
     with telling_folder(folder):
         try:
-            found = json.loads((folder / STATE).read_text())
+            path = folder / STATE
+            if not stat.S_ISREG(path.stat().st_mode):  # a pipe's reader would wait for ever
+                raise OSError(errno.EINVAL, "this is no file", str(path))
+            found = json.loads(path.read_text())
             server = Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
         except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             return None
@@ -137,14 +144,15 @@ def read_state(folder: Path) -> Server | None:
 
 
 def _is_sound(server: Server) -> bool:
-    """Return whether each field is of its type: a state may be torn, or anybody's."""
+    """Return whether each field is of its type and within bounds: a state may be torn, or anybody's."""
     fields: list[tuple[object, type | UnionType]] = [
         (server.since, int | float),
         *((each, int) for each in (server.port, server.process.pid, server.jvm.pid)),
         *((each, str) for each in (server.token, server.fingerprint, server.spark)),
         *((each, str) for each in (server.process.started, server.jvm.started)),
     ]
-    return all(isinstance(value, kind) for value, kind in fields) and math.isfinite(server.since)
+    is_typed = all(isinstance(value, kind) for value, kind in fields)
+    return is_typed and 0 < server.port <= LAST_PORT and abs(server.since) < LAST_SECOND
 
 
 @contextmanager
@@ -202,18 +210,23 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     log = folder / LOG
     begin_anew_if_long(log)
     asked = {"config": dict(config), "fingerprint": fingerprint, "limits": asdict(limits)}
-    write_private(folder / REQUEST, asked)
+    _delete_requests(folder)  # of starters that were killed
+    request = REQUESTS.replace("*", secrets.token_hex(8))
+    write_private(folder / request, asked)
     # its Python workers are the Python that this is, and it is no client, whatever this process is
     environment = {**os.environ, TOKEN: secrets.token_hex(32), "PYSPARK_PYTHON": sys.executable}
     environment.pop(CONNECT_MODE, None)
+    if _locale_of(environment) in {"", "C", "POSIX"}:  # its JVM could name no file with a letter beyond ASCII
+        environment["LC_ALL"] = "C.UTF-8"
     said_before = log.stat().st_size if log.exists() else 0
-    process = spawn_process([sys.executable, "-m", SERVING, str(folder)], log=log, environment=environment)
+    command = [sys.executable, "-m", SERVING, str(folder), request]
+    process = spawn_process(command, log=log, environment=environment)
     deadline = time.monotonic() + START_SECONDS
     found = None
     try:
         while found is None:
             ran = process.is_running() and time.monotonic() < deadline
-            found = read_server(folder)
+            found = find_server(folder, fingerprint)  # not one of a starter that was killed, of something else
             if found is None and not ran:
                 raise EngineUnavailable(
                     f"the Spark server of {folder} did not start: {_why(log, said_before)}; nothing became visible; "
@@ -224,8 +237,18 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
         if found is None:  # Ctrl-C included: nobody else knows of this process
             stop_process(process, 1)
             end_group(process.pid)  # a JVM that never came to listen to it
-            (folder / REQUEST).unlink(missing_ok=True)
+            _delete_requests(folder)
     return found
+
+
+def _locale_of(environment: Mapping[str, str]) -> str:
+    """Return the name of what an environment has programs take letters for; it is empty where it says nothing."""
+    return environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
+
+
+def _delete_requests(folder: Path) -> None:
+    for each in (*folder.glob(REQUESTS), *folder.glob(f".{REQUESTS}")):
+        each.unlink(missing_ok=True)
 
 
 def _why(log: Path, said_before: int) -> str:

@@ -27,7 +27,6 @@ from .processes import end_group, free_ports, read_process, stop_process
 from .spark_knock import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
-    REQUEST,
     START_SECONDS,
     STATE,
     TOKEN,
@@ -172,13 +171,13 @@ def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
     return builder.getOrCreate(), port
 
 
-def serve(folder: Path) -> None:
-    """Be the server of `folder`, until nobody wants it any more or SIGTERM comes."""
+def serve(folder: Path, request: str) -> None:
+    """Be the server of `folder` that a request in it asks for, until nobody wants it any more or SIGTERM comes."""
     ended = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda *_: ended.set())
-    asked = json.loads((folder / REQUEST).read_text())
-    (folder / REQUEST).unlink()
+    asked = json.loads((folder / request).read_text())
+    (folder / request).unlink()
     with ExitStack() as at_last:  # an error of one step keeps none of the others
         at_last.callback(_leave, folder)
         at_last.callback(_end_jvm)
@@ -327,4 +326,4 @@ if __name__ == "__main__":
     os.closerange(
         3, os.sysconf("SC_OPEN_MAX")
     )  # of whoever started it: a lock or a pipe among them would be held for hours
-    serve(Path(sys.argv[1]).absolute())
+    serve(Path(sys.argv[1]).absolute(), sys.argv[2])

@@ -167,7 +167,8 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
     (folder / STATE).write_text(json.dumps(state))
     assert read_state(folder) is not None, "the control"
-    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf), ("port", "x"))
+    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf))
+    wrong += ("since", 10**400), ("port", "x"), ("port", 0), ("port", -1), ("port", 65_536)
     pids = [{name: {**process, "pid": "1\0"}} for name in ("process", "jvm")]
     for change in (*({name: value} for name, value in wrong), *pids):
         (folder / STATE).write_text(json.dumps({**state, **change}))

@@ -234,11 +234,11 @@ def test_a_jvm_that_never_reports_is_given_up_and_ended(
         World.wait_until(lambda: has_ended(mute_java))
         mute_java.unlink()
 
-    def interrupt(folder: Path) -> None:
+    def interrupt(folder: Path, fingerprint: str) -> None:
         if mute_java.exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(spark_server, "read_server", interrupt)
+    monkeypatch.setattr(spark_server, "find_server", interrupt)
     with pytest.raises(KeyboardInterrupt):
         spark_server.start_server(tmp_path / "engine", {}, "f")
     World.wait_until(lambda: has_ended(mute_java))
@@ -326,13 +326,18 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(
 def break_folder(folder: Path, how: str) -> None:
     if how == "a file":
         folder.write_text("")
+    elif how == "a pipe":
+        folder.mkdir()
+        os.mkfifo(folder / spark_server.STATE)
     elif how == "a dangling link":
         folder.symlink_to(folder.with_name("nothing"))
     else:
         (folder / how / "something").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("how", ["a file", "a dangling link", ".lock", ".request.json", "server.json", "server.log"])
+@pytest.mark.parametrize(
+    "how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"]
+)
 def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
     """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
     folder = tmp_path / "engine"
@@ -464,12 +469,70 @@ def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkey
 
         monkeypatch.setattr(spark_serving, failing, refuse)
         spark_server.write_private(
-            tmp_path / spark_server.REQUEST, {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
+            tmp_path / "request-1.json", {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
         )
         with pytest.raises(OSError, match="No space"):
-            spark_serving.serve(tmp_path)
+            spark_serving.serve(tmp_path, "request-1.json")
         assert jvm.poll() == 0
     assert not list((tmp_path / spark_server.WORK).iterdir())
+
+
+def test_a_starter_takes_no_server_that_another_has_begun_to_start(
+    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] That one was killed meanwhile: its server is of another configuration, and reads no request but its own."""
+    torn = tmp_path / ".request-torn.json"
+    torn.touch()
+    commands: list[list[str]] = []
+
+    def spawn(command: list[str], **_: object) -> Process:
+        commands.append(command)
+        assert not torn.exists()
+        (request,) = tmp_path.glob("*.json")
+        assert json.loads(request.read_text())["fingerprint"] == "f" and command[-1] == request.name
+        state = dataclasses.asdict(own_server("another's"))
+        spark_server.write_private(tmp_path / spark_server.STATE, state)
+        return sleeper
+
+    monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
+    monkeypatch.setattr(spark_server, "spawn_process", spawn)
+    (tmp_path / spark_server.LOG).touch()
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="did not start"):
+            spark_server.start_server(tmp_path, {}, "f")
+        assert not list(tmp_path.glob("*request*"))
+    assert commands[0] != commands[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "lc_all"),
+    [
+        ({"LC_ALL": "C"}, "C.UTF-8"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "C.UTF-8"),
+        ({"LC_ALL": "", "LANG": "C"}, "C.UTF-8"),
+        ({}, "C.UTF-8"),
+        ({"LC_ALL": "de_DE.UTF-8", "LANG": "C"}, "de_DE.UTF-8"),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, None),
+    ],
+)
+def test_a_server_takes_the_letters_of_paths_for_what_they_are(
+    given: dict[str, str], lc_all: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] Java takes them for ASCII in the locale C, and finds not even its own classes below such a folder."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environments: list[dict[str, str]] = []
+
+    def spawn(command: list[str], environment: dict[str, str], **_: object) -> None:
+        environments.append(environment)
+        raise PermissionError
+
+    monkeypatch.setattr(spark_server, "spawn_process", spawn)
+    with pytest.raises(EngineUnavailable):
+        spark_server.start_server(tmp_path, {}, "f")
+    assert environments[0].get("LC_ALL") == lc_all
 
 
 TRACEBACK = """Traceback (most recent call last):
