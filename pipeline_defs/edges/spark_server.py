@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import sys
 import time
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import UnionType
 
 from ..core.errors import EngineUnavailable
+from .disk import errno_in, mend
 from .locks import hold_start
 from .processes import Process, end_group, spawn_process, stop_process
 from .spark_knock import LOOPBACK
@@ -254,7 +256,8 @@ def _delete_requests(folder: Path) -> None:
 def _why(log: Path, said_before: int) -> str:
     """Return what a log says since then of why its server ended: its errors, or its last lines.
 
-    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is.
+    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is. Of a disk that is
+    full or read-only it is told what to do; the log is on it, too, and may be empty by that.
     """
     with log.open("rb") as file:
         file.seek(said_before)
@@ -262,4 +265,10 @@ def _why(log: Path, said_before: int) -> str:
     tracebacks = [match[1] for match in _TRACEBACK.finditer(text)]
     lines = [line.strip() for line in _TRACEBACK.sub("", text).splitlines() if line.strip()]
     reasons = [line for line in lines if _REASON.search(line) and not line.startswith("at ")]
-    return " | ".join((reasons or lines or tracebacks)[-LOG_LINES:]) or "it said nothing"
+    refusals = [line for line in (*reasons, *tracebacks) if errno_in(line) is not None]
+    number = errno_in(" ".join(refusals))
+    if number is None and not shutil.disk_usage(log.parent).free:
+        number = errno.ENOSPC
+    said = " | ".join((refusals or reasons or lines or tracebacks)[-LOG_LINES:]) or "it said nothing"
+    step = mend(number)
+    return said if number is None or step is None else f"{said}; {os.strerror(number)}: {step}"

@@ -193,7 +193,8 @@ def serve(folder: Path, request: str) -> None:
 
 def _local_conf(work: Path, config: Mapping[str, str]) -> dict[str, str]:
     """Return what has Spark keep to this server's own folder, beside what it is configured with."""
-    java = f"{config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}".strip()
+    own = f'"-Djava.io.tmpdir={work}"'  # a system that is read-only has no /tmp
+    java = f"{own} {config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}"
     return {
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),

@@ -172,10 +172,10 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     pids = [{name: {**process, "pid": "1\0"}} for name in ("process", "jvm")]
     for change in (*({name: value} for name, value in wrong), *pids):
         (folder / STATE).write_text(json.dumps({**state, **change}))
-        assert read_server(folder) is None
+        assert read_state(folder) is None and read_server(folder) is None
     for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
-        assert read_server(folder) is None
+        assert read_state(folder) is None and read_server(folder) is None
 
 
 # ---- landing while it dies

@@ -563,6 +563,34 @@ def test_an_error_of_a_start_has_its_reason(tmp_path: Path, said: str, why: str)
     assert spark_server._why(tmp_path / "log", len(before)) == why
 
 
+FULL = "java.io.IOException: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("said", "free", "why"),
+    [
+        (f"{FULL}\njava.lang.NullPointerException\n", 1, rf"{FULL}; No space left on device: make room on that disk"),
+        (f"{TRACEBACK}OSError: [Errno 30] Read-only file system\n", 1, "Read-only file system: mount it writable"),
+        ("", 0, "it said nothing; No space left on device: make room on that disk"),
+        (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: make room on that disk"),
+    ],
+)
+def test_a_disk_that_is_full_at_the_start_is_told_with_what_to_do(
+    said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] What fails after it, by that, is no reason; nor does an empty log say that nothing was wrong."""
+    monkeypatch.setattr(spark_server.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    (tmp_path / "log").write_text(said)
+    assert why in spark_server._why(tmp_path / "log", 0)
+
+
+def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:
+    """[R-77] The system's own one for what is temporary may be read-only; who names one in the configuration is heard."""
+    java = "spark.driver.extraJavaOptions"
+    options = spark_serving._local_conf(tmp_path, {java: "-Djava.io.tmpdir=/theirs"})[java].split()
+    assert options[:2] == [f'"-Djava.io.tmpdir={tmp_path}"', "-Djava.io.tmpdir=/theirs"], "the last one counts"
+
+
 def test_what_a_command_says_of_spark_was_asked(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
