@@ -140,7 +140,8 @@ def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_
 
 def test_a_server_that_goes_takes_no_job_of_another_one_along(folder: Path) -> None:
     """[R-77] Jobs of one process share an engine: one that was withdrawn finishes what it does."""
-    shared = Engine(lambda: start_server(folder, SMALL, "f").url)
+    patient = Limits(last_call_seconds=PATIENCE_SECONDS)  # another one may take long to start
+    shared = Engine(lambda: start_server(folder, SMALL, "f", patient).url)
     with shared.job({}, "count", "nothing was") as old:
         assert old.range(3).count() == 3
         first = read_server(folder)
