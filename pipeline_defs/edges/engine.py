@@ -43,6 +43,17 @@ CLOSE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
+class Cut(threading.Event):
+    """That the connection of a job was closed, as its server is silent; `error` is what went wrong as it was asked or ended."""
+
+    error: Exception | None = None
+
+    @property
+    def told(self) -> str:
+        """The error in words, to follow others; none where there is none."""
+        return "" if self.error is None else f" ({type(self.error).__name__} as it was looked after: {self.error})"
+
+
 class Engine:
     """Sessions of one Spark Connect server, one for each configuration that is asked for.
 
@@ -152,7 +163,8 @@ class Engine:
                 else:
                     self._let_go(url)
                 raise EngineLost(
-                    f"Spark could not {what}: the server at {place_of(url)} went away; {consequence}", **fields
+                    f"Spark could not {what}: the server at {place_of(url)} went away{was_cut.told}; {consequence}",
+                    **fields,
                 ) from error
 
     @contextmanager
@@ -184,17 +196,24 @@ class Engine:
         """Look at a server before anything is asked of it; raise `EngineUnfit`. One of ours was made to fit."""
 
     @contextmanager
-    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[threading.Event]:
+    def _watched(self, url: str, session: SparkSession, limit_seconds: float = math.inf) -> Iterator[Cut]:
         """Have the server of a job asked now and then whether it still answers, while the job waits for it.
 
         Where it does not, or after a limit, its connection is closed, so that the job fails; the event that is given says so.
+        So it is where the server cannot be asked, or not be ended: nobody would be left to notice.
         """
-        ended, was_cut, deadline = threading.Event(), threading.Event(), time.monotonic() + limit_seconds
+        ended, was_cut, deadline = threading.Event(), Cut(), time.monotonic() + limit_seconds
+
+        def is_over() -> bool:
+            try:
+                return time.monotonic() > deadline or bool(self._why_silent(url, is_patient=self.is_remote))
+            except Exception as error:  # noqa: BLE001 (whatever it is, the job must not wait for ever; it is told there)
+                was_cut.error = error
+                return True
 
         def watch() -> None:
             while not ended.wait(WATCH_SECONDS):
-                is_late = time.monotonic() > deadline
-                if (is_late or self._why_silent(url, is_patient=self.is_remote)) and not ended.is_set():
+                if is_over() and not ended.is_set():
                     was_cut.set()
                     cut(session)
                     return

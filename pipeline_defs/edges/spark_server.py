@@ -7,27 +7,31 @@ on it; where it dies its clients' jobs fail, and the next client starts another 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
+import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import UnionType
 
 from ..core.errors import EngineUnavailable
+from .disk import errno_in, mend
 from .locks import hold_start
 from .processes import Process, end_group, spawn_process, stop_process
 from .spark_knock import LOOPBACK
 
-STATE, REQUEST, LOG, WORK = "server.json", "request.json", "server.log", "work"
+STATE, LOG, WORK = "server.json", "server.log", "work"
+REQUESTS = "request-*.json"  # one for each start: a server whose starter was killed may read its own still
 SERVING = "pipeline_defs.edges.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew
 LOG_LINES = 5  # the last ones, in an error
@@ -38,6 +42,8 @@ START_SECONDS = 120.0  # a start takes 5 s; on a machine that is busy with somet
 STOP_SECONDS = 20.0
 STUCK_SECONDS = 1.0  # what has not answered for a minute does not end when it is asked to
 POLL_SECONDS = 0.1
+LAST_PORT = 65_535
+LAST_SECOND = 1e11  # far beyond any clock, and within what the system can tell
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of Spark's variable)
 
 
@@ -103,8 +109,16 @@ def start_server(folder: Path, config: Mapping[str, str], fingerprint: str, limi
         with hold_start(folder, find, START_SECONDS, EngineUnavailable) as found:
             if found is not None:
                 return found
+            _end_orphan(folder)
             (folder / STATE).unlink(missing_ok=True)  # by which one of another configuration knows that it may go
             return _spawn(folder, config, fingerprint, limits)
+
+
+def _end_orphan(folder: Path) -> None:
+    """End the JVM of a server whose process was killed: one that hangs does not see that, and soon nobody knows of it."""
+    found = read_state(folder)
+    if found is not None and not found.process.is_running():
+        stop_process(found.jvm, STUCK_SECONDS)
 
 
 def read_server(folder: Path) -> Server | None:
@@ -121,7 +135,10 @@ def read_state(folder: Path) -> Server | None:
     """
     with telling_folder(folder):
         try:
-            found = json.loads((folder / STATE).read_text())
+            path = folder / STATE
+            if not stat.S_ISREG(path.stat().st_mode):  # a pipe's reader would wait for ever
+                raise OSError(errno.EINVAL, "this is no file", str(path))
+            found = json.loads(path.read_text())
             server = Server(**{**found, **{name: Process(**found[name]) for name in ("process", "jvm")}})
         except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             return None
@@ -129,14 +146,15 @@ def read_state(folder: Path) -> Server | None:
 
 
 def _is_sound(server: Server) -> bool:
-    """Return whether each field is of its type: a state may be torn, or anybody's."""
+    """Return whether each field is of its type and within bounds: a state may be torn, or anybody's."""
     fields: list[tuple[object, type | UnionType]] = [
         (server.since, int | float),
         *((each, int) for each in (server.port, server.process.pid, server.jvm.pid)),
         *((each, str) for each in (server.token, server.fingerprint, server.spark)),
         *((each, str) for each in (server.process.started, server.jvm.started)),
     ]
-    return all(isinstance(value, kind) for value, kind in fields) and math.isfinite(server.since)
+    is_typed = all(isinstance(value, kind) for value, kind in fields)
+    return is_typed and 0 < server.port <= LAST_PORT and abs(server.since) < LAST_SECOND
 
 
 @contextmanager
@@ -155,12 +173,16 @@ def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
     """Stop the server of `folder` and return whether one ran; jobs that it has under way fail."""
     with telling_folder(folder):
         server = read_state(folder)
-        if folder.is_dir():
-            (folder / STATE).unlink(missing_ok=True)
-        if server is None:
-            return False
-        ran = stop_process(server.process, timeout_seconds)
-        return stop_process(server.jvm, timeout_seconds) or ran  # one that is stuck does not see that it is to end
+        with ExitStack() as at_last:  # a disk that is read-only by now keeps nothing running
+            if server is not None:
+                at_last.callback(
+                    stop_process, server.jvm, timeout_seconds
+                )  # where it is stuck, it does not see its end
+                at_last.callback(stop_process, server.process, timeout_seconds)
+            ran = server is not None and (server.process.is_running() or server.jvm.is_running())
+            if folder.is_dir():
+                (folder / STATE).unlink(missing_ok=True)
+        return ran
 
 
 def stop_stuck(folder: Path, url: str) -> None:
@@ -190,18 +212,23 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     log = folder / LOG
     begin_anew_if_long(log)
     asked = {"config": dict(config), "fingerprint": fingerprint, "limits": asdict(limits)}
-    write_private(folder / REQUEST, asked)
+    _delete_requests(folder)  # of starters that were killed
+    request = REQUESTS.replace("*", secrets.token_hex(8))
+    write_private(folder / request, asked)
     # its Python workers are the Python that this is, and it is no client, whatever this process is
     environment = {**os.environ, TOKEN: secrets.token_hex(32), "PYSPARK_PYTHON": sys.executable}
     environment.pop(CONNECT_MODE, None)
+    if _locale_of(environment) in {"", "C", "POSIX"}:  # its JVM could name no file with a letter beyond ASCII
+        environment["LC_ALL"] = "C.UTF-8"
     said_before = log.stat().st_size if log.exists() else 0
-    process = spawn_process([sys.executable, "-m", SERVING, str(folder)], log=log, environment=environment)
+    command = [sys.executable, "-m", SERVING, str(folder), request]
+    process = spawn_process(command, log=log, environment=environment)
     deadline = time.monotonic() + START_SECONDS
     found = None
     try:
         while found is None:
             ran = process.is_running() and time.monotonic() < deadline
-            found = read_server(folder)
+            found = find_server(folder, fingerprint)  # not one of a starter that was killed, of something else
             if found is None and not ran:
                 raise EngineUnavailable(
                     f"the Spark server of {folder} did not start: {_why(log, said_before)}; nothing became visible; "
@@ -212,14 +239,25 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
         if found is None:  # Ctrl-C included: nobody else knows of this process
             stop_process(process, 1)
             end_group(process.pid)  # a JVM that never came to listen to it
-            (folder / REQUEST).unlink(missing_ok=True)
+            _delete_requests(folder)
     return found
+
+
+def _locale_of(environment: Mapping[str, str]) -> str:
+    """Return the name of what an environment has programs take letters for; it is empty where it says nothing."""
+    return environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
+
+
+def _delete_requests(folder: Path) -> None:
+    for each in (*folder.glob(REQUESTS), *folder.glob(f".{REQUESTS}")):
+        each.unlink(missing_ok=True)
 
 
 def _why(log: Path, said_before: int) -> str:
     """Return what a log says since then of why its server ended: its errors, or its last lines.
 
-    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is.
+    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is. Of a disk that is
+    full or read-only it is told what to do; the log is on it, too, and may be empty by that.
     """
     with log.open("rb") as file:
         file.seek(said_before)
@@ -227,4 +265,10 @@ def _why(log: Path, said_before: int) -> str:
     tracebacks = [match[1] for match in _TRACEBACK.finditer(text)]
     lines = [line.strip() for line in _TRACEBACK.sub("", text).splitlines() if line.strip()]
     reasons = [line for line in lines if _REASON.search(line) and not line.startswith("at ")]
-    return " | ".join((reasons or lines or tracebacks)[-LOG_LINES:]) or "it said nothing"
+    refusals = [line for line in (*reasons, *tracebacks) if errno_in(line) is not None]
+    number = errno_in(" ".join(refusals))
+    if number is None and not shutil.disk_usage(log.parent).free:
+        number = errno.ENOSPC
+    said = " | ".join((refusals or reasons or lines or tracebacks)[-LOG_LINES:]) or "it said nothing"
+    step = mend(number)
+    return said if number is None or step is None else f"{said}; {os.strerror(number)}: {step}"

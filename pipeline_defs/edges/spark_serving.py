@@ -27,7 +27,6 @@ from .processes import end_group, free_ports, read_process, stop_process
 from .spark_knock import LOOPBACK
 from .spark_server import (
     CONNECT_MODE,
-    REQUEST,
     START_SECONDS,
     STATE,
     TOKEN,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.5
 JVM_END_SECONDS = 10
+HANG_SECONDS = 60.0  # a JVM that is stopped answers nobody; one whose machine swaps may take its time
 EXIT_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"  # a JVM that lacks memory serves nobody well; another one is started
 
 # a client that was killed leaves its job running; by Spark's defaults for up to seven minutes
@@ -171,31 +171,35 @@ def _open_port(config: Mapping[str, str]) -> tuple[SparkSession, int]:
     return builder.getOrCreate(), port
 
 
-def serve(folder: Path) -> None:
-    """Be the server of `folder`, until nobody wants it any more or SIGTERM comes."""
+def serve(folder: Path, request: str) -> None:
+    """Be the server of `folder` that a request in it asks for, until nobody wants it any more or SIGTERM comes."""
     ended = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda *_: ended.set())
-    asked = json.loads((folder / REQUEST).read_text())
-    (folder / REQUEST).unlink()
-    work = _make_work(folder)
-    os.chdir(work)  # where Spark makes its folder `artifacts`
-    java = f"{asked['config'].get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}".strip()
-    local = {
+    asked = json.loads((folder / request).read_text())
+    (folder / request).unlink()
+    with ExitStack() as at_last:  # an error of one step keeps none of the others
+        at_last.callback(_leave, folder)
+        at_last.callback(_end_jvm)
+        work = _make_work(folder)
+        os.chdir(work)  # where Spark makes its folder `artifacts`
+        session, port = _open_port({**asked["config"], **_local_conf(work, asked["config"])})
+        at_last.callback(_stop, session)
+        server = _describe(session, port, asked["fingerprint"])
+        at_last.callback(_withdraw, folder, server)
+        write_private(folder / STATE, asdict(server))
+        _watch(folder, server, session, ended, Limits(**asked["limits"]))
+
+
+def _local_conf(work: Path, config: Mapping[str, str]) -> dict[str, str]:
+    """Return what has Spark keep to this server's own folder, beside what it is configured with."""
+    own = f'"-Djava.io.tmpdir={work}"'  # a system that is read-only has no /tmp
+    java = f"{own} {config.get('spark.driver.extraJavaOptions', '')} {EXIT_WHEN_FULL}"
+    return {
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.extraJavaOptions": java,
     }
-    session, port = _open_port({**asked["config"], **local})
-    server = _describe(session, port, asked["fingerprint"])
-    write_private(folder / STATE, asdict(server))
-    try:
-        _watch(folder, server, session, ended, Limits(**asked["limits"]))
-    finally:
-        _withdraw(folder, server)
-        _stop(session)
-        os.chdir("/")
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:
@@ -205,13 +209,22 @@ def _describe(session: SparkSession, port: int, fingerprint: str) -> Server:
     return Server(port, os.environ[TOKEN], process, jvm, time.time(), fingerprint, session.version)
 
 
+def _work_of(folder: Path) -> Path:
+    return folder / WORK / str(os.getpid())
+
+
+def _leave(folder: Path) -> None:
+    """Delete this server's own folder."""
+    os.chdir("/")
+    shutil.rmtree(_work_of(folder), ignore_errors=True)
+
+
 def _make_work(folder: Path) -> Path:
     """Make this server's own folder, and delete those that servers that were killed have left."""
-    works = folder / WORK
-    for old in works.glob("*"):
+    for old in (folder / WORK).glob("*"):
         if not (old.name.isdigit() and read_process(int(old.name))):
             shutil.rmtree(old, ignore_errors=True)
-    work = works / str(os.getpid())
+    work = _work_of(folder)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     return work
@@ -222,11 +235,13 @@ def _watch(folder: Path, server: Server, session: SparkSession, ended: threading
     from py4j.protocol import Py4JError
 
     service = session.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService  # type: ignore[union-attr]  # noqa: SLF001
+    jvm = _jvm_process(session)
     used, seen, is_going = time.monotonic(), "", False
     while not ended.wait(WATCH_SECONDS) and _is_alive(session):
         try:
-            active = service.listActiveExecutions()
-            is_used, mark = active.isRight(), active.toString()
+            with _limited(jvm, HANG_SECONDS):
+                active = service.listActiveExecutions()
+                is_used, mark = active.isRight(), active.toString()
         except (Py4JError, OSError):
             return  # the JVM is about to be gone
         now = time.monotonic()
@@ -250,13 +265,34 @@ def _is_alive(session: SparkSession) -> bool:
     return _jvm_process(session).poll() is None
 
 
+@contextmanager
+def _limited(jvm: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """Have a JVM killed that keeps who asks it waiting for so long, as one that is stopped does: py4j waits for ever."""
+    killer = threading.Timer(seconds, jvm.kill)
+    killer.daemon = True
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.cancel()
+
+
 def _stop(session: SparkSession) -> None:
-    """End Spark and its JVM, and return when that is gone."""
+    """End Spark; one that hangs is ended with its JVM."""
     from py4j.protocol import Py4JError
 
-    jvm = _jvm_process(session)
-    with suppress(Py4JError, OSError):  # where the JVM has died, or dies meanwhile
+    with suppress(Py4JError, OSError), _limited(_jvm_process(session), JVM_END_SECONDS):  # the JVM may have died
         session.stop()
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process, where it has one, and return when that is gone."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 (its process is the JVM)
+    if gateway is None:
+        return
+    jvm = gateway.proc
     jvm.stdin.close()  # by which it ends
     try:
         jvm.wait(JVM_END_SECONDS)
@@ -266,7 +302,11 @@ def _stop(session: SparkSession) -> None:
 
 
 def _is_of(folder: Path, server: Server) -> bool:
-    found = read_state(folder)
+    """Return whether the state of a folder is this server's; one that may not be read for a moment is, and is asked again."""
+    try:
+        found = read_state(folder)
+    except EngineUnavailable:
+        return True
     return found is not None and found.process == server.process
 
 
@@ -287,4 +327,4 @@ if __name__ == "__main__":
     os.closerange(
         3, os.sysconf("SC_OPEN_MAX")
     )  # of whoever started it: a lock or a pipe among them would be held for hours
-    serve(Path(sys.argv[1]).absolute())
+    serve(Path(sys.argv[1]).absolute(), sys.argv[2])

@@ -140,7 +140,8 @@ def test_a_server_that_is_idle_or_of_another_configuration_ends_and_one_that_is_
 
 def test_a_server_that_goes_takes_no_job_of_another_one_along(folder: Path) -> None:
     """[R-77] Jobs of one process share an engine: one that was withdrawn finishes what it does."""
-    shared = Engine(lambda: start_server(folder, SMALL, "f").url)
+    patient = Limits(last_call_seconds=PATIENCE_SECONDS)  # another one may take long to start
+    shared = Engine(lambda: start_server(folder, SMALL, "f", patient).url)
     with shared.job({}, "count", "nothing was") as old:
         assert old.range(3).count() == 3
         first = read_server(folder)
@@ -167,14 +168,15 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
     state = {"port": 1, "token": "t", "process": process, "jvm": process, "since": 0, "fingerprint": "f", "spark": "4"}
     (folder / STATE).write_text(json.dumps(state))
     assert read_state(folder) is not None, "the control"
-    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf), ("port", "x"))
+    wrong: tuple[tuple[str, object], ...] = (("since", None), ("since", "x"), ("since", math.inf))
+    wrong += ("since", 10**400), ("port", "x"), ("port", 0), ("port", -1), ("port", 65_536)
     pids = [{name: {**process, "pid": "1\0"}} for name in ("process", "jvm")]
     for change in (*({name: value} for name, value in wrong), *pids):
         (folder / STATE).write_text(json.dumps({**state, **change}))
-        assert read_server(folder) is None
+        assert read_state(folder) is None and read_server(folder) is None
     for text in ("[" * 100_000, "", "{", "[]", '{"port": 1}', '{"process": {"pid": 1, "started": "x"}}'):
         (folder / STATE).write_text(text)
-        assert read_server(folder) is None
+        assert read_state(folder) is None and read_server(folder) is None
 
 
 # ---- landing while it dies

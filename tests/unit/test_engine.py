@@ -6,33 +6,38 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
 from click.testing import CliRunner
 from dagster_pyspark import LazyPySparkResource
+from py4j.protocol import Py4JError
 
 from pipeline_defs.cli import engine as command
 from pipeline_defs.core.client_properties import ClientProperties, Login, Pem, Tls
-from pipeline_defs.core.errors import BadSetting, EngineUnavailable
+from pipeline_defs.core.errors import BadSetting, EngineLost, EngineUnavailable
 from pipeline_defs.edges import engine, locks, spark_knock, spark_server, spark_serving, spark_session
 from pipeline_defs.edges.access import OPEN, Access
 from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.processes import Process, free_ports, read_process
 from pipeline_defs.edges.remote_engine import RemoteEngine
 from pipeline_defs.edges.spark import Spark
-from pipeline_defs.edges.spark_server import Server
+from pipeline_defs.edges.spark_server import Limits, Server
 from pipeline_defs.edges.spark_session import RETRIES
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
 
 LOGINS = (
     Access(ClientProperties("SASL_SSL", Login("PLAIN", "u", "hush-4711"))),
@@ -109,6 +114,34 @@ def test_who_asks_whether_a_server_works_gives_up_once_it_is_silent(
     monkeypatch.setattr(spark_session, "FAREWELL_SECONDS", 1.0)
     monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
     assert not RemoteEngine(deaf.url)._works(deaf.url)
+
+
+def test_a_job_is_cut_off_where_what_ends_its_stuck_server_fails(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] The disk may be read-only by then: nobody but the watcher would ever notice, and the error is told."""
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(engine, "find_silence", lambda url: "QUIET" if deaf.asked else None)
+
+    def refuse(url: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    asker = Engine(lambda: deaf.url, refuse)
+    asker._url, asker._sessions = deaf.url, {(): spark_session.open_session(deaf.url)}
+    outcomes: list[Exception] = []
+
+    def work() -> None:
+        try:
+            with asker.job({}, "count", "nothing was") as session:
+                session.range(3).count()
+        except EngineUnavailable as error:
+            outcomes.append(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(PATIENCE_SECONDS)
+    (told,) = outcomes
+    assert isinstance(told, EngineLost)
+    assert "went away (OSError as it was looked after: [Errno 30] Read-only file system); nothing was" in str(told)
 
 
 class Callers(Answering):
@@ -201,11 +234,11 @@ def test_a_jvm_that_never_reports_is_given_up_and_ended(
         World.wait_until(lambda: has_ended(mute_java))
         mute_java.unlink()
 
-    def interrupt(folder: Path) -> None:
+    def interrupt(folder: Path, fingerprint: str) -> None:
         if mute_java.exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(spark_server, "read_server", interrupt)
+    monkeypatch.setattr(spark_server, "find_server", interrupt)
     with pytest.raises(KeyboardInterrupt):
         spark_server.start_server(tmp_path / "engine", {}, "f")
     World.wait_until(lambda: has_ended(mute_java))
@@ -293,13 +326,18 @@ def test_a_log_that_is_too_long_is_begun_anew_and_another_goes_on(
 def break_folder(folder: Path, how: str) -> None:
     if how == "a file":
         folder.write_text("")
+    elif how == "a pipe":
+        folder.mkdir()
+        os.mkfifo(folder / spark_server.STATE)
     elif how == "a dangling link":
         folder.symlink_to(folder.with_name("nothing"))
     else:
         (folder / how / "something").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("how", ["a file", "a dangling link", ".lock", ".request.json", "server.json", "server.log"])
+@pytest.mark.parametrize(
+    "how", ["a file", "a dangling link", "a pipe", ".lock", "request-1.json", "server.json", "server.log"]
+)
 def test_a_folder_that_no_server_can_be_in_is_told(tmp_path: Path, how: str) -> None:
     """[R-77] Which, and what to do; with a folder where a file of the server's is it is no better."""
     folder = tmp_path / "engine"
@@ -324,6 +362,177 @@ def test_a_disk_that_takes_no_state_is_told(tmp_path: Path, number: int, monkeyp
     (tmp_path / spark_server.STATE).write_text(json.dumps(dataclasses.asdict(own_server())))
     with pytest.raises(EngineUnavailable, match=rf"cannot be used: .*{os.strerror(number)}"):
         spark_server.stop_server(tmp_path)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Process]:
+    """A process to be ended."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        found = read_process(child.pid)
+        assert found is not None
+        yield found
+        child.kill()
+
+
+def test_a_disk_that_is_read_only_keeps_no_server_running(
+    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] What is to be stopped is stuck, and may be so by that very disk; that its state stays is told."""
+    server = dataclasses.replace(own_server(), process=sleeper, jvm=sleeper)
+    spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
+
+    def refuse(path: Path, missing_ok: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(EngineUnavailable, match=r"cannot be used: .*Read-only"):
+        spark_server.stop_server(tmp_path, 1)
+    assert not sleeper.is_running()
+
+
+def test_the_jvm_of_a_killed_server_is_ended_by_who_starts_another_one(
+    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] It may be stopped, and does not see then that it is alone; the control: one whose process runs is left to go."""
+    own = own_server()
+    running: list[bool] = []
+
+    def start(*_: object) -> Server:
+        running.append(sleeper.is_running())
+        return own
+
+    monkeypatch.setattr(spark_server, "_spawn", start)
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    for process in (own.process, Process(own.process.pid, "another")):
+        server = dataclasses.replace(own, process=process, jvm=sleeper)
+        spark_server.write_private(tmp_path / spark_server.STATE, dataclasses.asdict(server))
+        assert spark_server.start_server(tmp_path, {}, "another") == own
+    assert running == [True, False]
+
+
+class Hanging:
+    """A session whose JVM is `sleep`, and answers nothing: who asks it waits until it has ended."""
+
+    def __init__(self, jvm: subprocess.Popen[bytes]) -> None:
+        self._jvm_process = jvm
+        self.sparkContext = SimpleNamespace(_gateway=SimpleNamespace(proc=jvm), _jvm=MagicMock())
+        connect = self.sparkContext._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+        connect.listActiveExecutions.side_effect = self.stop
+
+    def stop(self) -> None:
+        self._jvm_process.wait(PATIENCE_SECONDS)
+        raise Py4JError("gone")
+
+
+@pytest.mark.parametrize("ask", ["watch", "stop"])
+def test_a_server_whose_jvm_hangs_ends_with_it(ask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] Where it is to go, no client is left to notice that."""
+    monkeypatch.setattr(spark_serving, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(spark_serving, "HANG_SECONDS", 0.1)
+    monkeypatch.setattr(spark_serving, "JVM_END_SECONDS", 0.1)
+    with subprocess.Popen(["sleep", "600"]) as jvm:
+        session: Any = Hanging(jvm)
+        try:
+            if ask == "watch":
+                spark_serving._watch(tmp_path, own_server(), session, threading.Event(), Limits())
+            else:
+                spark_serving._stop(session)
+            assert jvm.poll() == -signal.SIGKILL
+        finally:
+            jvm.kill()
+
+
+def test_a_state_that_cannot_be_read_for_a_moment_ends_no_server(tmp_path: Path) -> None:
+    """[R-77] A network disk may say so, and the server has a job; the control: a state that is missing is not its own."""
+    (tmp_path / spark_server.STATE).mkdir()
+    assert spark_serving._is_of(tmp_path, own_server())
+    (tmp_path / spark_server.STATE).rmdir()
+    assert not spark_serving._is_of(tmp_path, own_server())
+
+
+@pytest.mark.parametrize("failing", ["_make_work", "_open_port", "_withdraw", "_stop"])
+def test_a_server_that_fails_leaves_nothing(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-77] Its JVM and its folder go, whatever else fails on a disk that is full."""
+    monkeypatch.setattr(spark_serving.signal, "signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    make_work = spark_serving._make_work
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as jvm:
+        monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(proc=jvm))
+        monkeypatch.setattr(spark_serving, "_describe", lambda *_: own_server())
+        monkeypatch.setattr(spark_serving, "_open_port", lambda *_: (None, 1))
+        monkeypatch.setattr(spark_serving, "_stop", lambda *_: None)
+        monkeypatch.setattr(spark_serving, "_watch", lambda *_: None)
+
+        def refuse(*_: object) -> None:
+            make_work(tmp_path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(spark_serving, failing, refuse)
+        spark_server.write_private(
+            tmp_path / "request-1.json", {"config": {}, "fingerprint": "f", "limits": dataclasses.asdict(Limits())}
+        )
+        with pytest.raises(OSError, match="No space"):
+            spark_serving.serve(tmp_path, "request-1.json")
+        assert jvm.poll() == 0
+    assert not list((tmp_path / spark_server.WORK).iterdir())
+
+
+def test_a_starter_takes_no_server_that_another_has_begun_to_start(
+    sleeper: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] That one was killed meanwhile: its server is of another configuration, and reads no request but its own."""
+    torn = tmp_path / ".request-torn.json"
+    torn.touch()
+    commands: list[list[str]] = []
+
+    def spawn(command: list[str], **_: object) -> Process:
+        commands.append(command)
+        assert not torn.exists()
+        (request,) = tmp_path.glob("*.json")
+        assert json.loads(request.read_text())["fingerprint"] == "f" and command[-1] == request.name
+        state = dataclasses.asdict(own_server("another's"))
+        spark_server.write_private(tmp_path / spark_server.STATE, state)
+        return sleeper
+
+    monkeypatch.setattr(spark_server, "START_SECONDS", 0.1)
+    monkeypatch.setattr(spark_server, "spawn_process", spawn)
+    (tmp_path / spark_server.LOG).touch()
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="did not start"):
+            spark_server.start_server(tmp_path, {}, "f")
+        assert not list(tmp_path.glob("*request*"))
+    assert commands[0] != commands[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "lc_all"),
+    [
+        ({"LC_ALL": "C"}, "C.UTF-8"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "C.UTF-8"),
+        ({"LC_ALL": "", "LANG": "C"}, "C.UTF-8"),
+        ({}, "C.UTF-8"),
+        ({"LC_ALL": "de_DE.UTF-8", "LANG": "C"}, "de_DE.UTF-8"),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, None),
+    ],
+)
+def test_a_server_takes_the_letters_of_paths_for_what_they_are(
+    given: dict[str, str], lc_all: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] Java takes them for ASCII in the locale C, and finds not even its own classes below such a folder."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environments: list[dict[str, str]] = []
+
+    def spawn(command: list[str], environment: dict[str, str], **_: object) -> None:
+        environments.append(environment)
+        raise PermissionError
+
+    monkeypatch.setattr(spark_server, "spawn_process", spawn)
+    with pytest.raises(EngineUnavailable):
+        spark_server.start_server(tmp_path, {}, "f")
+    assert environments[0].get("LC_ALL") == lc_all
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -352,6 +561,34 @@ def test_an_error_of_a_start_has_its_reason(tmp_path: Path, said: str, why: str)
     before = "Error: an earlier one\n"
     (tmp_path / "log").write_text(before + said)
     assert spark_server._why(tmp_path / "log", len(before)) == why
+
+
+FULL = "java.io.IOException: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("said", "free", "why"),
+    [
+        (f"{FULL}\njava.lang.NullPointerException\n", 1, rf"{FULL}; No space left on device: make room on that disk"),
+        (f"{TRACEBACK}OSError: [Errno 30] Read-only file system\n", 1, "Read-only file system: mount it writable"),
+        ("", 0, "it said nothing; No space left on device: make room on that disk"),
+        (f"{HEAP}\n", 0, f"{HEAP}; No space left on device: make room on that disk"),
+    ],
+)
+def test_a_disk_that_is_full_at_the_start_is_told_with_what_to_do(
+    said: str, free: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-77] What fails after it, by that, is no reason; nor does an empty log say that nothing was wrong."""
+    monkeypatch.setattr(spark_server.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    (tmp_path / "log").write_text(said)
+    assert why in spark_server._why(tmp_path / "log", 0)
+
+
+def test_a_server_needs_no_folder_but_its_own(tmp_path: Path) -> None:
+    """[R-77] The system's own one for what is temporary may be read-only; who names one in the configuration is heard."""
+    java = "spark.driver.extraJavaOptions"
+    options = spark_serving._local_conf(tmp_path, {java: "-Djava.io.tmpdir=/theirs"})[java].split()
+    assert options[:2] == [f'"-Djava.io.tmpdir={tmp_path}"', "-Djava.io.tmpdir=/theirs"], "the last one counts"
 
 
 def test_what_a_command_says_of_spark_was_asked(
