@@ -12,7 +12,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from tests.support.shell import Shell
 
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.settings import PROJECT, Settings
@@ -20,6 +19,7 @@ from tests.conftest import JARS
 from tests.support.dagster_up import Terminal, run_ids, terminal
 from tests.support.environment import plain_environment
 from tests.support.markdown import is_shown, read_blocks, read_commands
+from tests.support.shell import Shell
 
 WRITTEN = {
     ".dockerignore",
