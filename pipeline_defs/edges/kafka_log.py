@@ -88,7 +88,7 @@ def read_batches(fetch: Callable[[int], Fetched], start: int, end: int) -> Itera
 
 
 def _read_records(batch: Any) -> list[tuple[int, int]]:
-    """Return offset and timestamp (ms since 1970) of each record of a batch, which it is passed over by its length.
+    """Return offset and timestamp (ms since 1970) of each record of a batch; the rest of it is passed over by its length.
 
     kafka-python takes a header's key for UTF-8, and Kafka takes any bytes. Raises `UnsupportedCodecError`, and `Unavailable`
     where the batch is not as its header says.
@@ -98,11 +98,11 @@ def _read_records(batch: Any) -> list[tuple[int, int]]:
     try:
         iter(batch)  # decompresses
         data, at, found = batch._buffer, batch._pos, []
+        is_broker_time = batch.timestamp_type == batch.LOG_APPEND_TIME
         for _ in range(batch.records_count):
             length, begin = decode_varint(data, at)
             time_delta, pos = decode_varint(data, begin + 1)  # behind a byte of attributes
             offset_delta, _ = decode_varint(data, pos)
-            is_broker_time = batch.timestamp_type == batch.LOG_APPEND_TIME
             time = batch.max_timestamp if is_broker_time else batch.first_timestamp + time_delta
             found.append((batch.base_offset + offset_delta, time))
             at = begin + length

@@ -16,7 +16,6 @@ import secrets
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ from types import UnionType
 from ..core.errors import EngineUnavailable
 from .disk import errno_in, mend
 from .locks import hold_start
-from .processes import Process, end_group, spawn_process, stop_process
+from .processes import Process, end_group, spawn_process, stop_process, wait_for
 from .spark_knock import LOOPBACK
 
 STATE, LOG, WORK = "server.json", "server.log", "work"
@@ -175,9 +174,8 @@ def stop_server(folder: Path, timeout_seconds: float = STOP_SECONDS) -> bool:
         server = read_state(folder)
         with ExitStack() as at_last:  # a disk that is read-only by now keeps nothing running
             if server is not None:
-                at_last.callback(
-                    stop_process, server.jvm, timeout_seconds
-                )  # where it is stuck, it does not see its end
+                # last: one that is stuck does not see that it is to end
+                at_last.callback(stop_process, server.jvm, timeout_seconds)
                 at_last.callback(stop_process, server.process, timeout_seconds)
             ran = server is not None and (server.process.is_running() or server.jvm.is_running())
             if folder.is_dir():
@@ -223,18 +221,16 @@ def _spawn(folder: Path, config: Mapping[str, str], fingerprint: str, limits: Li
     said_before = log.stat().st_size if log.exists() else 0
     command = [sys.executable, "-m", SERVING, str(folder), request]
     process = spawn_process(command, log=log, environment=environment)
-    deadline = time.monotonic() + START_SECONDS
+    find = partial(find_server, folder, fingerprint)  # not one of a starter that was killed, of something else
     found = None
     try:
-        while found is None:
-            ran = process.is_running() and time.monotonic() < deadline
-            found = find_server(folder, fingerprint)  # not one of a starter that was killed, of something else
-            if found is None and not ran:
-                raise EngineUnavailable(
-                    f"the Spark server of {folder} did not start: {_why(log, said_before)}; nothing became visible; "
-                    f"{log} has all that it said; OFFSETLAKE_ENGINE=in-process does without a server"
-                )
-            time.sleep(0 if found else POLL_SECONDS)
+        wait_for(lambda: find() is not None or not process.is_running(), START_SECONDS, POLL_SECONDS)
+        found = find()
+        if found is None:
+            raise EngineUnavailable(
+                f"the Spark server of {folder} did not start: {_why(log, said_before)}; nothing became visible; "
+                f"{log} has all that it said; OFFSETLAKE_ENGINE=in-process does without a server"
+            )
     finally:
         if found is None:  # Ctrl-C included: nobody else knows of this process
             stop_process(process, 1)

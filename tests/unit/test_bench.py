@@ -202,7 +202,7 @@ def test_what_a_part_has_no_use_for_is_refused(options: list[str], named: str) -
 
 
 class Started(Exception):
-    """Says that a benchmark began to measure."""
+    """The measurement that would begin."""
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def test_who_may_not_read_a_lake_is_not_sent_to_its_address(tmp_path: Path, monk
 
 
 class PanicException(BaseException):
-    """Is what a library that is written in Rust raises where it fails; pyo3 lets nobody import its own."""
+    """What a library that is written in Rust raises where it fails; pyo3 lets nobody import its own."""
 
 
 def test_a_panic_of_the_stores_client_is_an_error_of_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
