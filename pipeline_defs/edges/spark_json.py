@@ -36,13 +36,13 @@ HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
 
 
 def parse_schema(ddl: str) -> DataType:
-    """Reads a schema in Spark's DDL; raises `BadSetting`. Needs a Spark session."""
-    from pyspark.errors import PySparkException
+    """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` where Spark does not take it."""
+    from pyspark.errors import AnalysisException
     from pyspark.sql.types import DataType
 
     try:
         return DataType.fromDDL(ddl)
-    except PySparkException as error:
+    except AnalysisException as error:  # not of a server that went away, which is the engine's to say
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise BadSetting(
             f"the schema of a json decoder is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {reason}; nothing "

@@ -86,8 +86,10 @@ def test_a_day_made_anew_is_made_anew_although_others_come_between(tmp_path: Pat
         elif step == "read_decoded":
             whole.append(fields["ranges"] - fields["standing"])
 
-    assert outcomes(state.update(ONE, redo=True, on_step=meanwhile)) == {ONE: DayDecided.UNCHANGED}
+    (outcome,) = outcomes(state.update(ONE, redo=True, on_step=meanwhile)).values()
+    assert outcome in (DayDecided.UNCHANGED, DayDecided.UPDATED), "the same rows; Spark may write them in other bytes"
     assert whole == [0, 2], "from both ranges, and from nothing that stood"
+    assert state.offsets() == {ONE: [0, 4]}
 
 
 NOON = datetime(2020, 1, 1, 12, tzinfo=UTC)

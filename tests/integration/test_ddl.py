@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.support.fuzz import draws
 from tests.support.fuzz_json import ddl_of, draw_shape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pipeline_defs.edges.engine import Engine
 
 TAKEN = """
@@ -29,6 +32,13 @@ REFUSED = "id BIGNIT; id TEXT; id, at TIMESTAMP; id BIGINT at TIMESTAMP; a STRUC
 
 def each_of(texts: str) -> list[str]:
     return [text.strip() for line in texts.splitlines() for text in line.split(";") if text.strip()]
+
+
+@pytest.fixture
+def spark_reads(engine: Engine) -> Iterator[None]:
+    """The Spark that is asked is the one that all tests share, and not one of another home, which may be gone."""
+    with engine.job({}, "read schemas", "nothing was read"):
+        yield
 
 
 def spark_takes(text: str) -> bool:
@@ -48,8 +58,7 @@ def is_refused(text: str) -> bool:
     return False
 
 
-def test_what_spark_takes_is_never_refused(engine: Engine) -> None:
-    assert engine.session({}).version, "which reads what Spark takes"
+def test_what_spark_takes_is_never_refused(spark_reads: None) -> None:
     texts = each_of(TAKEN)
     for _, dice in draws(40):
         text = ddl_of(draw_shape(dice))
@@ -66,9 +75,21 @@ def _change(dice: random.Random, text: str) -> str:
 
 
 @pytest.mark.parametrize("text", each_of(REFUSED))
-def test_what_is_refused_spark_refuses_and_says_why(engine: Engine, text: str) -> None:
+def test_what_is_refused_spark_refuses_and_says_why(spark_reads: None, text: str) -> None:
     assert is_refused(text)
     with pytest.raises(
         BadSetting, match=r"such as `id BIGINT, at TIMESTAMP`: .{20,}; nothing was decoded; correct `inline_schema`"
     ):
         parse_schema(text)
+
+
+def test_a_server_that_went_away_does_not_refuse_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is sent to correct a schema that is right: the engine says what happened, and the ranges are tried again."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    from pyspark.sql.types import DataType
+
+    gone = SparkConnectGrpcException("<_InactiveRpcError of RPC that terminated with: StatusCode.UNAVAILABLE>")
+    monkeypatch.setattr(DataType, "fromDDL", Mock(side_effect=gone))
+    with pytest.raises(SparkConnectGrpcException) as found:
+        parse_schema("id BIGINT")
+    assert found.value is gone
