@@ -18,9 +18,11 @@ from .core.errors import DamagedFile, SealedFileGone, Violation
 from .core.holes import Cause
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
+from .core.raw_table import violations as table_violations
 from .core.verdicts import Outcome
 from .edges.lake import Lake
 from .landing import land
+from .raw_table import log_of
 from .settings import code_version
 from .standing import Digests
 
@@ -113,6 +115,25 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
         f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file "
     )
     return where + (f"has {found}" if found else "is not there")
+
+
+def check_table(topic: str, lake: Lake) -> Finding:
+    """Checks that the raw table names each landed range once, as it is landed, and that each of its files is there."""
+    log = log_of(topic, lake)
+    table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
+    if isinstance(coverage, Finding):
+        return coverage
+    sizes = lake.store.list(log.folder)
+    violations = table_violations(coverage, table)
+    for path, file in table.files.items():
+        size = sizes.get(f"{log.folder}/{path}")
+        if size != file.bytes:
+            found = "is not there" if size is None else f"has {size} bytes, expected {file.bytes}"
+            violations.append(f"{topic}: the table's file {path} {found}")
+    rows = sum(file.rows for file in table.files.values())
+    return Finding(
+        "raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows}
+    )
 
 
 def check_replay(

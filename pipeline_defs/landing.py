@@ -38,6 +38,7 @@ from .core.selection import nearest_range
 from .core.verdicts import Outcome, Verdict, failed
 from .doubles import adopt, delete_proven, publish_from
 from .edges.parquet import PartFile
+from .raw_table import try_append
 from .reading import claim, split_planned, split_readable, why_unreadable
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import (
@@ -127,10 +128,18 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
             ended.append((run, ranges, run.tools.lake.coverage(run.topic)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
-    for run, _, coverage in ended:
+    for run, ranges, coverage in ended:
         if not run.errors:
+            _append(run, ranges)
             _move_group(run.topic, coverage, run.tools)
             run.tools.on_step("report", topic=run.topic)
+
+
+def _append(run: Run, ranges: Sequence[OffsetRange]) -> None:
+    """Have the raw table name what is landed; where that fails the run has landed all the same, and a tick does it."""
+    tools = run.tools
+    if tools.has_table:
+        try_append(run.topic, tools.lake, tools.now_ms, ranges if run.attempt.redo else (), tools.on_step)
 
 
 def _sweep(run: Run) -> None:

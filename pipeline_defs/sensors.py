@@ -25,6 +25,7 @@ from .projection import (
     report_unseen,
 )
 from .raw_asset import RANGES_PER_RUN, materialization
+from .raw_table import try_append
 from .resources import Edges
 from .runs import run_request
 from .topics import FAILED_BEFORE_TAG, Topic
@@ -94,6 +95,9 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     now_ms, held = edges.now_ms(), found.held.keys()
     stalled = _report_dangers(topic, found, instance, now_ms)
     report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
+    if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
+        failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
+        stalled = (*stalled, failure) if failure else stalled
     pending = set(coverage.pending())
     requests: list[Request] = []
     if found.turns.may_ask:

@@ -68,6 +68,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
         "for brokers with TLS or a login: a properties file as Kafka's commands take it ([docs/security.md](docs/security.md))",
     ),
     "OFFSETLAKE_LAKE": (".offsetlake/lake", "where the lake lies: a path, or a URL (s3://, gs://, az://)"),
+    "OFFSETLAKE_RAW_TABLE": (
+        "off",
+        "`on`: what is landed is a Delta table as well, `tables/raw/<topic>` ([docs/reading.md](docs/reading.md))",
+    ),
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
     "OFFSETLAKE_ENGINE": (
@@ -128,6 +132,7 @@ class Settings:
     pages_url: str | None = None
     engine: str = SERVER
     spark_remote: str | None = field(default=None, repr=False)  # may have a token
+    has_raw_table: bool = False
     kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
 
     @property
@@ -338,6 +343,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         lineage=_has_lineage(env),
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
         spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
+        has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on")) == "on",
         kafka_properties=_optional_path("OFFSETLAKE_KAFKA_PROPERTIES", env, project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )

@@ -6,7 +6,7 @@ Invariant: landed + pending + claimed + lost + skipped tile each Kafka partition
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
@@ -102,15 +102,15 @@ class Coverage:
         """Return the paths of a range's files that no manifest names."""
         return [path for path, owner in self.doubles.items() if owner == offsets]
 
-    def frontier(self, generation: int) -> dict[int, int]:
-        """Returns per Kafka partition the offset up to which nothing is pending."""
+    def frontier(self, generation: int, holding: Collection[OffsetRange] = ()) -> dict[int, int]:
+        """Returns per Kafka partition the offset up to which nothing is pending, and none of the ranges that are `holding`."""
         frontier: dict[int, int] = {}
         stopped: set[int] = set()
         for offsets, state in self.states().items():
             if offsets.generation != generation or offsets.partition in stopped:
                 continue
             frontier.setdefault(offsets.partition, offsets.start)
-            if state is State.PENDING:
+            if state is State.PENDING or offsets in holding:
                 stopped.add(offsets.partition)
             else:
                 frontier[offsets.partition] = offsets.end

@@ -225,6 +225,12 @@ class BrokenManifest(Violation):
     kind = "broken_manifest"
 
 
+class BrokenTable(Violation):
+    """Says that a commit of a Delta log cannot be read, or that one would break a law."""
+
+    kind = "broken_table"
+
+
 class DamagedFile(Violation):
     """Says that a Parquet file cannot be read: it was cut short or changed."""
 

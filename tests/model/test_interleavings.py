@@ -16,20 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.auditing import check_published
+from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.core.coverage import completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.layout import published_path
+from pipeline_defs.raw_table import append_landed
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
 STARTS = ["planned", "committed", "landed", "compacted", "lost", "damaged"]
 ACTS = ["land", "redo", "replace", "sweep"]
 DELIVERIES = [Delivery.EFFECTIVELY_ONCE] * 3 + [Delivery.AT_LEAST_ONCE] * 2
-MOST_CALLS, MOST_WRITES = 45, 6  # of a writer of one range: of few it makes more
+TABLES = [False, True]
+MOST_CALLS, MOST_WRITES = 60, 8  # of a writer of one range: of few it makes more
 EACH = int(os.environ.get("HUNT", "60"))
 RANDOM = random.Random(None if "HUNT" in os.environ else 7)
 
@@ -45,10 +48,11 @@ def folders(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / str(number) for number in count())
 
 
-def begin(folder: Path, kind: str, start: str, delivery: Delivery) -> SmallWorld:
+def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_table: bool = False) -> SmallWorld:
     """Is a topic with one range, landed so far as `start` says."""
     world = SmallWorld(folder, kind, records=4, grid=4)
     world.delivery = delivery
+    world.has_table = has_table
     if start == "planned":
         return world
     if start == "committed":
@@ -98,6 +102,8 @@ def act(world: SmallWorld, name: str, writer: Writer) -> None:
 
 
 def assert_nothing_is_twice(world: SmallWorld) -> None:
+    """Also in the table, whose every file is there, as it was added."""
+    assert max(world.in_table().values(), default=1) == 1
     assert world.delivery is Delivery.AT_LEAST_ONCE or max(world.shown().values(), default=1) == 1
 
 
@@ -118,6 +124,10 @@ def assert_ends_well(world: SmallWorld, *, was_replaced: bool) -> None:
     if was_replaced:
         world.land("replace")
         assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
+    if world.has_table:
+        append_landed(TOPIC, world.lake, lambda: EPOCH_MS)  # as the next tick does
+        assert check_table(TOPIC, world.lake).violations == ()
+        assert world.in_table() == world.landed()
 
 
 def draw(*choices: Any) -> list[tuple[Any, ...]]:
@@ -127,11 +137,11 @@ def draw(*choices: Any) -> list[tuple[Any, ...]]:
 
 
 def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: Iterator[Path]) -> None:
-    """[R-17] [R-25] [R-48] Each verdict is true when it is given; afterwards each row is shown once, and the audit is green."""
+    """[R-17] [R-25] [R-48] [R-81] Each verdict is true when given; then each row is shown once, and the audit is green."""
     calls = range(MOST_CALLS)
     handed_over = 0
-    for kind, start, one, other, first, second in draw(KINDS, STARTS, ACTS, ACTS, calls, calls):
-        world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE)
+    for kind, start, one, other, first, second, has_table in draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES):
+        world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE, has_table=has_table)
         writers = [Writer(), Writer()]
 
         def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
@@ -155,12 +165,12 @@ def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: I
 
 @pytest.mark.parametrize("fault", ["dies", "loses the answer", "has a full disk"])
 def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Iterator[Path], fault: str) -> None:
-    """[R-18] [R-47] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
+    """[R-18] [R-47] [R-81] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
     struck = 0
-    for kind, start, name, delivery, number in draw(
-        KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES)
+    for kind, start, name, delivery, number, has_table in draw(
+        KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES), TABLES
     ):
-        world = begin(next(folders), kind, start, delivery)
+        world = begin(next(folders), kind, start, delivery, has_table=has_table)
         before = world.shown()
 
         def die(at: int, number: int = number) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,9 +34,11 @@ from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.edges import disk, locks, store
 from pipeline_defs.edges.disk import Disk
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.store import Store
 from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
+from pipeline_defs.raw_table import log_of
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
@@ -165,6 +168,7 @@ class SmallWorld:
         self.policy = Policy(records_per_range=grid, max_age_seconds=0)
         self.attempts = 0
         self.delivery = Delivery.EFFECTIVELY_ONCE
+        self.has_table = False
         self.lake = self.open(Writer())
         self.plan()
 
@@ -208,6 +212,7 @@ class SmallWorld:
             on_loss=on_loss,
             delivery=delivery or self.delivery,
             on_step=on_step,
+            has_table=self.has_table,
         )
         verdicts = []
         for verdict in land(TOPIC, [offsets.key for offsets in ranges], attempt, tools):
@@ -233,6 +238,27 @@ class SmallWorld:
         rows: Counter[int] = Counter()
         for data in self.files().values():
             rows.update(pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist())
+        return rows
+
+    def landed(self) -> Counter[int]:
+        """Return how often the landed files have each offset, without what attempts of `at_least_once` left beside them."""
+        rows: Counter[int] = Counter()
+        for manifest in self.coverage.manifests.values():
+            if manifest.file is not None:
+                data = self.files()[published_path(manifest)]
+                rows.update(pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist())
+        return rows
+
+    def in_table(self) -> Counter[int]:
+        """Return how often the raw table has each offset, from what its log names alone."""
+        rows: Counter[int] = Counter()
+        table = log_of(TOPIC, self.open(Writer())).read()
+        for path, file in table.files.items():
+            data = self.lake.store.get(f"tables/raw/{TOPIC}/{path}")
+            assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
+            offsets = pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist()
+            assert len(offsets) == file.rows
+            rows.update(offsets)
         return rows
 
     def in_kafka(self) -> set[int]:

@@ -19,11 +19,12 @@ from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
-CHECKS = ["tiling", "completeness", "published_digest", "broker", "losses"]
+CHECKS = ["tiling", "completeness", "published_digest", "raw_table", "broker", "losses"]
 
 
 def audit(world: SmallWorld, replay: str) -> dict[str, Finding]:
-    edges = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka)
+    settings = SimpleNamespace(has_raw_table=True)
+    edges = SimpleNamespace(lake=world.lake, kafka=lambda topic: world.kafka, settings=settings)
     with progress("auditing") as shown:
         findings = run_audit(Topic(TOPIC, Policy()), cast("Any", edges), replay, "0", shown)
     assert len({finding.check for finding in findings}) == len(findings)
@@ -35,6 +36,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """A landed topic."""
     watch_obstore(monkeypatch)
     world = SmallWorld(tmp_path, "disk")
+    world.has_table = True
     world.land()
     return world
 

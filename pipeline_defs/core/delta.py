@@ -1,0 +1,185 @@
+"""The Delta log as far as Offsetlake writes it: what a table has at a version, and what may be committed onto that.
+
+Delta's own words: a commit is the JSON lines of one version, a line is an action, a snapshot is all commits up to a
+version. Invariant: a commit that `check` lets through leaves each file in the table once, and no name is used for a second
+file. Who writes version n + 1 first has decided it, so whatever was read of version n still holds then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from .errors import BrokenTable
+
+EMPTY = -1  # the version of a table that is not there yet
+# Every engine reads the table. None of them knows the last feature, so none writes: to append, OPTIMIZE, DELETE and VACUUM are
+# refused, which would double or delete rows. A VACUUM deletes what no log names
+PROTOCOL: Mapping[str, Any] = {
+    "minReaderVersion": 1,
+    "minWriterVersion": 7,
+    "writerFeatures": ["appendOnly", "invariants", "offsetlakeManaged"],
+}
+CONFIGURATION = {"delta.enableDeletionVectors": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A Parquet file of a table: its path below the table's folder, its size, and what Delta says of it.
+
+    `stats` is Delta's, with `numRecords`, and `minValues`, `maxValues` and `nullCount` by column; `tags` are ours.
+    """
+
+    path: str
+    bytes: int
+    modified_at_ms: int
+    stats: Mapping[str, Any]
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, as the commit that added the file says."""
+        return int(self.stats["numRecords"])
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a table has at a version: its files by path, and the versions of its app transactions by id.
+
+    `removed` are the paths that an earlier version had.
+    """
+
+    version: int = EMPTY
+    files: Mapping[str, File] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The change that one version makes."""
+
+    adds: Sequence[File] = ()
+    removes: Sequence[str] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
+
+
+def check(commit: Commit, onto: Snapshot, where: str) -> None:
+    """Raise `BrokenTable` where a commit would break a law; then it must not be written."""
+    added, removed = [file.path for file in commit.adds], set(commit.removes)
+    violations = [
+        f"{path} is added a second time" for path in sorted({path for path in added if added.count(path) > 1})
+    ]
+    violations += [f"{path} is added, and version {onto.version} has it" for path in added if path in onto.files]
+    violations += [f"{path} is added, and an earlier version had it" for path in added if path in onto.removed]
+    violations += [f"{path} is removed, and is not there" for path in sorted(removed - onto.files.keys())]
+    violations += [
+        f"app transaction {name} goes back from {onto.transactions[name]} to {version}"
+        for name, version in commit.transactions.items()
+        if version < onto.transactions.get(name, version)
+    ]
+    if violations:
+        raise BrokenTable(
+            f"version {onto.version + 1} of table {where} must not be written: {violations[0]}; nothing was written; "
+            "report it as a defect",
+            violations,
+        )
+
+
+def apply(commit: Commit, onto: Snapshot) -> Snapshot:
+    """Return what a table has after one more commit."""
+    files = {path: file for path, file in onto.files.items() if path not in commit.removes}
+    return Snapshot(
+        onto.version + 1,
+        files | {file.path: file for file in commit.adds},
+        {**onto.transactions, **commit.transactions},
+        onto.removed.union(commit.removes),
+    )
+
+
+def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str) -> bytes:
+    """Encode the commit that follows version `onto`; the first one has the protocol, and the schema as Delta writes it.
+
+    `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not.
+    """
+    actions: list[Mapping[str, Any]] = [
+        {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {}, "txnId": commit_id}}
+    ]
+    if onto == EMPTY:
+        actions += [{"protocol": PROTOCOL}, {"metaData": _metadata(schema, commit_id, now_ms)}]
+    # what is read again has other names and the same rows, or those that a person asked for: always a change of data
+    actions += [
+        {"remove": {"path": quote(path), "deletionTimestamp": now_ms, "dataChange": True}} for path in commit.removes
+    ]
+    actions += [{"add": _add(file)} for file in commit.adds]
+    actions += [
+        {"txn": {"appId": name, "version": version, "lastUpdated": now_ms}}
+        for name, version in sorted(commit.transactions.items())
+    ]
+    return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
+
+
+def _metadata(schema: str, table_id: str, now_ms: int) -> Mapping[str, Any]:
+    return {
+        "id": table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": CONFIGURATION,
+        "createdTime": now_ms,
+    }
+
+
+def _add(file: File) -> Mapping[str, Any]:
+    return {
+        "path": quote(file.path),
+        "partitionValues": {},
+        "size": file.bytes,
+        "modificationTime": file.modified_at_ms,
+        "dataChange": True,
+        "stats": json.dumps(file.stats, separators=(",", ":")),
+        "tags": dict(file.tags),
+    }
+
+
+def from_json(data: bytes, where: str) -> Commit:
+    """Decode a commit; `where` names the object in the error, which is `BrokenTable`."""
+    adds, removes, transactions = list[File](), list[str](), dict[str, int]()
+    try:
+        for line in data.splitlines():
+            action = dict(json.loads(line).items())
+            if "add" in action:
+                adds.append(_read_add(action["add"]))
+            elif "remove" in action:
+                removes.append(unquote(action["remove"]["path"]))
+            elif "txn" in action:
+                transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenTable(
+            f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; the rows "
+            "are in the landed files: move the table's folder away, and the next run makes it anew"
+        ) from error
+    return Commit(adds, removes, transactions)
+
+
+def _read_add(add: Mapping[str, Any]) -> File:
+    stats = json.loads(add["stats"])
+    if not isinstance(stats["numRecords"], int):
+        raise TypeError("numRecords is no number")
+    return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, add.get("tags") or {})
+
+
+def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
+    """Return what a table has after commits, in their order."""
+    snapshot = onto or Snapshot()
+    for commit in commits:
+        snapshot = apply(commit, snapshot)
+    return snapshot
+
+
+def without_files(snapshot: Snapshot) -> Snapshot:
+    """Return the head of a table: its version and app transactions."""
+    return replace(snapshot, files={}, removed=frozenset())

@@ -1,0 +1,146 @@
+"""The raw table of a topic: a Delta table of all that is landed, whose files are the landed ones under a second name.
+
+    tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.r<rev>.parquet    a hard link; a copy within an object store
+    tables/raw/<topic>/_delta_log/                                      which of them are its files
+
+A run appends what it has landed before it reports, and whatever a run before it has left out. The landed file may be
+exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import count
+
+from .core.coverage import Coverage
+from .core.delta import EMPTY, Commit, Snapshot
+from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError
+from .core.manifest import Manifest, StagedFile
+from .core.offsets import OffsetRange
+from .core.raw_table import DIGEST, SCHEMA, file_of, files_by_range, find_due, find_due_by_files, name_of
+from .edges import parquet
+from .edges.delta_log import DeltaLog
+from .edges.lake import Lake
+from .edges.layout import manifest_path
+from .steps import StepWatcher, no_step
+
+
+class _Replaced(Exception):
+    """A range has a later revision since it was read: what was linked may be either's."""
+
+
+def log_of(topic: str, lake: Lake) -> DeltaLog:
+    """Return the log of a topic's raw table."""
+    return DeltaLog(lake.store, f"tables/raw/{topic}", SCHEMA)
+
+
+def append_landed(
+    topic: str,
+    lake: Lake,
+    now_ms: Callable[[], int],
+    doubted: Collection[OffsetRange] = (),
+    on_step: StepWatcher = no_step,
+) -> int:
+    """Have the table of a topic name all that is landed; return its version, -1 while there is nothing to name.
+
+    Of `doubted` ranges, which were read again, the table's file is held against its digest: where it is rotten, the landed
+    one takes its place under a new name. Any number of processes may append at once: who is second to write a version looks
+    again at what is left.
+    """
+    log = log_of(topic, lake)
+    while True:
+        table = log.read_head()
+        coverage = lake.coverage(topic)  # after the table: what that names was landed before
+        due = None if doubted else find_due(coverage, table)
+        if due is None:
+            table = log.read()
+            coverage = lake.coverage(topic)
+            due = find_due_by_files(coverage, table, _find_rotten(doubted, coverage, table, lake, log))
+        if due.is_none(table) or (table.version == EMPTY and not due.adds):
+            return table.version
+        try:
+            files = [file_of(manifest, _link(manifest, table, lake, log)) for manifest in due.adds]
+        except _Replaced:
+            continue
+        on_step("link_to_table", topic=topic, files=len(files))
+        if log.commit(Commit(files, due.removes, due.transactions), table, now_ms()):
+            on_step("append", topic=topic, version=table.version + 1, files=len(files))
+            return table.version + 1
+
+
+def try_append(
+    topic: str,
+    lake: Lake,
+    now_ms: Callable[[], int],
+    doubted: Collection[OffsetRange] = (),
+    on_step: StepWatcher = no_step,
+) -> str | None:
+    """Append as `append_landed` does; return why that could not be done, and tell it as a step: what is landed is landed."""
+    try:
+        append_landed(topic, lake, now_ms, doubted, on_step)
+    except OffsetlakeError as error:
+        on_step("append_failed", topic=topic, reason=str(error))
+        return str(error)
+    return None
+
+
+def _find_rotten(
+    doubted: Collection[OffsetRange], coverage: Coverage, table: Snapshot, lake: Lake, log: DeltaLog
+) -> set[OffsetRange]:
+    """Return the ranges whose file in the table is not as it was added, while the landed one is."""
+    rotten = set[OffsetRange]()
+    for offsets, file in files_by_range(table).items():
+        manifest = coverage.manifests.get(offsets)
+        if offsets not in doubted or manifest is None or file.tags[DIGEST] != manifest.digest:
+            continue
+        own = lake.own_path(manifest)
+        is_rotten = _digest(f"{log.folder}/{file.path}", lake) != manifest.digest
+        if is_rotten and own is not None and _digest(own, lake) == manifest.digest:
+            rotten.add(offsets)
+    return rotten
+
+
+def _digest(path: str, lake: Lake) -> str | None:
+    """Return the digest of a file of the lake; none where it is not there, or cannot be read."""
+    try:
+        with lake.local_copy(path) as copy:
+            return parquet.digest(copy)
+    except (FileNotFoundError, DamagedFile):
+        return None
+
+
+def _link(manifest: Manifest, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
+    """Give a landed file a name in the table that no file there had before; return that, below the table's folder."""
+    own, file = lake.own_path(manifest), manifest.file
+    if own is None or file is None or lake.store.size(own) != file.bytes:
+        raise _not_there(manifest, lake, log)
+    for number in count():
+        name = name_of(manifest, number)
+        path = f"{log.folder}/{name}"
+        if name in table.files or name in table.removed or not _is_free_or_same(own, path, file, lake):
+            continue
+        guard = manifest_path(manifest.topic, manifest.offsets, 0)
+        try:
+            lake.store.publish(own, path, guard=guard, is_due=lambda: not lake.is_replaced(manifest))
+        except FileNotFoundError:
+            raise _not_there(manifest, lake, log) from None
+        if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
+            raise _Replaced
+        if lake.store.size(path) != file.bytes:
+            raise _not_there(manifest, lake, log)
+        return name
+    raise AssertionError("names never end")
+
+
+def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
+    """Return whether a name is free, or another run has given it to the same file: not to one that rotted since."""
+    size = lake.store.size(path)
+    return size is None or (size == file.bytes and lake.store.is_same(own, path))
+
+
+def _not_there(manifest: Manifest, lake: Lake, log: DeltaLog) -> LakeUnavailable:
+    return LakeUnavailable(
+        f"cannot add range {manifest.offsets.text(manifest.topic)} to the table {lake.store.url(log.folder)}: its landed "
+        "file is gone, or not as large as its manifest says; the table stays as it was; `offsetlake audit` names the file",
+        path=log.folder,
+    )

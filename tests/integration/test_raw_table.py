@@ -1,0 +1,188 @@
+"""The raw table through other engines: what they read of it, and that none of them may write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from pipeline_defs.auditing import check_table
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.raw_table import SCHEMA
+from pipeline_defs.edges.layout import published_path
+from pipeline_defs.edges.parquet import RAW_SCHEMA
+from pipeline_defs.raw_table import append_landed, log_of
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.strategies import EPOCH_MS
+
+if TYPE_CHECKING:
+    from pipeline_defs.core.manifest import Manifest
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> SmallWorld:
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    world.has_table = True
+    world.land()
+    return world
+
+
+def table_of(world: SmallWorld) -> DeltaTable:
+    return DeltaTable(str(world.folder / f"tables/raw/{TOPIC}"))
+
+
+def test_its_schema_is_that_of_landed_files() -> None:
+    assert Schema.from_json(SCHEMA) == Schema.from_arrow(RAW_SCHEMA)
+
+
+def test_delta_readers_see_what_is_landed_at_each_version(world: SmallWorld) -> None:
+    """[R-81] One version per landing; an older one still shows what there was, after a replace too."""
+    world.kafka.compact(100)
+    world.land("replace")
+    now, then = table_of(world), table_of(world)
+    then.load_as_version(0)
+    assert world.in_table() == world.shown() != dict.fromkeys(range(6), 1)
+    for table, rows in ((now, sorted(world.shown())), (then, list(range(6)))):
+        read = table.to_pyarrow_table()
+        assert sorted(read.column("offset").to_pylist()) == rows
+        assert duckdb.execute("SELECT count(*) FROM read_parquet(?)", [table.file_uris()]).fetchall() == [(len(rows),)]
+    assert now.version() == 1
+    assert (now.transaction_version("g0/p0"), now.transaction_version("settled")) == (6, 3), (
+        "one of two ranges has a second revision"
+    )
+
+
+def test_its_files_are_the_landed_ones(world: SmallWorld) -> None:
+    """[R-81] A second name for the same bytes on the disk: nothing is copied."""
+    for manifest in manifests(world):
+        name = f"tables/raw/{TOPIC}/g0-p0000-{manifest.offsets.stem}.r000.parquet"
+        assert (world.folder / published_path(manifest)).samefile(world.folder / name)
+
+
+WRITERS: dict[str, Callable[[DeltaTable], object]] = {
+    "append": lambda table: write_deltalake(table, table.to_pyarrow_table(), mode="append"),
+    "delete": lambda table: table.delete("offset > 1"),
+    "compact": lambda table: table.optimize.compact(),
+    "vacuum": lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_who_is_not_us_may_not_write_it(world: SmallWorld, name: str) -> None:
+    """[R-81] They would double rows, or delete files that no version names yet."""
+    before = world.files()
+    stray = world.folder / f"tables/raw/{TOPIC}/linked-and-not-named-yet.parquet"
+    stray.write_bytes(b"")
+    os.utime(stray, (0, 0))
+    with pytest.raises(DeltaError, match=r"(?i)unsupported|offsetlakeManaged|feature"):
+        WRITERS[name](table_of(world))
+    assert check_table(TOPIC, world.lake).violations == () and world.files() == before
+    assert table_of(world).version() == 0 and stray.exists()
+
+
+def test_a_file_that_rots_with_its_landed_one_is_mended_under_a_new_name(world: SmallWorld) -> None:
+    """[R-83] Both names lead to one file: a replace mends the landed one, and the table takes that one in, in one commit."""
+    (manifest, other) = manifests(world)
+    path = world.folder / published_path(manifest)
+    data = bytearray(path.read_bytes())
+    data[10] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(AssertionError):
+        world.in_table()
+    world.land("redo")
+    assert table_of(world).version() == 0, "a redo names what is rotten, and there is nothing to mend it with"
+    world.land("replace")
+    assert world.in_table() == dict.fromkeys(range(6), 1)
+    assert sorted(each.name for each in files(world)) == sorted(
+        f"g0-p0000-{offsets.stem}.r000{end}.parquet" for offsets, end in ((manifest.offsets, ".1"), (other.offsets, ""))
+    )
+    world.land("replace")
+    assert table_of(world).version() == 1, "what is whole is not added again"
+
+
+def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp_path: Path) -> None:
+    """[R-81] Of a lake that had no table, or a run that died before it appended."""
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    assert append_landed(TOPIC, world.lake, lambda: EPOCH_MS) == -1, "no table of a topic without rows"
+    world.land()
+    (first, second) = manifests(world)
+    assert check_table(TOPIC, world.lake).violations == tuple(
+        f"range {each.offsets.text(TOPIC)}: landed, and not in the table" for each in (first, second)
+    )
+    assert append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS) == 0
+    assert append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS) == 0, "nothing is due"
+    assert check_table(TOPIC, world.lake).violations == ()
+    (tmp_path / f"tables/raw/{TOPIC}/g0-p0000-{first.offsets.stem}.r000.parquet").unlink()
+    assert check_table(TOPIC, world.lake).violations == (
+        f"{TOPIC}: the table's file g0-p0000-{first.offsets.stem}.r000.parquet is not there",
+    )
+    assert pq.read_table(tmp_path / published_path(first)).num_rows == 3
+
+
+@pytest.mark.parametrize("kind", ["disk", "bucket"])
+def test_a_range_that_is_replaced_while_it_is_linked_is_added_as_it_is_then(tmp_path: Path, kind: str) -> None:
+    """[R-81] Wherever the replace comes in between, and although both files have one size: a name has its revision's rows."""
+    linked = set()
+    for number in range(30):
+        world = SmallWorld(tmp_path / str(number), kind, records=3, grid=3)
+        world.land()
+
+        def replace_it(call: int, number: int = number, world: SmallWorld = world) -> None:
+            if call == number:
+                replace_by_as_many_bytes(world)
+
+        writer = Writer(before=replace_it)
+        append_landed(TOPIC, world.open(writer), lambda: EPOCH_MS)
+        linked.add(len(writer.calls) > number)
+        assert_as_named(world)
+        world.land()  # publishes the replace, where the lock of who linked held it up
+        append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS)
+        assert_as_named(world)
+        assert check_table(TOPIC, world.lake).violations == ()
+    assert linked == {True, False}, "the control: each call was stopped at"
+
+
+def replace_by_as_many_bytes(world: SmallWorld) -> None:
+    """Publish a second revision of the one range, of which a byte differs."""
+    (manifest,) = manifests(world)
+    assert manifest.file is not None
+    data = bytearray(world.files()[published_path(manifest)])
+    data[10] ^= 255
+    staged, lake = "staging/other/0.parquet", world.open(Writer())
+    lake.store.put_new(staged, bytes(data), "staging/other/scratch")
+    file = replace(manifest.file, path=staged, sha256=sha256(data).hexdigest())
+    newer = replace(manifest, revision=1, file=file)
+    assert lake.commit_manifest(newer) == newer
+    with suppress(LakeUnavailable):
+        lake.publish(newer)
+
+
+def assert_as_named(world: SmallWorld) -> None:
+    """Hold each file of the table against the digest that the log gives it."""
+    for path, file in log_of(TOPIC, world.open(Writer())).read().files.items():
+        data = world.lake.store.get(f"tables/raw/{TOPIC}/{path}")
+        assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
+
+
+def manifests(world: SmallWorld) -> list[Manifest]:
+    return [manifest for _, manifest in sorted(world.coverage.manifests.items())]
+
+
+def files(world: SmallWorld) -> list[Path]:
+    return [Path(uri) for uri in table_of(world).file_uris()]

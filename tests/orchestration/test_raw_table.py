@@ -1,0 +1,71 @@
+"""The raw table beside Dagster: runs append, ticks make good, the audit looks, and landing never waits for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pipeline_defs.auditing import check_table
+from pipeline_defs.cli.progress import Shown
+from pipeline_defs.cli.read import run_audit
+from pipeline_defs.raw_table import log_of
+from pipeline_defs.resources import Edges
+from tests.support.world import World
+
+
+class Died(BaseException):
+    """Ends a run: nothing in it catches this, as nothing catches SIGKILL."""
+
+
+@pytest.fixture
+def table_world(world: World) -> World:
+    world.settings = dataclasses.replace(world.settings, has_raw_table=True)
+    world.edges = Edges(world.settings)
+    world.create_topic()
+    world.send_numbered(250)
+    world.tick()
+    world.launch()
+    return world
+
+
+def test_a_tick_appends_what_a_dead_run_left_out(table_world: World) -> None:
+    """[R-81] A run appends before it reports; where it dies before that, the next tick does, and only then."""
+    world = table_world
+    table = check_table(world.name, world.edges.lake)
+    assert (table.violations, table.facts["rows"]) == ((), 250)
+    world.send_numbered(100)
+    world.plan()
+
+    def die(step: str, **_: object) -> None:
+        if step == "link_to_table":
+            raise Died
+
+    with pytest.raises(Died):
+        world.land(on_step=die)
+    world.assert_all_landed_once()
+    assert "landed, and not in the table" in check_table(world.name, world.edges.lake).violations[0]
+    world.tick()
+    found = check_table(world.name, world.edges.lake)
+    assert (found.violations, found.facts) == ((), {"version": table.facts["version"] + 1, "rows": 350})
+    world.tick()
+    assert check_table(world.name, world.edges.lake).facts == found.facts, "what is whole is left alone"
+
+
+def test_a_table_that_is_broken_is_told_and_holds_nothing_up(table_world: World) -> None:
+    """[R-81] A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps."""
+    world = table_world
+    folder = world.folder / "lake" / log_of(world.name, world.edges.lake).folder
+    newest = max((folder / "_delta_log").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-20])
+    world.send_numbered(50)
+    tick = world.tick()
+    assert any("move the table's folder away" in each for each in tick.stalled)
+    world.launch()
+    world.assert_all_landed_once()
+    shown = Shown("audit", None)
+    (audited,) = [each for each in run_audit(world.topic, world.edges, "none", "", shown) if each.check == "raw_table"]
+    assert not audited.passed and "is no commit of a Delta log" in audited.violations[0]
+    folder.rename(folder.with_name("broken"))
+    assert world.tick().stalled == ()
+    assert check_table(world.name, world.edges.lake).facts == {"version": 0, "rows": 300}

@@ -1,0 +1,145 @@
+"""The raw table held against what is landed, over random histories: each range once, and no app transaction says too much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage, State
+from pipeline_defs.core.delivery import Claim
+from pipeline_defs.core.delta import Commit, Snapshot, apply, check, from_json, replay, to_json, without_files
+from pipeline_defs.core.losses import Acceptance
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import PlanLog
+from pipeline_defs.core.raw_table import (
+    SCHEMA,
+    Due,
+    file_of,
+    files_by_range,
+    find_due,
+    find_due_by_files,
+    name_of,
+    revision_of,
+    violations,
+)
+from tests.support.strategies import EPOCH_MS, TOPIC, landings, logs
+
+ACTIONS = ["land", "replace", "lose the file", "claim", "accept", "append", "append"]
+
+
+@dataclass
+class History:
+    """A topic, its table, and the commits that made it."""
+
+    log: PlanLog
+    manifests: dict[OffsetRange, Manifest] = field(default_factory=dict)
+    gone: set[OffsetRange] = field(default_factory=set)
+    claims: dict[OffsetRange, Claim] = field(default_factory=dict)
+    accepted: dict[OffsetRange, Acceptance] = field(default_factory=dict)
+    table: Snapshot = field(default_factory=Snapshot)
+    commits: list[bytes] = field(default_factory=list)
+
+    @property
+    def coverage(self) -> Coverage:
+        files = {offsets: each.file.bytes for offsets, each in self.manifests.items() if each.file}
+        published = {offsets: size for offsets, size in files.items() if offsets not in self.gone}
+        return Coverage(self.log, self.manifests, published, accepted=self.accepted, claims=self.claims)
+
+    def due(self) -> Due:
+        """Return what is due, by the app transactions where they say it: then the files say the same."""
+        by_files = find_due_by_files(self.coverage, self.table)
+        by_head = find_due(self.coverage, without_files(self.table))
+        if by_head is not None:
+            event("by the app transactions")
+            assert by_head == by_files
+        return by_files
+
+    def append(self) -> None:
+        due = self.due()
+        if due.is_none(self.table):
+            return
+        commit = Commit([file_of(each, name_of(each)) for each in due.adds], due.removes, due.transactions)
+        check(commit, self.table, "t")
+        self.commits.append(to_json(commit, self.table.version, f"id-{len(self.commits)}", EPOCH_MS, SCHEMA))
+        for name, version in self.table.transactions.items():
+            assert commit.transactions[name] >= version
+        self.table = apply(commit, self.table)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Draw a topic, and what befalls it."""
+    history = History(draw(logs()))
+    ranges = list(history.log.ranges)
+    if not ranges:
+        return history
+    for action in draw(st.lists(st.sampled_from(ACTIONS), max_size=24)):
+        offsets = draw(st.sampled_from(ranges))
+        befall(history, action, offsets, draw)
+    return history
+
+
+def befall(history: History, action: str, offsets: OffsetRange, draw: st.DrawFn) -> None:
+    known = history.manifests.get(offsets)
+    if action == "append":
+        history.append()
+    elif action == "lose the file":
+        history.gone ^= {offsets}
+    elif action == "claim" and history.coverage.states()[offsets] is State.PENDING:
+        history.claims[offsets] = Claim(TOPIC, offsets, "attempt-1", "run-1", EPOCH_MS)
+    elif action == "accept" and history.coverage.states()[offsets] is State.CLAIMED:
+        history.accepted[offsets] = Acceptance(TOPIC, offsets, (offsets.start, offsets.end), "me", EPOCH_MS)
+    elif offsets in history.accepted or (known is None) != (action == "land"):
+        return
+    elif action == "land":
+        history.manifests[offsets] = draw(landings(offsets)).manifest
+    elif action == "replace" and known is not None and known.file is not None:
+        newer = draw(landings(offsets, least_rows=1)).manifest
+        history.manifests[offsets] = replace(newer, revision=known.revision + 1)
+
+
+def expected(history: History) -> Mapping[OffsetRange, int]:
+    """Return the revision that the table has of each range: the landed one, or what it had before its file was lost."""
+    coverage, before = history.coverage, files_by_range(history.table)
+    found = {offsets: revision_of(file) for offsets, file in before.items()}
+    for offsets, manifest in history.manifests.items():
+        if coverage.is_landed(offsets) and manifest.file is not None:
+            found[offsets] = manifest.revision
+    return found
+
+
+@given(histories())
+def test_the_table_has_each_landed_range_once_whatever_happened_before(history: History) -> None:
+    """[R-81] Also what a run that died had left out, and the newest revision of what was read again."""
+    wanted = expected(history)
+    history.append()
+    assert {offsets: revision_of(file) for offsets, file in files_by_range(history.table).items()} == wanted
+    assert len(history.table.files) == len(wanted)
+    assert history.due().is_none(history.table), "nothing is due a second time"
+    for each in violations(history.coverage, history.table):
+        assert "sha256" in each, each
+
+
+@given(histories())
+def test_below_an_app_transaction_nothing_is_missing(history: History) -> None:
+    """[R-82] Who reads up to there has each row of the Kafka partition that there will ever be: lost and skipped count."""
+    history.append()
+    coverage, table = history.coverage, files_by_range(history.table)
+    for offsets, state in coverage.states().items():
+        end = history.table.transactions.get(f"g{offsets.generation}/p{offsets.partition}", 0)
+        if offsets.start >= end:
+            continue
+        manifest = coverage.manifests.get(offsets)
+        is_in = offsets in table or (manifest is not None and manifest.file is None)
+        assert is_in or state in {State.LOST, State.SKIPPED} or offsets in coverage.accepted
+
+
+@given(histories())
+def test_the_log_read_back_is_the_table(history: History) -> None:
+    """[R-81] Delta's JSON says all that is known of a table, and any prefix of it is a table that once was."""
+    history.append()
+    assert replay(from_json(each, "t") for each in history.commits) == history.table
