@@ -19,7 +19,7 @@ from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .core.raw_table import DIGEST, SCHEMA, file_of, files_by_range, find_due, find_due_by_files, name_of
 from .edges import parquet
-from .edges.delta_log import DeltaLog
+from .edges.delta_log import CHECKPOINT_EVERY, DeltaLog
 from .edges.lake import Lake
 from .edges.layout import manifest_path
 from .steps import StepWatcher, no_step
@@ -64,8 +64,18 @@ def append_landed(
             continue
         on_step("link_to_table", topic=topic, files=len(files))
         if log.commit(Commit(files, due.removes, due.transactions), table, now_ms()):
-            on_step("append", topic=topic, version=table.version + 1, files=len(files))
-            return table.version + 1
+            version = table.version + 1
+            on_step("append", topic=topic, version=version, files=len(files))
+            if version and version % CHECKPOINT_EVERY == 0:
+                _write_checkpoint(topic, log, on_step)
+            return version
+
+
+def _write_checkpoint(topic: str, log: DeltaLog, on_step: StepWatcher) -> None:
+    try:
+        log.write_checkpoint()
+    except LakeUnavailable as error:
+        on_step("checkpoint_failed", topic=topic, reason=str(error))
 
 
 def try_append(

@@ -57,7 +57,7 @@ def run_bench(
     with_derived: bool,
 ) -> dict[str, Any]:
     """Measures everything in one world and returns the document; what was started is stopped and deleted."""
-    require_packages(("confluent_kafka", *(("deltalake", "fastavro") if with_derived else ())))
+    require_packages(("confluent_kafka", *(("fastavro",) if with_derived else ())))
     turns: dict[Load, list[Turn]] = {}
     with open_bench(settings, tell) as bench:
         for load in loads:

@@ -23,7 +23,7 @@ PROTOCOL: Mapping[str, Any] = {
     "minWriterVersion": 7,
     "writerFeatures": ["appendOnly", "invariants", "offsetlakeManaged"],
 }
-CONFIGURATION = {"delta.enableDeletionVectors": "false"}
+CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +147,21 @@ def _add(file: File) -> Mapping[str, Any]:
 
 def from_json(data: bytes, where: str) -> Commit:
     """Decode a commit; `where` names the object in the error, which is `BrokenTable`."""
+    return from_actions(map(json.loads, data.splitlines()), where)
+
+
+def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
+    """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
     adds, removes, transactions = list[File](), list[str](), dict[str, int]()
     try:
-        for line in data.splitlines():
-            action = dict(json.loads(line).items())
-            if "add" in action:
-                adds.append(_read_add(action["add"]))
-            elif "remove" in action:
-                removes.append(unquote(action["remove"]["path"]))
-            elif "txn" in action:
-                transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
+        for action in actions:
+            found = action.get
+            if add := found("add"):
+                adds.append(_read_add(add))
+            elif remove := found("remove"):
+                removes.append(unquote(remove["path"]))
+            elif txn := found("txn"):
+                transactions[txn["appId"]] = int(txn["version"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenTable(
             f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; the rows "
@@ -169,7 +174,7 @@ def _read_add(add: Mapping[str, Any]) -> File:
     stats = json.loads(add["stats"])
     if not isinstance(stats["numRecords"], int):
         raise TypeError("numRecords is no number")
-    return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, add.get("tags") or {})
+    return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, dict(add.get("tags") or {}))
 
 
 def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:

@@ -1,19 +1,27 @@
 """The Delta log of a table in the lake: versions are read, and one is written where nobody else has written it.
 
-    tables/<kind>/<topic>/_delta_log/<version20>.json    what the version changes, see `core.delta`
+    tables/<kind>/<topic>/_delta_log/<version20>.json                  what the version changes, see `core.delta`
+    tables/<kind>/<topic>/_delta_log/<version20>.checkpoint.parquet    all that the table has then, by delta-rs
 
 The log is the lock, as the plan log is: put-if-absent of version n + 1 decides, and who comes second looks again.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 
-from ..core.delta import EMPTY, Commit, Snapshot, apply, check, from_json, replay, to_json, without_files
-from ..core.errors import BrokenTable
+from ..core.delta import EMPTY, Commit, Snapshot, apply, check, from_actions, from_json, replay, to_json, without_files
+from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable
+from .parquet import read_rows
 from .store import Answer, Store
 
-_DIGITS = 20
+CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
+_VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
+_JSON, _CHECKPOINT = "json", "checkpoint.parquet"
 
 
 class DeltaLog:
@@ -26,13 +34,24 @@ class DeltaLog:
 
     def read(self) -> Snapshot:
         """Return the newest snapshot, files and all."""
-        return replay(self._read(version) for version in range(self._find_newest() + 1))
+        base, newest = self._find()
+        snapshot = Snapshot()
+        if base != EMPTY:
+            with suppress(
+                DamagedFile
+            ):  # the disk had not all of it when the power went: the commits before are still there
+                snapshot = self._read_checkpoint(base)
+        return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
 
     def read_head(self) -> Snapshot:
         """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it."""
-        newest = self._find_newest()
+        base, newest = self._find()
         if newest == EMPTY:
             return Snapshot()
+        if newest == base and not self._store.exists(
+            self._path(newest, _JSON)
+        ):  # of an idle table, whose commits are cleaned up
+            return without_files(self._read_checkpoint(base))
         return without_files(apply(self._read(newest), Snapshot(newest - 1)))
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int) -> bool:
@@ -45,10 +64,31 @@ class DeltaLog:
         said = Commit(commit.adds, commit.removes, {**onto.transactions, **commit.transactions})
         commit_id = str(uuid.uuid4())
         data = to_json(said, onto.version, commit_id, now_ms, self._schema)
-        return self._store.put_new(self._path(onto.version + 1), data, f"staging/table-{commit_id}") is Answer.COMMITTED
+        answer = self._store.put_new(self._path(onto.version + 1, _JSON), data, f"staging/table-{commit_id}")
+        return answer is Answer.COMMITTED
+
+    def write_checkpoint(self) -> None:
+        """Have delta-rs write what the table has now into one file, and delete commits that are older than that and a week.
+
+        Raise `LakeUnavailable` where it cannot; readers then open more commits, and nothing else is amiss.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(self._store.url(self.folder))
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise LakeUnavailable(
+                f"cannot write a checkpoint of table {self._store.url(self.folder)}: {reason}; nothing is lost, and reading it "
+                f"takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
+                path=self.folder,
+            ) from error
 
     def _read(self, version: int) -> Commit:
-        path = self._path(version)
+        path = self._path(version, _JSON)
         data = self._store.get(path)
         if data is None:
             raise BrokenTable(
@@ -57,10 +97,29 @@ class DeltaLog:
             )
         return from_json(data, self._store.url(path))
 
-    def _find_newest(self) -> int:
-        names = (path.rsplit("/", 1)[-1] for path in self._store.list(f"{self.folder}/_delta_log"))
-        versions = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-        return max((int(each) for each in versions if len(each) == _DIGITS and each.isdecimal()), default=EMPTY)
+    def _read_checkpoint(self, version: int) -> Snapshot:
+        path = self._path(version, _CHECKPOINT)
+        actions = read_rows(self._store.get(path) or b"", self._store.url(path), ("add", "remove", "txn"))
+        return apply(from_actions(actions, self._store.url(path)), Snapshot(version - 1))
 
-    def _path(self, version: int) -> str:
-        return f"{self.folder}/_delta_log/{version:0{_DIGITS}d}.json"
+    def _find(self) -> tuple[int, int]:
+        """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""
+        folder, said = f"{self.folder}/_delta_log", self._read_hint()
+        after = f"{folder}/{said:020d}" if said != EMPTY else None
+        found = [_VERSION.fullmatch(path.rsplit("/", 1)[-1]) for path in self._store.list(folder, after)]
+        versions = [(int(each[1]), each[2]) for each in found if each is not None]
+        return _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
+
+    def _read_hint(self) -> int:
+        """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""
+        try:
+            return int(json.loads(self._store.get(f"{self.folder}/_delta_log/_last_checkpoint") or b"")["version"])
+        except (ValueError, KeyError, TypeError):
+            return EMPTY
+
+    def _path(self, version: int, kind: str) -> str:
+        return f"{self.folder}/_delta_log/{version:020d}.{kind}"
+
+
+def _newest(versions: Iterable[tuple[int, str]], kinds: tuple[str, ...]) -> int:
+    return max((version for version, kind in versions if kind in kinds), default=EMPTY)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +137,13 @@ def read_errors(path: File, limit: int) -> list[tuple[int, str]]:
     """Reads offset and error of the first dead letters of a file."""
     table = _read_columns(path, "offset", "error").slice(0, limit)
     return [(row["offset"], row["error"]) for row in table.to_pylist()]
+
+
+def read_rows(data: bytes, what: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the rows of a whole file in memory as Python's values; raise `DamagedFile`, which calls it `what`."""
+    with told_if_damaged(what):
+        rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data), columns=list(columns)).to_pylist()
+    return rows
 
 
 def digest(path: File) -> str:

@@ -131,9 +131,12 @@ class Store:
     def _is_below_a_file(self, path: str) -> bool:
         return self.local_root is not None and any(each.is_file() for each in (self.local_root / path).parents)
 
-    def list(self, prefix: str) -> dict[str, int]:
-        """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide."""
-        return {meta["path"]: meta["size"] for meta in self._list(prefix) if not _is_hidden(meta["path"])}
+    def list(self, prefix: str, after: str | None = None) -> dict[str, int]:
+        """List the objects below a folder, sorted by path, with their sizes in bytes, without what file managers hide.
+
+        Of those the ones whose path comes `after` another, where one is given: on an object store no others are asked for.
+        """
+        return {meta["path"]: meta["size"] for meta in self._list(prefix, after) if not _is_hidden(meta["path"])}
 
     def versions(self, prefix: str) -> dict[str, str]:
         """List the objects below a folder, sorted by path, each with what tells it from another one that stood there before.
@@ -146,9 +149,9 @@ class Store:
             if not _is_hidden(meta["path"])
         }
 
-    def _list(self, prefix: str) -> Sequence[ObjectMeta]:
+    def _list(self, prefix: str, after: str | None = None) -> Sequence[ObjectMeta]:
         with self.explained("list", prefix):
-            found = [meta for page in obstore.list(self.objects, prefix) for meta in page]
+            found = [meta for page in obstore.list(self.objects, prefix, offset=after) for meta in page]
         return sorted(found, key=lambda meta: meta["path"])
 
     def folders(self, prefix: str) -> tuple[str, ...]:

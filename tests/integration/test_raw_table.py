@@ -16,12 +16,18 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from pipeline_defs import raw_table
 from pipeline_defs.auditing import check_table
+from pipeline_defs.core.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.raw_table import SCHEMA
+from pipeline_defs.edges.delta_log import DeltaLog
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.parquet import RAW_SCHEMA
+from pipeline_defs.edges.store import Store
 from pipeline_defs.raw_table import append_landed, log_of
+from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
@@ -178,6 +184,86 @@ def assert_as_named(world: SmallWorld) -> None:
     for path, file in log_of(TOPIC, world.open(Writer())).read().files.items():
         data = world.lake.store.get(f"tables/raw/{TOPIC}/{path}")
         assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
+
+
+def test_a_checkpoint_says_the_same_as_the_commits_before_it(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] Delta-rs writes it and deletes old commits; whoever reads then, or appends, goes on from there."""
+    monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 3)
+    world.kafka.compact(100)
+    world.land("replace")
+    for _ in range(3):
+        grow(world)
+    log = log_of(TOPIC, world.lake)
+    folder = world.folder / log.folder / "_delta_log"
+    by_commits = replay(from_json(commit.read_bytes(), "t") for commit in sorted(folder.glob("*.json")))
+    assert by_commits.removed, "which delta-rs drops after a week"
+    assert by_commits.version == 4 and (folder / f"{3:020d}.checkpoint.parquet").exists()
+    for version in range(4):  # as a week later
+        (folder / f"{version:020d}.json").unlink()
+    assert log.read() == replace(by_commits, removed=frozenset())
+    assert sorted(each.name for each in files(world)) == sorted(by_commits.files)
+    grow(world)
+    log.write_checkpoint()
+    for commit in folder.glob("*.json"):
+        commit.unlink()
+    head = log.read_head()
+    assert (head.version, head.transactions, head.files) == (5, log.read().transactions, {})
+    grow(world)
+    assert world.in_table() == world.landed() and check_table(TOPIC, world.lake).facts["version"] == 6
+
+
+@pytest.mark.parametrize("torn", ["checkpoint.parquet", "_last_checkpoint"])
+def test_a_checkpoint_that_a_power_cut_tore_is_passed_over(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
+    """[R-81] Delta-rs does not wait for the disk; the commits of a week are there as well."""
+    monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 1)
+    grow(world)
+    log = log_of(TOPIC, world.lake)
+    whole = log.read()
+    (path,) = (world.folder / log.folder / "_delta_log").glob(f"*{torn}")
+    path.write_bytes(path.read_bytes()[:-9])
+    assert log.read() == whole and log.read_head().version == whole.version == 1
+    grow(world)
+    assert world.in_table() == world.landed()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_costs_nothing(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] What is landed is appended all the same."""
+    monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 1)
+    (world.folder / f"tables/raw/{TOPIC}/_delta_log/{1:020d}.checkpoint.parquet/in-the-way").mkdir(parents=True)
+    said: list[str] = []
+    grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "checkpoint_failed" else None)
+    assert len(said) == 1 and "cannot write a checkpoint of table" in said[0]
+    assert world.in_table() == world.landed()
+
+
+def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) -> None:
+    """[R-81] By the variables that the lake itself is reached with."""
+    store = Store(f"{bucket}/{tmp_path.name}")
+    log = DeltaLog(store, "tables/t", SCHEMA)
+    for number in range(3):
+        file = File(f"{number}.parquet", 1, EPOCH_MS, {"numRecords": 1})
+        assert log.commit(Commit([file], transactions={"n": number}), log.read(), EPOCH_MS)
+        assert not log.commit(Commit(), Snapshot(), EPOCH_MS), "of two that write a version one looks again"
+    whole = log.read()
+    log.write_checkpoint()
+    listed = store.list("tables/t/_delta_log")
+    assert f"tables/t/_delta_log/{2:020d}.checkpoint.parquet" in listed
+    for version in range(3):
+        store.delete_folder(f"tables/t/_delta_log/{version:020d}.json")
+    assert log.read() == whole and log.read_head().transactions == {"n": 2}
+
+
+def grow(world: SmallWorld, on_step: StepWatcher = no_step) -> None:
+    """Land three records more."""
+    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
+    world.plan()
+    world.land(on_step=on_step)
 
 
 def manifests(world: SmallWorld) -> list[Manifest]:

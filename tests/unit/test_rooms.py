@@ -25,6 +25,7 @@ SYSTEMS: dict[str, str | None] = {
     "pyarrow.parquet": "Parquet",
     "pyarrow": None,
     "numpy": None,
+    "deltalake": "Delta",
     "duckdb": "DuckDB",
     "prometheus_client": "Prometheus",
     "apprise": "alerts",
