@@ -29,7 +29,9 @@ class SideConfig(YamlModel):
     """Says how keys, or values, are decoded."""
 
     format: Annotated[str, WRITTEN, word(*Format)] = Field(
-        default="none", description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf"
+        default="none",
+        description="none (bytes), string (UTF-8), json, json_schema, avro or protobuf; or what Kafka's own serializers write: "
+        "short, integer, long, float, double, uuid",
     )
     inline_schema: Annotated[str | None, LITERAL, BeforeValidator(_as_text)] = Field(
         default=None, description="the schema: for json Spark's DDL, `id BIGINT NOT NULL, at TIMESTAMP`"

@@ -10,7 +10,7 @@ from functools import lru_cache
 from .core.avro import columns_of, parse_avro, refuse_unreadable
 from .core.columns import ANY, Column, row_of
 from .core.ddl import NotDdl, parse_ddl
-from .core.decoders import Decode, Format, Side
+from .core.decoders import SERIALIZED, Decode, Format, Side
 from .core.errors import BadSetting, unusable_schema
 
 
@@ -27,6 +27,8 @@ def read_side(side: Side, name: str) -> Column:
         return Column("text")
     if side.format is Format.NONE:
         return Column("binary")
+    if side.format in SERIALIZED:
+        return parse_ddl(SERIALIZED[side.format])
     if side.schema is None:  # a registry's, which is asked when something is decoded
         return ANY
     match side.format:

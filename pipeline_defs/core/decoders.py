@@ -25,6 +25,23 @@ class Format(StrEnum):
     JSON_SCHEMA = "json_schema"  # JSON, of a JSON Schema
     AVRO = "avro"
     PROTOBUF = "protobuf"
+    SHORT = "short"
+    INTEGER = "integer"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    UUID = "uuid"
+
+
+SERIALIZED: Mapping[Format, str] = {
+    Format.SHORT: "SMALLINT",
+    Format.INTEGER: "INT",
+    Format.LONG: "BIGINT",
+    Format.FLOAT: "FLOAT",
+    Format.DOUBLE: "DOUBLE",
+    Format.UUID: "STRING",
+}
+"""What serializers of Kafka's own write, with no schema beside: the column's type, as Spark's DDL has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,7 @@ class Side:
     message: str | None = None
 
     def __post_init__(self) -> None:
-        needs_schema = self.format not in {Format.NONE, Format.STRING}
+        needs_schema = self.format not in {Format.NONE, Format.STRING, *SERIALIZED}
         if needs_schema and not (self.schema or self.registry):
             raise ValueError(
                 f"decode {self.format} has no schema, expected `inline_schema`, `schema_file` or `registry` beside it"

@@ -155,13 +155,15 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
     adds, removes, transactions = list[File](), list[str](), dict[str, int]()
     try:
         for action in actions:
-            found = action.get
-            if add := found("add"):
-                adds.append(_read_add(add))
-            elif remove := found("remove"):
-                removes.append(unquote(remove["path"]))
-            elif txn := found("txn"):
-                transactions[txn["appId"]] = int(txn["version"])
+            kinds = {
+                kind: said for kind, said in action.items() if said is not None
+            }  # a checkpoint names all, of which one is
+            if "add" in kinds:
+                adds.append(_read_add(kinds["add"]))
+            elif "remove" in kinds:
+                removes.append(unquote(kinds["remove"]["path"]))
+            elif "txn" in kinds:
+                transactions[kinds["txn"]["appId"]] = int(kinds["txn"]["version"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenTable(
             f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; the rows "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.client_properties import ANYBODY, RegistryLogin
-from ..core.decoders import Decode, Format, Side
+from ..core.decoders import SERIALIZED, Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
 from .remote_file import File
@@ -20,6 +20,7 @@ from .spark_days import check_event_time
 from .spark_json import decode_json
 from .spark_json_schema import decode_json_schema
 from .spark_protobuf import decode_protobuf
+from .spark_serialized import decode_serialized
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,7 +39,7 @@ RAW_SCHEMA = (
     "value {value}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 # read as text, whatever bytes they are: Spark copies BINARY wherever it is asked for
-TEXTS = (Format.JSON, Format.STRING)
+TEXTS = (Format.JSON, Format.STRING, Format.UUID)
 BY_WORKERS = (Format.JSON, Format.JSON_SCHEMA, Format.PROTOBUF)  # by Python of ours, all of it or what goes wrong
 READ = "_"  # the column of what is read of keys and values
 IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
@@ -70,6 +71,12 @@ def _decode_json(rows: DataFrame, column: str, side: Side, login: RegistryLogin 
     return decode_json(f.col(column), side.schema or "")
 
 
+def _decode_serialized(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
+    from pyspark.sql import functions as f
+
+    return decode_serialized(f.col(column), side)
+
+
 DECODERS: Mapping[Format, Decoder] = {
     Format.NONE: decode_none,
     Format.STRING: decode_string,
@@ -77,6 +84,7 @@ DECODERS: Mapping[Format, Decoder] = {
     Format.JSON_SCHEMA: decode_json_schema,
     Format.AVRO: decode_avro,
     Format.PROTOBUF: decode_protobuf,
+    **dict.fromkeys(SERIALIZED, _decode_serialized),
 }
 
 

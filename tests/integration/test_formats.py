@@ -34,6 +34,7 @@ FORMATS = {
     "protobuf": (PROTO, [b"\x08" + bytes([n]) + b"\x12\x01n" for n in range(3)], "protobuf_malformed"),
     "json_schema": (JSON_SCHEMA, [b'{"id": %d, "name": "n"}' % n for n in range(3)], "not_utf8"),
     "string": (None, [b"0", b"1", b"2"], "not_utf8"),
+    "integer": (None, [bytes([0, 0, 0, n]) for n in range(3)], "integer_malformed"),
 }
 
 

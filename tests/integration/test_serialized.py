@@ -1,0 +1,121 @@
+"""What Kafka's own serializers write, on real Spark: each value as Java wrote it, and bytes that are none of it."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline_defs.core.decoders import SERIALIZED, Format, Side
+from tests.support.outcomes import decode_rows, decoding_session
+
+if TYPE_CHECKING:
+    from pipeline_defs.edges.engine import Engine
+
+# as java.nio.ByteBuffer has them, which the serializers use
+WIRE = {Format.SHORT: ">h", Format.INTEGER: ">i", Format.LONG: ">q", Format.FLOAT: ">f", Format.DOUBLE: ">d"}
+DICE = random.Random(5)
+INFINITY = math.inf
+
+
+def whole(bits: int) -> list[int]:
+    """Return the ends, what is around nothing, and some in between."""
+    least, most = -(1 << bits - 1), (1 << bits - 1) - 1
+    return [
+        least,
+        least + 1,
+        -256,
+        -255,
+        -1,
+        0,
+        1,
+        255,
+        256,
+        most - 1,
+        most,
+        *(DICE.randint(least, most) for _ in range(200)),
+    ]
+
+
+def of_any_bits(kind: str) -> list[float]:
+    """Return numbers of all exponents, those next to nothing and next to infinity included; no NaN."""
+    size = struct.calcsize(kind)
+    patterns = [DICE.getrandbits(8 * size) for _ in range(400)]
+    patterns += [
+        sign << 8 * size - 1 | rest
+        for sign in (0, 1)
+        for rest in (0, 1, 2, (1 << 23) - 1, 1 << 23, (1 << 52) - 1, 1 << 52)
+    ]
+    found = [struct.unpack(kind, (each % (1 << 8 * size)).to_bytes(size, "big"))[0] for each in patterns]
+    return [each for each in found if not math.isnan(each)]
+
+
+VALUES: dict[Format, list[Any]] = {
+    Format.SHORT: whole(16),
+    Format.INTEGER: whole(32),
+    Format.LONG: whole(64),
+    Format.FLOAT: [0.0, -0.0, 1.5, -2.25, INFINITY, -INFINITY, *of_any_bits(">f")],
+    Format.DOUBLE: [0.0, -0.0, 0.1, 5e-324, -5e-324, 1.7976931348623157e308, INFINITY, -INFINITY, *of_any_bits(">d")],
+}
+
+
+def decode(engine: Engine, name: Format, records: list[bytes | None]) -> tuple[list[Any], list[Any], str]:
+    rows = [("orders", 0, at, None, value) for at, value in enumerate(records)]
+    frame = decoding_session(engine).createDataFrame(
+        rows, "topic string, partition int, offset long, key binary, value binary"
+    )
+    decoded, _ = decode_rows(frame, Side(name))
+    found = decoded.orderBy("offset").collect()
+    return [row.value for row in found], [row.failure for row in found], decoded.schema["value"].dataType.simpleString()
+
+
+def bits(value: float) -> bytes:
+    """Tell -0.0 from 0.0."""
+    return struct.pack(">d", value)
+
+
+@pytest.mark.parametrize("name", WIRE)
+def test_each_number_is_the_one_that_was_written(engine: Engine, name: Format) -> None:
+    written = VALUES[name]
+    values, failures, kind = decode(engine, name, [None, *(struct.pack(WIRE[name], each) for each in written)])
+    assert kind == SERIALIZED[name].lower() and failures == [None] * len(failures) and values[0] is None
+    how: Callable[[Any], Any] = bits if isinstance(written[0], float) else int
+    assert [how(each) for each in values[1:]] == [how(each) for each in written]
+
+
+@pytest.mark.parametrize("name", [Format.FLOAT, Format.DOUBLE])
+def test_what_is_no_number_stays_none(engine: Engine, name: Format) -> None:
+    values, failures, _ = decode(engine, name, [struct.pack(WIRE[name], math.nan), struct.pack(WIRE[name], -math.nan)])
+    assert all(math.isnan(each) for each in values) and failures == [None, None]
+
+
+@pytest.mark.parametrize("name", WIRE)
+def test_bytes_of_another_length_are_set_aside_each(engine: Engine, name: Format) -> None:
+    size = struct.calcsize(WIRE[name])
+    wrong = [b"\xff" * length for length in (0, 1, size - 1, size + 1, 3 * size, 5_000)]
+    values, failures, _ = decode(engine, name, [*wrong, b"\0" * size])
+    assert values == [None] * len(wrong) + [0]
+    said = [(f"{name}_malformed", f"found {len(each)} bytes, expected {size}") for each in wrong]
+    assert [tuple(each) for each in failures[:-1]] == said and failures[-1] is None
+
+
+def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:
+    right = [uuid.UUID(int=DICE.getrandbits(128)) for _ in range(20)]
+    wrong = [
+        b"",
+        right[0].bytes,
+        str(right[0]).encode() + b"\n",
+        str(right[0])[:-1].encode(),
+        b"\xff" * 36,
+        b"1-1-1-1-1",
+    ]
+    records = [None, *(str(each).encode() for each in right), str(right[0]).upper().encode(), *wrong]
+    values, failures, kind = decode(engine, Format.UUID, records)
+    assert kind == "string"
+    assert values == [None, *map(str, right), str(right[0]), *[None] * len(wrong)]
+    assert [each and each.error_class for each in failures] == [None] * 22 + ["uuid_malformed"] * len(wrong)
