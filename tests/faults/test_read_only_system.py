@@ -26,6 +26,7 @@ do mount -o remount,bind,ro "$each"
 done
 """
 PRIVATE_TMP = "mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /var/tmp\n"
+CONTROL = "if touch {} 2>/dev/null; then exit 99; fi\n"
 RUN = f'exec "{sys.executable}" -m pipeline_defs.cli engine restart\n'
 
 
@@ -37,14 +38,14 @@ def can_unshare() -> bool:
 
 
 @pytest.mark.skipif(not can_unshare(), reason="needs a mount namespace of its own, which Linux gives to root")
-@pytest.mark.parametrize("private", [True, False], ids=["private", "control"])
-def test_spark_starts_where_only_its_home_and_a_private_tmp_are_writable(private: bool, tmp_path: Path) -> None:
-    """The control: without a private /tmp it does not start."""
+@pytest.mark.parametrize("private", [True, False], ids=["private /tmp", "no /tmp"])
+def test_spark_starts_where_only_its_home_is_writable(private: bool, tmp_path: Path) -> None:
+    """With a /tmp of its own, as the units have it, and without any; the control: nothing else can be written."""
     home = tmp_path / "home"
     home.mkdir()
     resolve_jars("spark", JARS)
     (home / "jars").symlink_to(JARS)
-    script = STRICT + (PRIVATE_TMP if private else "") + "if touch /etc/x 2>/dev/null; then exit 99; fi\n" + RUN
+    script = STRICT + CONTROL.format("/etc/x") + (PRIVATE_TMP if private else CONTROL.format("/tmp/x")) + RUN
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     environment |= {"OFFSETLAKE_HOME": str(home), "OFFSETLAKE_SPARK_DRIVER_MEMORY": "1g"}
     try:
@@ -54,6 +55,4 @@ def test_spark_starts_where_only_its_home_and_a_private_tmp_are_writable(private
     finally:
         stop_server(home / "engine")
     said = done.stdout + done.stderr
-    assert done.returncode == (0 if private else 1), said
-    assert ("runs" in done.stdout) is private, said
-    assert private or "engine_unavailable" in said or "No usable temporary directory" in said
+    assert done.returncode == 0 and "runs" in done.stdout, said

@@ -226,7 +226,7 @@ def test_the_drills_run_on_the_cluster_with_the_lake_in_the_bucket(
     steps = ["kill_at_scan", "kill_at_stage", "kill_at_commit", "kill_at_publish"]
     where = ["--lake", "s3", "--engine", "cluster"]
     code, report = run_drills(tmp_path / "home", *steps, "overtake", "no_fault", "--schedules", "3", *where)
-    assert code == 0
+    assert code == 0, report
     assert_right(report["drills"])
     assert report["schedules"]["kills"] and not report["schedules"]["failed"]
     assert not Lake(bucket).store.list("drills"), "drills delete the lakes that they made"
