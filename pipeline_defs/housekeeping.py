@@ -6,6 +6,7 @@ A schedule that finds nothing to do says so and launches nothing.
 import dagster as dg
 
 from .core.command_lines import command
+from .raw_table import find_unnamed, vacuum
 from .resources import Edges
 from .retirement import find_retirable, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
@@ -18,8 +19,8 @@ SWEEP_JOB = "sweep_staging"
 def build_sweep() -> dg.Definitions:
     """Builds the job that sweeps the lake's staging, and its daily schedule; it is of the whole lake, not of a topic."""
     description = (
-        "Deletes what attempts that died left in the lake's staging, once no run can be at work on it any more. Published "
-        "files are never touched."
+        "Deletes what attempts that died left in the lake's staging, once no run can be at work on it any more, and files of "
+        "raw tables that no version of the last week names. Published files are never touched."
     )
 
     @dg.op(name="sweep", description=description)
@@ -27,7 +28,13 @@ def build_sweep() -> dg.Definitions:
         orphans = sweep_orphans(edges.lake, edges.now_ms())
         for orphan in orphans:
             context.log.info("step=swept attempt=%s bytes=%s", orphan.name, orphan.bytes)
-        context.add_output_metadata({"swept": len(orphans), "swept_bytes": sum(orphan.bytes for orphan in orphans)})
+        deleted, errors = vacuum(edges.lake, edges.now_ms())
+        for path in deleted:
+            context.log.info("step=vacuumed path=%s", path)
+        swept_bytes = sum(orphan.bytes for orphan in orphans)
+        context.add_output_metadata({"swept": len(orphans), "swept_bytes": swept_bytes, "vacuumed": len(deleted)})
+        for error in errors:
+            raise error
 
     @dg.job(name=SWEEP_JOB, description=description)
     def sweep_staging() -> None:
@@ -41,8 +48,11 @@ def build_sweep() -> dg.Definitions:
         description="Sweeps the lake's staging every night, where there is something to sweep.",
     )
     def daily(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        orphans = find_orphans(edges.lake, edges.now_ms(), SWEEP_AFTER_SECONDS)
-        return dg.RunRequest() if orphans else dg.SkipReason("nothing in staging is old enough to be swept")
+        lake, now_ms = edges.lake, edges.now_ms()
+        is_due = find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS) or any(
+            find_unnamed(topic, lake, now_ms) for topic in lake.store.folders("tables/raw")
+        )
+        return dg.RunRequest() if is_due else dg.SkipReason("nothing in staging or in a raw table is old enough")
 
     return dg.Definitions(jobs=[sweep_staging], schedules=[daily])
 

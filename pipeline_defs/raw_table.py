@@ -17,12 +17,25 @@ from .core.delta import EMPTY, Commit, Snapshot
 from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
-from .core.raw_table import DIGEST, SCHEMA, file_of, files_by_range, find_due, find_due_by_files, name_of
+from .core.raw_table import (
+    DIGEST,
+    SCHEMA,
+    file_of,
+    files_by_range,
+    find_due,
+    find_due_by_files,
+    find_unwanted,
+    name_of,
+    number_of,
+    revision_of,
+)
 from .edges import parquet
 from .edges.delta_log import CHECKPOINT_EVERY, DeltaLog
 from .edges.lake import Lake
 from .edges.layout import manifest_path
 from .steps import StepWatcher, no_step
+
+VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
 
 
 class _Replaced(Exception):
@@ -63,7 +76,8 @@ def append_landed(
         except _Replaced:
             continue
         on_step("link_to_table", topic=topic, files=len(files))
-        if log.commit(Commit(files, due.removes, due.transactions), table, now_ms()):
+        at_ms = now_ms()
+        if log.commit(Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions), table, at_ms):
             version = table.version + 1
             on_step("append", topic=topic, version=version, files=len(files))
             if version and version % CHECKPOINT_EVERY == 0:
@@ -124,10 +138,12 @@ def _link(manifest: Manifest, table: Snapshot, lake: Lake, log: DeltaLog) -> str
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
         raise _not_there(manifest, lake, log)
-    for number in count():
+    standing = files_by_range(table).get(manifest.offsets)
+    is_copy = standing is not None and revision_of(standing) == manifest.revision
+    for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
         name = name_of(manifest, number)
         path = f"{log.folder}/{name}"
-        if name in table.files or name in table.removed or not _is_free_or_same(own, path, file, lake):
+        if name in table.removed or not _is_free_or_same(own, path, file, lake):
             continue
         guard = manifest_path(manifest.topic, manifest.offsets, 0)
         try:
@@ -146,6 +162,38 @@ def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
     """Return whether a name is free, or another run has given it to the same file: not to one that rotted since."""
     size = lake.store.size(path)
     return size is None or (size == file.bytes and lake.store.is_same(own, path))
+
+
+def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS) -> list[str]:
+    """Find the files of a raw table that no version of the last week names, and no later one will; return their paths.
+
+    A link that was made just now is not old, whatever the age of the file that it leads to.
+    """
+    log, found = log_of(topic, lake), []
+    table, coverage = log.read(), lake.coverage(topic)
+    names = (path.removeprefix(f"{log.folder}/") for path in lake.store.list(log.folder))
+    for name in find_unwanted(names, coverage, table):
+        path = f"{log.folder}/{name}"
+        left_ms = table.removed[name] if name in table.removed else lake.store.linked_at_ms(path)
+        if left_ms is not None and now_ms - left_ms > older_than_seconds * 1000:
+            found.append(path)
+    return found
+
+
+def vacuum(lake: Lake, now_ms: int) -> tuple[list[str], list[OffsetlakeError]]:
+    """Delete what `find_unnamed` finds of all raw tables; return the paths, and what ended one table and no other.
+
+    Any number of processes may do so at once.
+    """
+    deleted, errors = list[str](), list[OffsetlakeError]()
+    for topic in lake.store.folders("tables/raw"):
+        try:
+            for path in find_unnamed(topic, lake, now_ms):
+                lake.store.delete_folder(path)
+                deleted.append(path)
+        except OffsetlakeError as error:
+            errors.append(error)
+    return deleted, errors
 
 
 def _not_there(manifest: Manifest, lake: Lake, log: DeltaLog) -> LakeUnavailable:

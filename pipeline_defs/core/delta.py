@@ -49,33 +49,33 @@ class File:
 class Snapshot:
     """What a table has at a version: its files by path, and the versions of its app transactions by id.
 
-    `removed` are the paths that an earlier version had.
+    `removed` are the paths that an earlier version had, with when they were removed (ms since 1970).
     """
 
     version: int = EMPTY
     files: Mapping[str, File] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
-    removed: frozenset[str] = frozenset()
+    removed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The change that one version makes."""
+    """The change that one version makes; `removes` has paths with when they were removed (ms since 1970)."""
 
     adds: Sequence[File] = ()
-    removes: Sequence[str] = ()
+    removes: Mapping[str, int] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
 
 
 def check(commit: Commit, onto: Snapshot, where: str) -> None:
     """Raise `BrokenTable` where a commit would break a law; then it must not be written."""
-    added, removed = [file.path for file in commit.adds], set(commit.removes)
+    added = [file.path for file in commit.adds]
     violations = [
         f"{path} is added a second time" for path in sorted({path for path in added if added.count(path) > 1})
     ]
     violations += [f"{path} is added, and version {onto.version} has it" for path in added if path in onto.files]
     violations += [f"{path} is added, and an earlier version had it" for path in added if path in onto.removed]
-    violations += [f"{path} is removed, and is not there" for path in sorted(removed - onto.files.keys())]
+    violations += [f"{path} is removed, and is not there" for path in sorted(commit.removes.keys() - onto.files.keys())]
     violations += [
         f"app transaction {name} goes back from {onto.transactions[name]} to {version}"
         for name, version in commit.transactions.items()
@@ -96,7 +96,7 @@ def apply(commit: Commit, onto: Snapshot) -> Snapshot:
         onto.version + 1,
         files | {file.path: file for file in commit.adds},
         {**onto.transactions, **commit.transactions},
-        onto.removed.union(commit.removes),
+        {**onto.removed, **commit.removes},
     )
 
 
@@ -112,7 +112,8 @@ def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str)
         actions += [{"protocol": PROTOCOL}, {"metaData": _metadata(schema, commit_id, now_ms)}]
     # what is read again has other names and the same rows, or those that a person asked for: always a change of data
     actions += [
-        {"remove": {"path": quote(path), "deletionTimestamp": now_ms, "dataChange": True}} for path in commit.removes
+        {"remove": {"path": quote(path), "deletionTimestamp": removed_ms, "dataChange": True}}
+        for path, removed_ms in commit.removes.items()
     ]
     actions += [{"add": _add(file)} for file in commit.adds]
     actions += [
@@ -152,7 +153,7 @@ def from_json(data: bytes, where: str) -> Commit:
 
 def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
     """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
-    adds, removes, transactions = list[File](), list[str](), dict[str, int]()
+    adds, removes, transactions = list[File](), dict[str, int](), dict[str, int]()
     try:
         for action in actions:
             kinds = {
@@ -161,7 +162,7 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
             if "add" in kinds:
                 adds.append(_read_add(kinds["add"]))
             elif "remove" in kinds:
-                removes.append(unquote(kinds["remove"]["path"]))
+                removes[unquote(kinds["remove"]["path"])] = int(kinds["remove"]["deletionTimestamp"])
             elif "txn" in kinds:
                 transactions[kinds["txn"]["appId"]] = int(kinds["txn"]["version"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -189,4 +190,4 @@ def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
 
 def without_files(snapshot: Snapshot) -> Snapshot:
     """Return the head of a table: its version and app transactions."""
-    return replace(snapshot, files={}, removed=frozenset())
+    return replace(snapshot, files={}, removed={})

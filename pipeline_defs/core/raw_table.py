@@ -10,7 +10,8 @@ Its app transactions say how far it is, each counting upwards:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ _COLUMNS: list[tuple[str, Any]] = [
     ("headers", {"type": "array", "elementType": _struct(_HEADER), "containsNull": True}),
 ]
 SCHEMA = json.dumps(_struct(_COLUMNS), separators=(",", ":"))
+_NAME = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
 KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file
 
 
@@ -116,6 +118,33 @@ def name_of(manifest: Manifest, number: int = 0) -> str:
     offsets = manifest.offsets
     name = f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}.r{manifest.revision:03d}"
     return f"{name}.{number}.parquet" if number else f"{name}.parquet"
+
+
+def number_of(name: str) -> int:
+    """Return which copy of its range's revision a file is; 0 for the first."""
+    found = _NAME.fullmatch(name)
+    return int(found["number"] or 0) if found else 0
+
+
+def find_unwanted(names: Iterable[str], coverage: Coverage, table: Snapshot) -> list[str]:
+    """Return which names are of files that no version will name any more: of an earlier revision, or copy, than stands.
+
+    A file that is not named yet is wanted, and what is no name of ours is nobody's to delete.
+    """
+    standing = files_by_range(table)
+    unwanted = []
+    for name in sorted(set(names) - table.files.keys()):
+        found = _NAME.fullmatch(name)
+        if found is None:
+            continue
+        generation, partition, start, end, revision = (int(each) for each in found.groups()[:5])
+        offsets = OffsetRange(generation, partition, start, end)
+        manifest, file = coverage.manifests.get(offsets), standing.get(offsets)
+        is_older = manifest is not None and revision < manifest.revision
+        is_copied = file is not None and (revision, number_of(name)) < (revision_of(file), number_of(file.path))
+        if is_older or is_copied:
+            unwanted.append(name)
+    return unwanted
 
 
 def file_of(manifest: Manifest, path: str) -> File:

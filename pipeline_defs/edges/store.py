@@ -270,6 +270,16 @@ class Store:
                 raise FileNotFoundError(staged) from error
             return Answer.COMMITTED
 
+    def linked_at_ms(self, path: str) -> int | None:
+        """Return when an object got its name, or a later one (ms since 1970); none where there is no such object."""
+        with self.explained("read", path):
+            try:
+                if self.disk is None:
+                    return int(obstore.head(self.objects, path)["last_modified"].timestamp() * 1000)
+                return (self.disk.root / path).stat().st_ctime_ns // 1_000_000
+            except (NotFoundError, FileNotFoundError):
+                return None
+
     def is_same(self, path: str, other: str) -> bool:
         """Return whether two names lead to one file; on an object store, where each has its own, to equal sizes."""
         if self.disk is None:

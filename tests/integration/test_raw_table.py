@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,12 +22,12 @@ from pipeline_defs.auditing import check_table
 from pipeline_defs.core.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.raw_table import SCHEMA
+from pipeline_defs.core.raw_table import SCHEMA, name_of
 from pipeline_defs.edges.delta_log import DeltaLog
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.parquet import RAW_SCHEMA
 from pipeline_defs.edges.store import Store
-from pipeline_defs.raw_table import append_landed, log_of
+from pipeline_defs.raw_table import append_landed, find_unnamed, log_of, vacuum
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
@@ -34,6 +35,9 @@ from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
     from pipeline_defs.core.manifest import Manifest
+
+
+DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +206,7 @@ def test_a_checkpoint_says_the_same_as_the_commits_before_it(
     assert by_commits.version == 4 and (folder / f"{3:020d}.checkpoint.parquet").exists()
     for version in range(4):  # as a week later
         (folder / f"{version:020d}.json").unlink()
-    assert log.read() == replace(by_commits, removed=frozenset())
+    assert log.read() == replace(by_commits, removed={})
     assert sorted(each.name for each in files(world)) == sorted(by_commits.files)
     grow(world)
     log.write_checkpoint()
@@ -257,6 +261,60 @@ def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) ->
     for version in range(3):
         store.delete_folder(f"tables/t/_delta_log/{version:020d}.json")
     assert log.read() == whole and log.read_head().transactions == {"n": 2}
+
+
+@pytest.mark.parametrize("kind", ["disk", "bucket"])
+def test_the_vacuum_deletes_what_no_version_of_a_week_names_and_nothing_else(tmp_path: Path, kind: str) -> None:
+    """[R-84] Replaced files go once nobody can read them; named ones, those that a run is about to name and others' stay."""
+    world = SmallWorld(tmp_path, kind, records=6, grid=3)
+    world.has_table = True
+    world.land()
+    world.kafka.compact(100)
+    world.land("replace")
+    folder = f"tables/raw/{TOPIC}"
+    world.has_table = False
+    grow(world)
+    (landed,) = [each for each in manifests(world) if each.offsets.start == 6]
+    store, now_ms = world.lake.store, time.time_ns() // 1_000_000
+    for name in (name_of(landed), "notes.parquet"):
+        store.put_new(f"{folder}/{name}", b"x", "staging/t")
+    (replaced,) = log_of(TOPIC, world.lake).read().removed
+    before = set(store.list(folder))
+    assert vacuum(world.lake, EPOCH_MS + 7 * DAY_MS) == ([], []), "a reader may be at the version of a week ago"
+    assert vacuum(world.lake, now_ms + 8 * DAY_MS) == ([f"{folder}/{replaced}"], [])
+    assert vacuum(world.lake, now_ms + 8 * DAY_MS) == ([], [])
+    assert set(store.list(folder)) == before - {f"{folder}/{replaced}"}
+    assert set(world.in_table()) == {offset for offset in world.shown() if offset < 6}
+
+
+def test_a_link_that_a_run_has_just_made_of_an_old_file_is_not_deleted(world: SmallWorld) -> None:
+    """[R-84] The run may commit it in a moment, though a later revision is there: its age is the link's, not the file's."""
+    world.kafka.compact(100)
+    world.has_table = False
+    world.land("replace")
+    folder = world.folder / f"tables/raw/{TOPIC}"
+    names = [name_of(replace(each, revision=0)) for each in manifests(world) if each.revision]
+    assert len(names) == 1
+    now_ms = time.time_ns() // 1_000_000
+    log_of(TOPIC, world.lake).commit(Commit(removes={names[0]: 1}), log_of(TOPIC, world.lake).read(), 1)
+    late = folder / names[0].replace(".parquet", ".1.parquet")
+    late.hardlink_to(folder / names[0])
+    os.utime(late, (0, 0))
+    assert find_unnamed(TOPIC, world.lake, now_ms) == [f"tables/raw/{TOPIC}/{names[0]}"], (
+        "which a commit removed long ago"
+    )
+    assert f"tables/raw/{TOPIC}/{late.name}" in find_unnamed(TOPIC, world.lake, now_ms + 8 * DAY_MS)
+
+
+def test_a_table_that_cannot_be_read_keeps_no_other_from_its_vacuum(world: SmallWorld) -> None:
+    """[R-84] Its folder stays as it is, and the job is red."""
+    torn = world.folder / "tables/raw/another/_delta_log" / f"{0:020d}.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text("{")
+    world.kafka.compact(100)
+    world.land("replace")
+    deleted, (error,) = vacuum(world.lake, time.time_ns() // 1_000_000 + 8 * DAY_MS)
+    assert len(deleted) == 1 and error.kind == "broken_table"
 
 
 def grow(world: SmallWorld, on_step: StepWatcher = no_step) -> None:

@@ -22,9 +22,9 @@ SCHEMA = '{"type":"struct","fields":[]}'
     [
         (Commit([B, B]), TABLE, "b.parquet is added a second time"),
         (Commit([A]), TABLE, "a.parquet is added, and version 0 has it"),
-        (Commit([A], [A.path]), TABLE, "a.parquet is added, and version 0 has it"),
-        (Commit([A]), apply(Commit(removes=[A.path]), TABLE), "a.parquet is added, and an earlier version had it"),
-        (Commit([B], [B.path]), TABLE, "b.parquet is removed, and is not there"),
+        (Commit([A], {A.path: 1}), TABLE, "a.parquet is added, and version 0 has it"),
+        (Commit([A]), apply(Commit(removes={A.path: 1}), TABLE), "a.parquet is added, and an earlier version had it"),
+        (Commit([B], {B.path: 1}), TABLE, "b.parquet is removed, and is not there"),
         (Commit(transactions={"g0/p0": 4}), TABLE, "app transaction g0/p0 goes back from 5 to 4"),
     ],
 )
@@ -47,10 +47,8 @@ def test_of_two_writers_of_a_version_one_is_told_to_look_again(tmp_path: Path) -
     assert not log.commit(Commit([B]), Snapshot(), 8)
     table = log.read()
     assert (table.version, set(table.files)) == (0, {A.path})
-    assert log.commit(Commit([B], [A.path]), table, 9)
-    assert log.read() == replace(
-        table, version=1, files={B.path: B}, removed=frozenset([A.path]), transactions={"x": 1}
-    )
+    assert log.commit(Commit([B], {A.path: 9}), table, 9)
+    assert log.read() == replace(table, version=1, files={B.path: B}, removed={A.path: 9}, transactions={"x": 1})
     assert log.read_head() == Snapshot(1, {}, {"x": 1}), "each commit repeats all app transactions"
 
 
