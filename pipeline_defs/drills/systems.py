@@ -163,8 +163,10 @@ def visible_values(folder: Path | str) -> list[bytes]:
     """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
     lake = Lake(str(folder))
     if lake.store.local_root is None:
-        files = [path for path in lake.store.list("") if path.endswith(".parquet")]
-        tables = (pq.read_table(io.BytesIO(lake.store.get(path) or b""), columns=["value"]) for path in files)
+        above, _, name = str(folder).rpartition("/")
+        store = Lake(above).store
+        files = [path for path in store.list(name) if path.endswith(".parquet")]
+        tables = (pq.read_table(io.BytesIO(store.get(path) or b""), columns=["value"]) for path in files)
         return [value for table in tables for value in table.column("value").to_pylist()]
     if not any(lake.store.local_root.rglob("*.parquet")):
         return []

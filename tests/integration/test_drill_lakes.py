@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.drills.arena import Arena, FaultNotProven
 from pipeline_defs.drills.report import open_arena
+from pipeline_defs.drills.systems import visible_values
 from pipeline_defs.edges.broker import Broker
 from pipeline_defs.edges.store import Store
 from pipeline_defs.settings import Settings
@@ -35,6 +38,15 @@ def test_a_drill_deletes_its_lake_in_a_bucket_and_nothing_beside_it(
         "drills/one/d10/lake/plan/0.json",
     ]
     assert not (tmp_path / "d1").exists()
+
+
+def test_a_drill_reads_what_a_bucket_shows_of_its_topic_alone(bucket: str, tmp_path: Path) -> None:
+    store, below = Store(bucket), f"drills/{tmp_path.name}/lake/data"
+    for number, path in enumerate(("t/g0/p0000/0.parquet", "t/g0/p0001/0.parquet", "t2/g0/p0000/0.parquet")):
+        pq.write_table(pa.table({"value": [b"%d" % number]}), tmp_path / "file.parquet")
+        store.upload(tmp_path / "file.parquet", f"{below}/{path}")
+    assert visible_values(f"{bucket}/{below}/t") == [b"0", b"1"]
+    assert visible_values(f"{bucket}/{below}/t3") == []
 
 
 def test_what_fails_at_a_drills_end_does_not_hide_why_it_failed(
