@@ -3,7 +3,7 @@
     tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.r<rev>.parquet    a hard link; a copy within an object store
     tables/raw/<topic>/_delta_log/                                      which of them are its files
 
-A run appends what it has landed before it reports, and whatever a run before it has left out. The landed file may be
+A run appends what it has landed before it ends, and whatever a run before it has left out. The landed file may be
 exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
 """
 
@@ -14,7 +14,7 @@ from itertools import count
 
 from .core.coverage import Coverage
 from .core.delta import EMPTY, Commit, Snapshot
-from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError
+from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError, unforeseen
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .core.raw_table import (
@@ -103,9 +103,13 @@ def try_append(
     try:
         append_landed(topic, lake, now_ms, doubted, on_step)
     except OffsetlakeError as error:
-        on_step("append_failed", topic=topic, reason=str(error))
-        return str(error)
-    return None
+        failure = error
+    except Exception as error:  # noqa: BLE001 (told by its type: landing and planning do not pay for it)
+        failure = unforeseen(error, f"the raw table of {topic}")
+    else:
+        return None
+    on_step("append_failed", topic=topic, reason=str(failure))
+    return str(failure)
 
 
 def _find_rotten(

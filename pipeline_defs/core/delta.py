@@ -91,13 +91,26 @@ def check(commit: Commit, onto: Snapshot, where: str) -> None:
 
 def apply(commit: Commit, onto: Snapshot) -> Snapshot:
     """Return what a table has after one more commit."""
-    files = {path: file for path, file in onto.files.items() if path not in commit.removes}
-    return Snapshot(
-        onto.version + 1,
-        files | {file.path: file for file in commit.adds},
-        {**onto.transactions, **commit.transactions},
-        {**onto.removed, **commit.removes},
+    return replay([commit], onto)
+
+
+def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
+    """Return what a table has after commits, in their order."""
+    before = onto or Snapshot()
+    version, files, transactions, removed = (
+        before.version,
+        dict(before.files),
+        dict(before.transactions),
+        dict(before.removed),
     )
+    for commit in commits:
+        version += 1
+        for path in commit.removes:
+            files.pop(path, None)
+        files |= {file.path: file for file in commit.adds}
+        transactions |= commit.transactions
+        removed |= commit.removes
+    return Snapshot(version, files, transactions, removed)
 
 
 def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str) -> bytes:
@@ -178,14 +191,6 @@ def _read_add(add: Mapping[str, Any]) -> File:
     if not isinstance(stats["numRecords"], int):
         raise TypeError("numRecords is no number")
     return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, dict(add.get("tags") or {}))
-
-
-def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
-    """Return what a table has after commits, in their order."""
-    snapshot = onto or Snapshot()
-    for commit in commits:
-        snapshot = apply(commit, snapshot)
-    return snapshot
 
 
 def without_files(snapshot: Snapshot) -> Snapshot:

@@ -105,10 +105,17 @@ class DeltaLog:
     def _find(self) -> tuple[int, int]:
         """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""
         folder, said = f"{self.folder}/_delta_log", self._read_hint()
-        after = f"{folder}/{said:020d}" if said != EMPTY else None
-        found = [_VERSION.fullmatch(path.rsplit("/", 1)[-1]) for path in self._store.list(folder, after)]
-        versions = [(int(each[1]), each[2]) for each in found if each is not None]
+        versions = self._list(f"{folder}/{said:020d}" if said != EMPTY else None)
+        if (
+            _newest(versions, (_CHECKPOINT,)) < said
+        ):  # it names one that is not there: nothing it says is taken for true
+            versions = self._list(None)
         return _newest(versions, (_CHECKPOINT,)), _newest(versions, (_JSON, _CHECKPOINT))
+
+    def _list(self, after: str | None) -> list[tuple[int, str]]:
+        listed = self._store.list(f"{self.folder}/_delta_log", after)
+        found = (_VERSION.fullmatch(path.rsplit("/", 1)[-1]) for path in listed)
+        return [(int(each[1]), each[2]) for each in found if each is not None]
 
     def _read_hint(self) -> int:
         """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""

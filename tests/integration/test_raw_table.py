@@ -10,6 +10,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import duckdb
 import pyarrow.parquet as pq
@@ -216,6 +217,24 @@ def test_a_checkpoint_says_the_same_as_the_commits_before_it(
     assert (head.version, head.transactions, head.files) == (5, log.read().transactions, {})
     grow(world)
     assert world.in_table() == world.landed() and check_table(TOPIC, world.lake).facts["version"] == 6
+
+
+def test_a_hint_at_a_checkpoint_that_is_not_there_hides_no_version(world: SmallWorld) -> None:
+    """[R-81] As a restored backup has it: else the table would look empty, and who appends begin again and again."""
+    hint = world.folder / f"tables/raw/{TOPIC}/_delta_log/_last_checkpoint"
+    hint.write_text('{"version": 7, "size": 1}')
+    grow(world)
+    assert world.in_table() == world.landed() and log_of(TOPIC, world.lake).read().version == 1
+
+
+def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(
+    world: SmallWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-81] It is told as any other reason, by its type."""
+    monkeypatch.setattr(raw_table, "find_due", Mock(side_effect=KeyError("a secret")))
+    said: list[str] = []
+    grow(world, lambda step, **fields: said.append(str(fields["reason"])) if step == "append_failed" else None)
+    assert len(world.shown()) == 9 and len(said) == 1 and "KeyError" in said[0] and "secret" not in said[0]
 
 
 @pytest.mark.parametrize("torn", ["checkpoint.parquet", "_last_checkpoint"])

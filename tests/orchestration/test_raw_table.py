@@ -30,7 +30,7 @@ def table_world(world: World) -> World:
 
 
 def test_a_tick_appends_what_a_dead_run_left_out(table_world: World) -> None:
-    """[R-81] A run appends before it reports; where it dies before that, the next tick does, and only then."""
+    """[R-81] A run appends before it ends; where it dies before that, the next tick does, and only then."""
     world = table_world
     table = check_table(world.name, world.edges.lake)
     assert (table.violations, table.facts["rows"]) == ((), 250)
