@@ -25,11 +25,16 @@ print("import goes on", flush=True)
 """
 
 
-def start(folder: Path, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+# a process between, and no `preexec_fn`: what other tests have loaded, gRPC's threads say, may print between fork and exec
+BEFORE = "import os, signal, sys; exec(sys.argv[1]); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+
+
+def start(folder: Path, *arguments: str, before: str = "", **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in a process that has done something `before` it became that."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
     environment.pop("PYTHONUNBUFFERED", None)
     environment |= {"OFFSETLAKE_HOME": str(folder / "home"), "PYTHONPATH": f"{folder}{os.pathsep}{PROJECT}"}
-    command = [sys.executable, "-m", "pipeline_defs.cli", *arguments]
+    command = [sys.executable, "-c", BEFORE, before, "-m", "pipeline_defs.cli", *arguments]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.run(command, env=environment, cwd=folder, text=True, check=False, **streams)  # type: ignore[call-overload,no-any-return]
 
@@ -37,7 +42,7 @@ def start(folder: Path, *arguments: str, **options: object) -> subprocess.Comple
 def test_ctrl_c_while_a_command_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
     """The first seconds of each command are imports."""
     (tmp_path / "click.py").write_text(INTERRUPTING)
-    ended = start(tmp_path, "plan", "orders", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    ended = start(tmp_path, "plan", "orders", before="signal.signal(signal.SIGINT, signal.SIG_DFL)")
     assert ended.stdout == "click is being imported\n", "the control: the signal came then"
     assert ended.stderr == "" and ended.returncode == -signal.SIGINT
 
@@ -45,7 +50,7 @@ def test_ctrl_c_while_a_command_imports_ends_it_without_a_traceback(tmp_path: Pa
 def test_ctrl_c_that_a_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     """A job in the background of a script is not ended by the Ctrl-C that ends the one in front."""
     (tmp_path / "click.py").write_text(INTERRUPTING + "raise SystemExit(7)")
-    ended = start(tmp_path, "plan", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    ended = start(tmp_path, "plan", before="signal.signal(signal.SIGINT, signal.SIG_IGN)")
     assert "import goes on" in ended.stdout and ended.returncode == 7
 
 
@@ -76,7 +81,7 @@ def test_output_that_cannot_be_written_is_one_message(arguments: list[str], tmp_
 @pytest.mark.parametrize("arguments", [["explain"], ["engine", "status", "--json"]])
 def test_a_stdout_that_is_closed_is_one_message(arguments: list[str], tmp_path: Path) -> None:
     """As by a shell's `>&-`; Python has no stream then."""
-    ended = start(tmp_path, *arguments, stdout=None, preexec_fn=lambda: os.close(1))
+    ended = start(tmp_path, *arguments, stdout=None, before="os.close(1)")
     assert ended.returncode == 1 and "Traceback" not in ended.stderr
     assert "output_unwritable: stdout cannot be written: it is closed" in ended.stderr
 
