@@ -39,7 +39,7 @@ class Attempt:
 class Tools:
     """Is everything outside that landing touches, and what the topic's defs.yaml says of losing and delivering.
 
-    `on_step` is told each protocol step as it is passed; `has_table` says whether what is landed is appended to a raw table.
+    `on_step` is told each protocol step as it is passed; `has_raw_table` says whether a raw table names what is landed.
     """
 
     lake: Lake
@@ -52,7 +52,7 @@ class Tools:
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     on_step: StepWatcher = no_step
     open_staging: Callable[[str, Lake], Staging] = LocalStaging
-    has_table: bool = False
+    has_raw_table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A schedule that finds nothing to do says so and launches nothing.
 import dagster as dg
 
 from .core.command_lines import command
-from .raw_table import find_unnamed, vacuum
+from .raw_table import is_vacuum_due, vacuum
 from .resources import Edges
 from .retirement import find_retirable, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
@@ -49,9 +49,7 @@ def build_sweep() -> dg.Definitions:
     )
     def daily(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
         lake, now_ms = edges.lake, edges.now_ms()
-        is_due = find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS) or any(
-            find_unnamed(topic, lake, now_ms) for topic in lake.store.folders("tables/raw")
-        )
+        is_due = find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS) or is_vacuum_due(lake, now_ms)
         return dg.RunRequest() if is_due else dg.SkipReason("nothing in staging or in a raw table is old enough")
 
     return dg.Definitions(jobs=[sweep_staging], schedules=[daily])

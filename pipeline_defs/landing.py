@@ -138,7 +138,7 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
 def _append(run: Run, ranges: Sequence[OffsetRange]) -> None:
     """Have the raw table name what is landed; where that fails the run has landed all the same, and a tick does it."""
     tools = run.tools
-    if tools.has_table:
+    if tools.has_raw_table:
         try_append(run.topic, tools.lake, tools.now_ms, ranges if run.attempt.redo else (), tools.on_step)
 
 

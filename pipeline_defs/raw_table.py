@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from itertools import count
 
 from .core.coverage import Coverage
-from .core.delta import EMPTY, Commit, Snapshot
+from .core.delta import EMPTY, Commit, File, Snapshot
 from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError, unforeseen
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
@@ -63,8 +63,8 @@ def append_landed(
     log = log_of(topic, lake)
     while True:
         table = log.read_head()
-        coverage = lake.coverage(topic)  # after the table: what that names was landed before
-        due = None if doubted else find_due(coverage, table)
+        # coverage is read after the table: what that names was landed before
+        due = None if doubted else find_due(lake.coverage(topic), table)
         if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
@@ -72,7 +72,11 @@ def append_landed(
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
             return table.version
         try:
-            files = [file_of(manifest, _link(manifest, table, lake, log)) for manifest in due.adds]
+            standing = files_by_range(table)
+            files = [
+                file_of(manifest, _link(manifest, standing.get(manifest.offsets), table, lake, log))
+                for manifest in due.adds
+            ]
         except _Replaced:
             continue
         on_step("link_to_table", topic=topic, files=len(files))
@@ -137,12 +141,14 @@ def _digest(path: str, lake: Lake) -> str | None:
         return None
 
 
-def _link(manifest: Manifest, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
-    """Give a landed file a name in the table that no file there had before; return that, below the table's folder."""
+def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake, log: DeltaLog) -> str:
+    """Give a landed file a name in the table that no file there had before; return that, below the table's folder.
+
+    `standing` is the file that the table has of the range.
+    """
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
         raise _not_there(manifest, lake, log)
-    standing = files_by_range(table).get(manifest.offsets)
     is_copy = standing is not None and revision_of(standing) == manifest.revision
     for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
         name = name_of(manifest, number)
@@ -182,6 +188,14 @@ def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float 
         if left_ms is not None and now_ms - left_ms > older_than_seconds * 1000:
             found.append(path)
     return found
+
+
+def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
+    """Return whether `vacuum` finds something to delete, or something to tell: a table that cannot be read."""
+    try:
+        return any(find_unnamed(topic, lake, now_ms) for topic in lake.store.folders("tables/raw"))
+    except OffsetlakeError:  # the run says which, and goes on with the others
+        return True
 
 
 def vacuum(lake: Lake, now_ms: int) -> tuple[list[str], list[OffsetlakeError]]:

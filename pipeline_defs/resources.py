@@ -163,7 +163,7 @@ class Edges:
             delivery=topic.delivery,
             on_step=self._watched(log_step),
             open_staging=staging_of(engine, self.lake),
-            has_table=self.settings.has_raw_table,
+            has_raw_table=self.settings.has_raw_table,
         )
 
     def engine(self, pyspark: LazyPySparkResource) -> Engine:

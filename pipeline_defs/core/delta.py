@@ -8,6 +8,7 @@ file. Who writes version n + 1 first has decided it, so whatever was read of ver
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,9 +71,7 @@ class Commit:
 def check(commit: Commit, onto: Snapshot, where: str) -> None:
     """Raise `BrokenTable` where a commit would break a law; then it must not be written."""
     added = [file.path for file in commit.adds]
-    violations = [
-        f"{path} is added a second time" for path in sorted({path for path in added if added.count(path) > 1})
-    ]
+    violations = [f"{path} is added a second time" for path, times in sorted(Counter(added).items()) if times > 1]
     violations += [f"{path} is added, and version {onto.version} has it" for path in added if path in onto.files]
     violations += [f"{path} is added, and an earlier version had it" for path in added if path in onto.removed]
     violations += [f"{path} is removed, and is not there" for path in sorted(commit.removes.keys() - onto.files.keys())]

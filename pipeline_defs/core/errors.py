@@ -226,7 +226,7 @@ class BrokenManifest(Violation):
 
 
 class BrokenTable(Violation):
-    """Says that a commit of a Delta log cannot be read, or that one would break a law."""
+    """A commit of a Delta log that cannot be read, or one that would break a law."""
 
     kind = "broken_table"
 

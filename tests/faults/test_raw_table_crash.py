@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import duckdb
 import pytest
 from deltalake import DeltaTable
@@ -11,7 +9,6 @@ from deltalake.exceptions import TableNotFoundError
 
 from pipeline_defs.auditing import check_table
 from pipeline_defs.raw_table import log_of
-from pipeline_defs.resources import Edges
 from tests.support.killing import stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World
@@ -22,8 +19,7 @@ STEPS = {"report": (2, 350), "link_to_table": (1, 100), "append": (2, 350)}
 
 @pytest.fixture
 def table_world(world: World) -> World:
-    world.settings = dataclasses.replace(world.settings, has_raw_table=True)
-    world.edges = Edges(world.settings)
+    world.keep_raw_table()
     world.create_topic()
     world.send_numbered(100)
     world.tick()

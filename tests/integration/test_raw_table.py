@@ -28,7 +28,7 @@ from pipeline_defs.edges.delta_log import DeltaLog
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.parquet import RAW_SCHEMA
 from pipeline_defs.edges.store import Store
-from pipeline_defs.raw_table import append_landed, find_unnamed, log_of, vacuum
+from pipeline_defs.raw_table import append_landed, find_unnamed, is_vacuum_due, log_of, vacuum
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
@@ -49,7 +49,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def world(tmp_path: Path) -> SmallWorld:
     world = SmallWorld(tmp_path, "disk", records=6, grid=3)
-    world.has_table = True
+    world.has_raw_table = True
     world.land()
     return world
 
@@ -286,12 +286,12 @@ def test_a_table_in_a_bucket_has_checkpoints_too(bucket: str, tmp_path: Path) ->
 def test_the_vacuum_deletes_what_no_version_of_a_week_names_and_nothing_else(tmp_path: Path, kind: str) -> None:
     """[R-84] Replaced files go once nobody can read them; named ones, those that a run is about to name and others' stay."""
     world = SmallWorld(tmp_path, kind, records=6, grid=3)
-    world.has_table = True
+    world.has_raw_table = True
     world.land()
     world.kafka.compact(100)
     world.land("replace")
     folder = f"tables/raw/{TOPIC}"
-    world.has_table = False
+    world.has_raw_table = False
     grow(world)
     (landed,) = [each for each in manifests(world) if each.offsets.start == 6]
     store, now_ms = world.lake.store, time.time_ns() // 1_000_000
@@ -309,7 +309,7 @@ def test_the_vacuum_deletes_what_no_version_of_a_week_names_and_nothing_else(tmp
 def test_a_link_that_a_run_has_just_made_of_an_old_file_is_not_deleted(world: SmallWorld) -> None:
     """[R-84] The run may commit it in a moment, though a later revision is there: its age is the link's, not the file's."""
     world.kafka.compact(100)
-    world.has_table = False
+    world.has_raw_table = False
     world.land("replace")
     folder = world.folder / f"tables/raw/{TOPIC}"
     names = [name_of(replace(each, revision=0)) for each in manifests(world) if each.revision]
@@ -332,7 +332,9 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_its_vacuum(world: Small
     torn.write_text("{")
     world.kafka.compact(100)
     world.land("replace")
-    deleted, (error,) = vacuum(world.lake, time.time_ns() // 1_000_000 + 8 * DAY_MS)
+    now_ms = time.time_ns() // 1_000_000
+    assert is_vacuum_due(world.lake, now_ms), "the job is to tell of it"
+    deleted, (error,) = vacuum(world.lake, now_ms + 8 * DAY_MS)
     assert len(deleted) == 1 and error.kind == "broken_table"
 
 

@@ -48,11 +48,11 @@ def folders(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / str(number) for number in count())
 
 
-def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_table: bool = False) -> SmallWorld:
+def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_raw_table: bool = False) -> SmallWorld:
     """Is a topic with one range, landed so far as `start` says."""
     world = SmallWorld(folder, kind, records=4, grid=4)
     world.delivery = delivery
-    world.has_table = has_table
+    world.has_raw_table = has_raw_table
     if start == "planned":
         return world
     if start == "committed":
@@ -124,7 +124,7 @@ def assert_ends_well(world: SmallWorld, *, was_replaced: bool) -> None:
     if was_replaced:
         world.land("replace")
         assert world.shown() == dict.fromkeys(world.in_kafka(), 1)
-    if world.has_table:
+    if world.has_raw_table:
         append_landed(TOPIC, world.lake, lambda: EPOCH_MS)  # as the next tick does
         assert check_table(TOPIC, world.lake).violations == ()
         assert world.in_table() == world.landed()
@@ -140,8 +140,8 @@ def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: I
     """[R-17] [R-25] [R-48] [R-81] Each verdict is true when given; then each row is shown once, and the audit is green."""
     calls = range(MOST_CALLS)
     handed_over = 0
-    for kind, start, one, other, first, second, has_table in draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES):
-        world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE, has_table=has_table)
+    for kind, start, one, other, first, second, has_raw_table in draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES):
+        world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE, has_raw_table=has_raw_table)
         writers = [Writer(), Writer()]
 
         def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
@@ -167,10 +167,10 @@ def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: I
 def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Iterator[Path], fault: str) -> None:
     """[R-18] [R-47] [R-81] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
     struck = 0
-    for kind, start, name, delivery, number, has_table in draw(
+    for kind, start, name, delivery, number, has_raw_table in draw(
         KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES), TABLES
     ):
-        world = begin(next(folders), kind, start, delivery, has_table=has_table)
+        world = begin(next(folders), kind, start, delivery, has_raw_table=has_raw_table)
         before = world.shown()
 
         def die(at: int, number: int = number) -> None:

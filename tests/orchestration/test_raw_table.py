@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from pipeline_defs.auditing import check_table
 from pipeline_defs.cli.progress import Shown
 from pipeline_defs.cli.read import run_audit
 from pipeline_defs.raw_table import log_of
-from pipeline_defs.resources import Edges
 from tests.support.world import World
 
 
@@ -20,8 +17,7 @@ class Died(BaseException):
 
 @pytest.fixture
 def table_world(world: World) -> World:
-    world.settings = dataclasses.replace(world.settings, has_raw_table=True)
-    world.edges = Edges(world.settings)
+    world.keep_raw_table()
     world.create_topic()
     world.send_numbered(250)
     world.tick()

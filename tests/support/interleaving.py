@@ -168,7 +168,7 @@ class SmallWorld:
         self.policy = Policy(records_per_range=grid, max_age_seconds=0)
         self.attempts = 0
         self.delivery = Delivery.EFFECTIVELY_ONCE
-        self.has_table = False
+        self.has_raw_table = False
         self.lake = self.open(Writer())
         self.plan()
 
@@ -212,7 +212,7 @@ class SmallWorld:
             on_loss=on_loss,
             delivery=delivery or self.delivery,
             on_step=on_step,
-            has_table=self.has_table,
+            has_raw_table=self.has_raw_table,
         )
         verdicts = []
         for verdict in land(TOPIC, [offsets.key for offsets in ranges], attempt, tools):
@@ -237,7 +237,7 @@ class SmallWorld:
         """Return how often a plain glob shows each offset."""
         rows: Counter[int] = Counter()
         for data in self.files().values():
-            rows.update(pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist())
+            rows.update(_offsets(data))
         return rows
 
     def landed(self) -> Counter[int]:
@@ -245,8 +245,7 @@ class SmallWorld:
         rows: Counter[int] = Counter()
         for manifest in self.coverage.manifests.values():
             if manifest.file is not None:
-                data = self.files()[published_path(manifest)]
-                rows.update(pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist())
+                rows.update(_offsets(self.files()[published_path(manifest)]))
         return rows
 
     def in_table(self) -> Counter[int]:
@@ -256,7 +255,7 @@ class SmallWorld:
         for path, file in table.files.items():
             data = self.lake.store.get(f"tables/raw/{TOPIC}/{path}")
             assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
-            offsets = pq.read_table(_buffer(data), columns=["offset"]).column("offset").to_pylist()
+            offsets = _offsets(data)
             assert len(offsets) == file.rows
             rows.update(offsets)
         return rows
@@ -267,8 +266,9 @@ class SmallWorld:
         return set(log.rows(0, log.marks.end))
 
 
-def _buffer(data: bytes) -> Any:
-    return pa.BufferReader(data)
+def _offsets(data: bytes) -> list[int]:
+    found: list[int] = pq.read_table(pa.BufferReader(data), columns=["offset"]).column("offset").to_pylist()
+    return found
 
 
 class Baton:

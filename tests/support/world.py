@@ -70,6 +70,11 @@ class World:
         self.sent: dict[tuple[int, int], Row] = {}
         self._instance: dg.DagsterInstance | None = None
 
+    def keep_raw_table(self) -> None:
+        """Have what is landed from now on appended to a raw table."""
+        self.settings = dataclasses.replace(self.settings, has_raw_table=True)
+        self.edges = Edges(self.settings)
+
     def __enter__(self) -> World:
         return self
 

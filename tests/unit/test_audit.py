@@ -36,7 +36,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallWorld:
     """A landed topic."""
     watch_obstore(monkeypatch)
     world = SmallWorld(tmp_path, "disk")
-    world.has_table = True
+    world.has_raw_table = True
     world.land()
     return world
 
