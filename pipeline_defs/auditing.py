@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 
 from .attempt import Attempt, Tools
 from .core.coverage import Coverage, completeness_violations, tiling_violations
-from .core.errors import DamagedFile, SealedFileGone, Violation
+from .core.errors import DamagedFile, TableFileGone, Violation
 from .core.holes import Cause
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
+from .core.raw_table import DIGEST, is_compacted
 from .core.raw_table import violations as table_violations
 from .core.verdicts import Outcome
+from .edges import parquet
+from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
 from .landing import land
-from .raw_table import log_of
 from .settings import code_version
 from .standing import Digests
 
@@ -107,7 +109,7 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:
     try:
         found = digests.of(manifest)
-    except (SealedFileGone, DamagedFile) as error:
+    except (TableFileGone, DamagedFile) as error:
         return str(error)
     if found == manifest.digest or lake.is_replaced(manifest):  # since it was read: that is for the next audit
         return None
@@ -118,18 +120,33 @@ def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str 
 
 
 def check_table(topic: str, lake: Lake) -> Finding:
-    """Checks that the raw table names each landed range once, as it is landed, and that each of its files is there."""
-    log = log_of(topic, lake)
+    """Checks that the raw table has each landed range once, as it is landed, and that each of its files is there.
+
+    Compacted files, which are no landed file's second name, are held against their digests.
+    """
+    log = raw_table_log(topic, lake.store)
     table, coverage = log.read(), _read_coverage(topic, lake, "raw_table")
     if isinstance(coverage, Finding):
         return coverage
     sizes = lake.store.list(log.folder)
-    violations = table_violations(coverage, table)
+    of_ranges = table_violations(coverage, table)
+    violations = [*of_ranges]
     for path, file in table.files.items():
         size = sizes.get(f"{log.folder}/{path}")
         if size != file.bytes:
             found = "is not there" if size is None else f"has {size} bytes, expected {file.bytes}"
             violations.append(f"{topic}: the table's file {path} {found}")
+        elif is_compacted(file):
+            with lake.local_copy(f"{log.folder}/{path}") as copy:
+                digest = parquet.digest(copy)
+            if digest != file.tags[DIGEST]:
+                violations.append(f"{topic}: the table's file {path} has sha256 {digest}, expected {file.tags[DIGEST]}")
+    if len(violations) > len(of_ranges):
+        violations.append(
+            f"{topic}: restore these files from a backup"
+            if coverage.dropped
+            else f"{topic}: move {lake.store.url(log.folder)} away, and the next run makes the table anew"
+        )
     rows = sum(file.rows for file in table.files.values())
     return Finding(
         "raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows}

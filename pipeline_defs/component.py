@@ -18,6 +18,7 @@ from .alerts import build_watch
 from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
+from .compaction_job import build_compaction
 from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
@@ -31,7 +32,6 @@ from .latest_config import LatestConfig
 from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
 from .run_locks import hold_code_server, hold_launched_run
-from .seal_job import build_sealing
 from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
@@ -76,7 +76,7 @@ class KafkaTopic(dg.Component, YamlModel):
     )
     target_file_bytes: Annotated[int, number(1, 2**40)] = Field(
         default=128 * 1024 * 1024,
-        description="bytes on the broker that an `auto` range aims at, and bytes of a sealed file",
+        description="bytes on the broker that an `auto` range aims at, and bytes of a compacted file",
     )
     max_age_seconds: Annotated[float, number(0, 10**9)] = Field(
         default=60, description="a tail shorter than records_per_range is landed when its oldest record is older"
@@ -201,6 +201,6 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             )
         ],
     )
-    jobs = [build(topic) for build in (build_retirement, build_sealing, build_backfill)]
+    jobs = [build(topic) for build in (build_retirement, build_compaction, build_backfill)]
     derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
     return dg.Definitions.merge(own, *jobs, *derived)

@@ -23,7 +23,7 @@ from .core.errors import (
     OffsetlakeError,
     Refused,
     ScanFailed,
-    SealedFileGone,
+    TableFileGone,
 )
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange, TopicRange
@@ -96,7 +96,7 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
         try:
             landed = opened.enter_context(work.staging.landed(with_rows))
             batch, _ = stage_anew(lambda anew: _stage(work, with_rows, landed, anew), folder, work.tools.on_step)
-        except (ScanFailed, EngineLost, SealedFileGone, Refused, FileNotFoundError) as error:
+        except (ScanFailed, EngineLost, TableFileGone, Refused, FileNotFoundError) as error:
             if len(manifests) == 1 or isinstance(error, DiskRefuses):
                 yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)
                 return

@@ -19,13 +19,13 @@ from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict, violations_by_range
 from .edges.openlineage import Landed
-from .edges.seals import Seals
 from .landing import land
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
 from .runs import new_attempt, run_of, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
+from .standing import standing_path
 from .topics import Topic, op_name
 
 RANGES_PER_RUN = 200
@@ -179,7 +179,7 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
         "landed_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
     }
     if file is not None:
-        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(Seals(edges.lake).standing_path(manifest)))
+        metadata["file"] = dg.MetadataValue.path(edges.lake.store.url(standing_path(manifest, edges.lake)))
         for name, moment_ms in (("min_timestamp", file.min_timestamp_ms), ("max_timestamp", file.max_timestamp_ms)):
             if moment_ms is not None:
                 metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)

@@ -1,7 +1,8 @@
 """The raw table of a topic: a Delta table of all that is landed, whose files are the landed ones under a second name.
 
-    tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.r<rev>.parquet    a hard link; a copy within an object store
-    tables/raw/<topic>/_delta_log/                                      which of them are its files
+    tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.r<rev>.parquet     a hard link; a copy within an object store
+    tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.c-<id>.parquet     several ranges in one file (compaction.py)
+    tables/raw/<topic>/_delta_log/                                       which of them are its files
 
 A run appends what it has landed before it ends, and whatever a run before it has left out. The landed file may be
 exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
@@ -9,30 +10,37 @@ exchanged or deleted afterwards: the table has its own name for it, which no oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 
 from .core.coverage import Coverage
 from .core.delta import EMPTY, Commit, File, Snapshot
 from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError, unforeseen
 from .core.manifest import Manifest, StagedFile
-from .core.offsets import OffsetRange
+from .core.offsets import OffsetRange, subtract_intervals
 from .core.raw_table import (
     DIGEST,
-    SCHEMA,
+    RangeFiles,
+    compacted_file,
+    compacted_name,
     file_of,
-    files_by_range,
     find_due,
     find_due_by_files,
     find_unwanted,
+    is_compacted,
     name_of,
     number_of,
-    revision_of,
+    offsets_of,
+    revision_in,
+    revisions_of,
 )
 from .edges import parquet
-from .edges.delta_log import CHECKPOINT_EVERY, DeltaLog
+from .edges.delta_log import CHECKPOINT_EVERY, DeltaLog, raw_table_log
 from .edges.lake import Lake
 from .edges.layout import manifest_path
+from .staging_places import LocalStaging
 from .steps import StepWatcher, no_step
 
 VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
@@ -40,11 +48,6 @@ VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for s
 
 class _Replaced(Exception):
     """A range has a later revision since it was read: what was linked may be either's."""
-
-
-def log_of(topic: str, lake: Lake) -> DeltaLog:
-    """Return the log of a topic's raw table."""
-    return DeltaLog(lake.store, f"tables/raw/{topic}", SCHEMA)
 
 
 def append_landed(
@@ -60,7 +63,7 @@ def append_landed(
     one takes its place under a new name. Any number of processes may append at once: who is second to write a version looks
     again at what is left.
     """
-    log = log_of(topic, lake)
+    log = raw_table_log(topic, lake.store)
     while True:
         table = log.read_head()
         # coverage is read after the table: what that names was landed before
@@ -72,24 +75,27 @@ def append_landed(
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
             return table.version
         try:
-            standing = files_by_range(table)
+            standing = RangeFiles(table)
             files = [
-                file_of(manifest, _link(manifest, standing.get(manifest.offsets), table, lake, log))
+                file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log))
                 for manifest in due.adds
             ]
+            for path, ranges in due.cuts.items():
+                files += _cut(table.files[path], ranges, lake, log, now_ms())
         except _Replaced:
             continue
         on_step("link_to_table", topic=topic, files=len(files))
         at_ms = now_ms()
         if log.commit(Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions), table, at_ms):
-            version = table.version + 1
-            on_step("append", topic=topic, version=version, files=len(files))
-            if version and version % CHECKPOINT_EVERY == 0:
-                _write_checkpoint(topic, log, on_step)
-            return version
+            on_step("append", topic=topic, version=table.version + 1, files=len(files))
+            write_checkpoint_if_due(topic, log, table.version + 1, on_step)
+            return table.version + 1
 
 
-def _write_checkpoint(topic: str, log: DeltaLog, on_step: StepWatcher) -> None:
+def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: StepWatcher) -> None:
+    """Write the checkpoint that is due with some versions; one that cannot be written is told, and costs nothing."""
+    if not version or version % CHECKPOINT_EVERY:
+        return
     try:
         log.write_checkpoint()
     except LakeUnavailable as error:
@@ -121,9 +127,10 @@ def _find_rotten(
 ) -> set[OffsetRange]:
     """Return the ranges whose file in the table is not as it was added, while the landed one is."""
     rotten = set[OffsetRange]()
-    for offsets, file in files_by_range(table).items():
-        manifest = coverage.manifests.get(offsets)
-        if offsets not in doubted or manifest is None or file.tags[DIGEST] != manifest.digest:
+    files = RangeFiles(table)
+    for offsets in doubted:
+        manifest, file = coverage.manifests.get(offsets), files.find(offsets)
+        if manifest is None or file is None or is_compacted(file) or file.tags[DIGEST] != manifest.digest:
             continue
         own = lake.own_path(manifest)
         is_rotten = _digest(f"{log.folder}/{file.path}", lake) != manifest.digest
@@ -149,7 +156,7 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
         raise _not_there(manifest, lake, log)
-    is_copy = standing is not None and revision_of(standing) == manifest.revision
+    is_copy = standing is not None and revision_in(standing, manifest.offsets) == manifest.revision
     for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
         name = name_of(manifest, number)
         path = f"{log.folder}/{name}"
@@ -168,6 +175,53 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
     raise AssertionError("names never end")
 
 
+def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, now_ms: int) -> list[File]:
+    """Write what a compacted file has beside some ranges, which are not as they were, to files of the table."""
+    whole, revisions = offsets_of(file), revisions_of(file)
+    left = [
+        OffsetRange(whole.generation, whole.partition, start, end)
+        for start, end in subtract_intervals([(whole.start, whole.end)], ((each.start, each.end) for each in ranges))
+    ]
+    staging, made = LocalStaging(f"table-{uuid.uuid4()}", lake), list[File]()
+    try:
+        Path(staging.root).mkdir(parents=True, exist_ok=True)
+        with lake.local_copy(f"{log.folder}/{file.path}") as copy:
+            for offsets, rows in parquet.read_ranges(copy, left):
+                if rows.num_rows:
+                    parquet.write(rows, staging.root / f"{offsets.key}.parquet")
+                    made += add_to_folder(
+                        staging, staging.root / f"{offsets.key}.parquet", offsets, revisions, log, now_ms
+                    )
+    finally:
+        staging.close()
+    lake.store.delete_folder(f"staging/{staging.attempt}")
+    return made
+
+
+def add_to_folder(
+    staging: LocalStaging,
+    path: Path,
+    offsets: OffsetRange,
+    revisions: Mapping[int, int],
+    log: DeltaLog,
+    now_ms: int,
+) -> Iterator[File]:
+    """Give a staged file a name in a table's folder that no other file has, durable; yield what the log is to say of it.
+
+    `revisions` are those of its ranges by where they start; of others than are in it there may be some.
+    """
+    part = staging.read_part(path)
+    if part is None:
+        return
+    staged = staging.settle(part, f"{offsets.key}.compacted")
+    staging.bring(part, staged)
+    name = compacted_name(offsets, str(uuid.uuid4()))
+    staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
+    yield compacted_file(
+        name, offsets, staged, {start: each for start, each in revisions.items() if start in offsets}, now_ms
+    )
+
+
 def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
     """Return whether a name is free, or another run has given it to the same file: not to one that rotted since."""
     size = lake.store.size(path)
@@ -179,7 +233,7 @@ def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float 
 
     A link that was made just now is not old, whatever the age of the file that it leads to.
     """
-    log, found = log_of(topic, lake), []
+    log, found = raw_table_log(topic, lake.store), []
     table, coverage = log.read(), lake.coverage(topic)
     names = (path.removeprefix(f"{log.folder}/") for path in lake.store.list(log.folder))
     for name in find_unwanted(names, coverage, table):

@@ -184,7 +184,7 @@ def _difference(standing: Manifest, ours: Manifest, part: parquet.PartFile | Non
         try:
             with landed_files([standing], lake) as files, parquet.told_if_damaged("the landed or the staged file"):
                 return parquet.differing_rows(files[standing.offsets].path, part.path)
-        except FileNotFoundError:  # retired, restored or swept since it was found
+        except FileNotFoundError:  # dropped since it was found
             continue
     raise StagedFileGone(
         f"range {ours.offsets.text(ours.topic)}: its landed file, or {part.path} that was read now, went away while they were "

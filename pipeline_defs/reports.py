@@ -9,10 +9,11 @@ from .core.command_lines import command
 from .core.coverage import State
 from .core.errors import Refused, UnknownTopic
 from .core.manifest import Manifest
-from .core.sealing import choose_seals
+from .core.raw_table import RangeFiles, is_compacted
+from .edges.delta_log import raw_table_log
 from .edges.duck import Duck, file_pattern
-from .edges.seals import Seals, sealed_path
 from .resources import Edges
+from .standing import standing_path
 from .topics import Topic
 
 
@@ -41,7 +42,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         return answer
     provenance = manifest.provenance
     answer |= {
-        "file": edges.lake.store.url(Seals(edges.lake).standing_path(manifest)) if manifest.file else None,
+        "file": edges.lake.store.url(standing_path(manifest, edges.lake)) if manifest.file else None,
         "sha256": manifest.digest,
         "run": provenance.run_id,
         "attempt": provenance.attempt,
@@ -49,10 +50,10 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         "writer": provenance.writer,
         "landed_at_ms": provenance.landed_at_ms,
     }
-    seals = choose_seals(coverage, Seals(edges.lake).read_published(topic.name))
-    sealed = next((seal for seal in seals if offsets in seal.ranges), None)
-    if sealed is not None:
-        answer["sealed_file"] = edges.lake.store.url(sealed_path(sealed))
+    log = raw_table_log(topic.name, edges.lake.store)
+    file = RangeFiles(log.read()).find_at(manifest)
+    if file is not None and is_compacted(file):
+        answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
     answer["row"] = None if hole else _read_row(manifest, offset, edges)
@@ -60,7 +61,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
 
 
 def _read_row(manifest: Manifest, offset: int, edges: Edges) -> dict[str, Any] | None:
-    path = file_pattern(edges.lake, Seals(edges.lake).standing_path(manifest))
+    path = file_pattern(edges.lake, standing_path(manifest, edges.lake))
     duck = Duck(edges.lake, [])
     names, rows = duck.query('SELECT * FROM read_parquet($1) WHERE "offset" = $2', [path, offset])
     return dict(zip(names, rows[0], strict=True)) if rows else None

@@ -211,9 +211,9 @@ class Edges:
         return found.url
 
     def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
-        """Return what merges landed files and cuts sealed ones."""
+        """Return what merges files of a table."""
         engine = self.engine(pyspark)
-        return SparkFiles(engine, lambda: near(engine, self.lake, "sealing"))
+        return SparkFiles(engine, lambda: near(engine, self.lake, "compaction"))
 
     @property
     def decodings(self) -> Decodings:

@@ -343,7 +343,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         lineage=_has_lineage(env),
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
         spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
-        has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on")) == "on",
+        has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on") if "://" in lake else ("on", "off")) == "on",
         kafka_properties=_optional_path("OFFSETLAKE_KAFKA_PROPERTIES", env, project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )

@@ -217,14 +217,14 @@ class RemoteStaging:
 
     @contextmanager
     def landed(self, manifests: Iterable[Manifest]) -> Iterator[Landed]:
-        """Give the objects themselves; raise `Refused` for a range that only a sealed file has."""
+        """Give the objects themselves; raise `Refused` for a range that only a compacted file has."""
         files = {}
         for manifest in manifests:
             path = self.lake.own_path(manifest)
             size = None if path is None else self.lake.store.size(path)
             if path is None:
                 raise Refused(
-                    f"range {manifest.offsets.text(manifest.topic)} is in a sealed file only, and OFFSETLAKE_SPARK_REMOTE "
+                    f"range {manifest.offsets.text(manifest.topic)} is in a compacted file only, and OFFSETLAKE_SPARK_REMOTE "
                     "reads no part of one; nothing was decoded; unset it for this command, so that a Spark of this machine "
                     "does it"
                 )

@@ -1,6 +1,6 @@
 """Where the rows of landed ranges stand, as files to read and digests to hold them against.
 
-A range has a file of its own, published or retired; where that was swept, its rows are cut out of the sealed file that has
+A range has a file of its own; where that was dropped, its rows are cut out of the compacted file of the raw table that has
 them, whose digest is checked first.
 """
 
@@ -12,22 +12,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .core.errors import SealedFileGone
+from .core.errors import TableFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
-from .core.seal import Seal
-from .core.sealing import Holders
+from .core.raw_table import DIGEST, RangeFiles
 from .edges import parquet
+from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
 from .edges.remote_file import File
-from .edges.seals import Seals, sealed_path
 
-TRIES = 3  # at a file that is retired, restored or swept between being found and being read
+TRIES = 3  # at a file that is dropped between being found and being read
 
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """A file with the rows of a landed range: its own, or a cut out of a sealed file.
+    """A file with the rows of a landed range: its own, or a cut out of a compacted one.
 
     `sha256` is its digest, where somebody has read it already.
     """
@@ -37,24 +36,24 @@ class LandedFile:
     sha256: str | None = None
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Says whether it is what was landed: byte for byte, or out of a sealed file, which was held against its seal."""
+        """Says whether it is what was landed: byte for byte, or out of a compacted file, which was held against its digest."""
         return self.is_cut or (self.sha256 or parquet.digest(self.path)) == manifest.digest
 
 
 @contextmanager
 def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
-    """Gives a file to read for each range, for a while; raises `SealedFileGone` where a swept one's rows are nowhere."""
+    """Gives a file to read for each range, for a while; raises `TableFileGone` where a dropped one's rows are nowhere."""
     files: dict[OffsetRange, LandedFile] = {}
-    swept: list[Manifest] = []
+    dropped: list[Manifest] = []
     with ExitStack() as opened:
         for manifest in manifests:
             own = lake.own_path(manifest)
             if own is None:
-                swept.append(manifest)
+                dropped.append(manifest)
             else:
                 files[manifest.offsets] = LandedFile(opened.enter_context(lake.local_copy(own)), is_cut=False)
-        if swept:
-            files |= opened.enter_context(_cut_files(swept, lake))
+        if dropped:
+            files |= opened.enter_context(_cut_files(dropped, lake))
         yield files
 
 
@@ -62,9 +61,9 @@ def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[
 def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
     with scratch_folder(lake, "cut") as folder:
         files = {}
-        for path, some in Digests(lake).by_sealed_file(manifests).items():
-            with lake.local_copy(path) as sealed:
-                for offsets, rows in parquet.read_ranges(sealed, sorted(manifest.offsets for manifest in some)):
+        for path, some in Digests(lake).by_table_file(manifests).items():
+            with lake.local_copy(path) as compacted:
+                for offsets, rows in parquet.read_ranges(compacted, sorted(manifest.offsets for manifest in some)):
                     parquet.write(rows, folder / f"{offsets.key}.parquet")
                     files[offsets] = LandedFile(folder / f"{offsets.key}.parquet", is_cut=True)
         yield files
@@ -80,19 +79,26 @@ def scratch_folder(lake: Lake, name: str) -> Iterator[Path]:
         yield Path(folder)
 
 
+def standing_path(manifest: Manifest, lake: Lake) -> str:
+    """Return where the rows of a landed range are to be read now: in a file of its own, or, dropped, in the table's.
+
+    Raise `TableFileGone` where the file was dropped and the table does not have its rows.
+    """
+    return lake.own_path(manifest) or Digests(lake).table_path(manifest)
+
+
 class Digests:
-    """Reads digests of landed ranges; of the sealed files that have the rows of swept ones each is read once."""
+    """Reads digests of landed ranges; of the compacted files that have the rows of dropped ones each is read once."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._seals = Seals(lake)
-        self._holders: dict[str, Holders] = {}
+        self._files: dict[str, RangeFiles] = {}
         self._why_changed: dict[str, str | None] = {}
 
     def of(self, manifest: Manifest) -> str | None:
-        """Is the digest of a range's file; the manifest's where a sealed file has its rows; none where it is not there.
+        """Is the digest of a range's file; the manifest's where the raw table has its rows; none where it is not there.
 
-        Raises `SealedFileGone` where the range was swept, and no sealed file has its rows as they were sealed.
+        Raises `TableFileGone` where the range's file was dropped, and no file of the table has its rows as they were.
         """
         if manifest.file is None:
             return manifest.digest
@@ -100,7 +106,7 @@ class Digests:
             with suppress(FileNotFoundError):
                 own = self._lake.own_path(manifest)
                 if own is None:
-                    self.holder(manifest)
+                    self.table_path(manifest)
                     return manifest.digest
                 if not self._lake.store.exists(own):
                     return None
@@ -108,29 +114,39 @@ class Digests:
                     return parquet.digest(file)
         return None
 
-    def holder(self, manifest: Manifest) -> Seal:
-        """Is a sealed file that has the rows of a swept range, as its seal says; raises `SealedFileGone` where none has."""
-        topic, offsets = manifest.topic, manifest.offsets
-        if topic not in self._holders:
-            self._holders[topic] = self._seals.read_holders(topic)
-        reasons = []
-        for seal in self._seals.holders(topic, offsets, manifest.revision, self._holders[topic]):
-            path = sealed_path(seal)
-            if path not in self._why_changed:
-                self._why_changed[path] = self._seals.why_changed(seal)
-            reason = self._why_changed[path]
-            if reason is None:
-                return seal
-            reasons.append(reason)
-        raise SealedFileGone(
-            f"the original of range {offsets.text(topic)} was swept, and {'; '.join(reasons)}: it was changed; restore it from "
-            "a backup",
-            topic=topic,
-        )
+    def table_path(self, manifest: Manifest) -> str:
+        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them."""
+        topic, where = manifest.topic, manifest.offsets.text(manifest.topic)
+        log = raw_table_log(topic, self._lake.store)
+        if topic not in self._files:
+            self._files[topic] = RangeFiles(log.read())
+        file = self._files[topic].find_at(manifest)
+        if file is None:
+            raise TableFileGone(
+                f"the file of range {where} was dropped, and the table {self._lake.store.url(log.folder)} does not have its "
+                "rows: restore the table's folder from a backup",
+                topic=topic,
+            )
+        path = f"{log.folder}/{file.path}"
+        if path not in self._why_changed:
+            self._why_changed[path] = self._find_change(path, file.tags[DIGEST])
+        if reason := self._why_changed[path]:
+            raise TableFileGone(
+                f"the file of range {where} was dropped, and {reason}: it was changed; restore it from a backup",
+                topic=topic,
+            )
+        return path
 
-    def by_sealed_file(self, manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
-        """Groups swept ranges by the path of the sealed file that has their rows; raises `SealedFileGone` as `holder` does."""
+    def by_table_file(self, manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+        """Group dropped ranges by the path of the table's file that has their rows; raise as `table_path` does."""
         groups: dict[str, list[Manifest]] = {}
         for manifest in manifests:
-            groups.setdefault(sealed_path(self.holder(manifest)), []).append(manifest)
+            groups.setdefault(self.table_path(manifest), []).append(manifest)
         return groups
+
+    def _find_change(self, path: str, expected: str) -> str | None:
+        found = None
+        with suppress(FileNotFoundError), self._lake.local_copy(path) as copy:
+            found = parquet.digest(copy)
+        url = self._lake.store.url(path)
+        return None if found == expected else f"the table's file {url} has sha256 {found}, expected {expected}"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from .edges.decodings import Decodings
 from .edges.lake import Lake
-from .edges.seals import Seals
 
 SWEEP_AFTER_SECONDS = 3 * 3600.0  # longer than the longest run that dagster.yaml allows (max_runtime_seconds)
 
@@ -53,20 +52,14 @@ def sweep_orphans(
 
 
 def _needed(lake: Lake, names: set[str]) -> set[str]:
-    """Returns those that hold a file which a manifest or seal, of whatever topic, has decided on and is not published."""
+    """Returns those that hold a file which a manifest, of whatever topic, has decided on and is not published."""
     needed: set[str] = set()
     for topic in lake.read_topics():
         for manifest in lake.read_manifests(topic).values():
             name = manifest.file.path.split("/")[1] if manifest.file else ""
             if name in names - needed and not lake.is_published(manifest):
                 needed.add(name)
-    return needed | _needed_by_seals(lake, names) | _needed_by_decodings(lake, names)
-
-
-def _needed_by_seals(lake: Lake, names: set[str]) -> set[str]:
-    seals = Seals(lake)
-    found = (seal for topic in seals.read_topics() for seal in seals.read(topic))
-    return {name for seal in found if (name := seal.file.path.split("/")[1]) in names and not seals.is_published(seal)}
+    return needed | _needed_by_decodings(lake, names)
 
 
 def _needed_by_decodings(lake: Lake, names: set[str]) -> set[str]:

@@ -217,6 +217,6 @@ class Topic:
         return f"retire_keys_{self.slug}"
 
     @property
-    def seal_job(self) -> str:
-        """Is the job that merges small landed files into larger ones beside them."""
-        return f"seal_{self.slug}"
+    def compaction_job(self) -> str:
+        """Name of the job that compacts the topic's raw table."""
+        return f"compact_{self.slug}"

@@ -1,4 +1,4 @@
-"""What is derived from landed ranges, beside landing them: decoding and sealing the same records, round by round.
+"""What is derived from landed ranges, beside landing them: decoding and compacting the same records, round by round.
 
 Each round lands the load into a lake of its own, and then derives from it. Invariant: a turn that did not give every record
 is an error, not a time.
@@ -15,11 +15,11 @@ from statistics import median
 from typing import Any
 
 from ..attempt import Attempt
+from ..compaction import compact
 from ..core.decoders import Decode
 from ..core.errors import RangesFailed
 from ..decoding import decode
 from ..resources import Edges
-from ..sealing import seal
 from .data import produce_values
 from .measurement import Bench, Tell, WrongCount
 from .orders import DECODES, VALUES
@@ -27,7 +27,7 @@ from .rounds import Load
 from .systems import Place, offsetlake
 
 LOAD = Load(1_000, 240_000, 15_000)
-SEALING = ("seal_json", "landing_json")
+COMPACTION = ("compact_json", "landing_json")
 WARM_UPS = 2  # the JVM compiles most of decoding in the first two
 DECODED_TREES = ("decoded", "decodings", "dead_letters")
 TARGETS: Mapping[str, float] = {"decode_json_to_landing_json": 1.5}  # times as long, at most
@@ -43,14 +43,14 @@ def measure_derived(bench: Bench, rounds: int, tell: Tell) -> dict[str, Any]:
     for number in range(1 - WARM_UPS, rounds + 1):
         for kind in VALUES:
             tell(
-                f"{_topic(kind)}: {f'round {number} of {rounds}' if number > 0 else 'warm-up'}, landing, decoding, sealing"
+                f"{_topic(kind)}: {f'round {number} of {rounds}' if number > 0 else 'warm-up'}, landing, decoding, compaction"
             )
             for name, value in _take_round(bench, kind).items():
                 if number > 0:
                     seconds.setdefault(name, []).append(round(value, 3))
     medians = {name: round(median(values), 3) for name, values in seconds.items()}
     pairs = [(f"decode_{name}", f"landing_{kind}") for kind, decodes in DECODES.items() for name in decodes]
-    ratios = {f"{name}_to_{base}": round(medians[name] / medians[base], 3) for name, base in [*pairs, SEALING]}
+    ratios = {f"{name}_to_{base}": round(medians[name] / medians[base], 3) for name, base in [*pairs, COMPACTION]}
     missed = [f"{name}: {ratios[name]}, to be at most {most}" for name, most in TARGETS.items() if ratios[name] > most]
     return {
         "records": LOAD.records,
@@ -80,7 +80,7 @@ def _take_round(bench: Bench, kind: str) -> dict[str, float]:
             seconds[f"decode_{name}"] = timed(partial(decode_ranges, bench, place, config, edges))
             for tree in DECODED_TREES:
                 shutil.rmtree(out / tree, ignore_errors=True)  # for the next one
-        seconds[f"seal_{kind}"] = timed(lambda: _seal(bench, place, edges))
+        seconds[f"compact_{kind}"] = timed(lambda: _compact(bench, place, edges))
         return seconds
     finally:
         shutil.rmtree(out)
@@ -104,13 +104,13 @@ def decode_ranges(bench: Bench, place: Place, config: Decode, edges: Edges, keys
         raise WrongCount(f"decoding gave {rows:,} rows of {records:,} records of {place.topic.name}")
 
 
-def _seal(bench: Bench, place: Place, edges: Edges) -> None:
+def _compact(bench: Bench, place: Place, edges: Edges) -> None:
     tools = edges.tools(place.topic, bench.pyspark)
     target = place.topic.policy.target_file_bytes
-    verdicts = list(seal(place.topic.name, attempt(), tools, target, every=True))
+    verdicts = list(compact(place.topic.name, attempt(), tools, target, every=True))
     _check([text for verdict in verdicts for text in verdict.violations])
     if not verdicts:
-        raise WrongCount(f"nothing of {place.topic.name} was sealed")
+        raise WrongCount(f"nothing of {place.topic.name} was compacted")
 
 
 def attempt() -> Attempt:

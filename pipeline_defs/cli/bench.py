@@ -42,7 +42,7 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @click.option(
-    "--derived/--no-derived", default=True, show_default=True, help="Decoding, sealing and the latest state, too."
+    "--derived/--no-derived", default=True, show_default=True, help="Decoding, compaction and the latest state, too."
 )
 @json_option
 @click.pass_context
@@ -153,7 +153,7 @@ def show_engine(report: Mapping[str, Any]) -> None:
 def show_derived(found: Mapping[str, Any]) -> None:
     """Shows seconds and rates of landing and of what is derived, and the ratios between them."""
     rows = [(name, value, found["records_per_second"][name]) for name, value in found["median_seconds"].items()]
-    title = f"{found['records']:,} records of {found['value_bytes']:,} B, landed, decoded and sealed"
+    title = f"{found['records']:,} records of {found['value_bytes']:,} B, landed, decoded and compacted"
     print_table(title, ["what", "seconds", "records/s"], rows)
     OUT.print(f"times as long as landing: {', '.join(f'{name} {value}' for name, value in found['ratios'].items())}")
 

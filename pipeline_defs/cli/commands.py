@@ -21,6 +21,7 @@ from ..settings import load_env_file
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
+from .compact import compact
 from .days import days
 from .decode import dead_letters, decode
 from .demo import demo
@@ -36,10 +37,8 @@ from .latest import latest
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
-from .originals import restore_originals, retire_originals, sweep_originals
 from .produce import produce
 from .read import audit, sql, trace
-from .seal import seal
 from .show import SPARK_LOGS, print_error
 from .sweep import sweep
 from .terminal import ERRORS, Output, drop_output
@@ -55,10 +54,7 @@ SECTIONS: Mapping[str, Sequence[click.Command]] = {
         engine,
         metrics,
         rebuild,
-        seal,
-        retire_originals,
-        sweep_originals,
-        restore_originals,
+        compact,
         sweep,
     ),
     "Derived data": (decode, dead_letters, latest, days),

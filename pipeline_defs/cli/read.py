@@ -13,7 +13,6 @@ from ..ledger import check_losses, read_ledger
 from ..moments import time_text
 from ..reports import check_broker, trace_row
 from ..resources import Edges
-from ..sealing import check_sealed
 from ..topics import Topic
 from .progress import Shown, progress
 from .show import find_topic, json_option, open_edges, print_json, print_table, shortened, topic_argument
@@ -121,8 +120,6 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     shown.begin(f"broker and losses of {topic.name}")
     findings.append(looked("broker", lambda: check_broker(topic, edges)))
     findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges))))
-    sealed = looked("sealed", lambda: check_sealed(topic.name, edges.lake))
-    findings += [sealed] if sealed.facts.get("ranges") or not sealed.passed else []
     if replay in {"none", "0"}:
         return findings
     if not findings[0].passed:

@@ -34,9 +34,9 @@ class State(StrEnum):
 class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
-    `published` maps a range to the size in bytes of its file in the data tree, or, where that was retired from there, of
-    the retired one, whose revision is in `retired`, be it given up since, as `swept` says, or not; `strays` are objects in
-    the data tree that no range can own;
+    `published` maps a range to the size in bytes of its file in the data tree; `dropped` has the ranges whose file was
+    dropped from there, each with the revision that the raw table has; `strays` are objects in the data tree that no range
+    can own;
     `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
     `doubles` maps the path of each file of a range that no manifest names, as attempts of `at_least_once` leave them, to the
     range; `unfinished` are ranges that are committed and whose staged file still waits to be published, or exchanged.
@@ -50,8 +50,7 @@ class Coverage:
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
     doubles: Mapping[str, OffsetRange] = field(default_factory=dict)
     unfinished: frozenset[OffsetRange] = frozenset()
-    retired: Mapping[OffsetRange, int] = field(default_factory=dict)
-    swept: frozenset[OffsetRange] = frozenset()
+    dropped: Mapping[OffsetRange, int] = field(default_factory=dict)
     _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
     _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -62,8 +61,8 @@ class Coverage:
         manifest = self.manifests.get(offsets)
         if manifest is None or offsets in self.unfinished:
             return False
-        if offsets in self.retired:
-            return self.retired[offsets] == manifest.revision  # else it was replaced since it was retired
+        if self.dropped.get(offsets) == manifest.revision:  # else it was replaced since it was dropped
+            return True
         return manifest.file is None or self.published.get(offsets) == manifest.file.bytes
 
     def state_of(self, link: Link) -> State:
@@ -189,11 +188,15 @@ def tiling_violations(coverage: Coverage) -> list[str]:
             violations.append(f"gap {where}: a file is published but its manifest is gone")
         elif _is_given_up(offsets, coverage) or offsets in coverage.unfinished:  # a run is about to publish it
             continue
-        elif manifest is not None and manifest.file is not None and offsets not in coverage.published:
+        elif manifest is not None and manifest.file is not None and _is_gone(offsets, coverage):
             violations.append(f"gap {where}: a manifest is there but its file is not published")
         elif manifest is not None and manifest.file is None and offsets in coverage.published:
             violations.append(f"overlap {where}: the manifest says no records, yet a file is published")
-        elif manifest is not None and manifest.file is not None and _is_cut(offsets, manifest.file.bytes, coverage):
+        elif (
+            manifest is not None
+            and manifest.file is not None
+            and coverage.published.get(offsets, manifest.file.bytes) != manifest.file.bytes
+        ):
             violations.append(
                 f"gap {where}: the published file has {coverage.published[offsets]} bytes, its manifest says "
                 f"{manifest.file.bytes}: it was cut short or changed"
@@ -231,8 +234,9 @@ def _is_given_up(offsets: OffsetRange, coverage: Coverage) -> bool:
     return coverage.states()[offsets] is State.LOST and offsets in coverage.accepted
 
 
-def _is_cut(offsets: OffsetRange, size: int, coverage: Coverage) -> bool:
-    return offsets not in coverage.retired and coverage.published.get(offsets, size) != size
+def _is_gone(offsets: OffsetRange, coverage: Coverage) -> bool:
+    """Return whether a range's file is not in `data/`, and was not dropped from there as it stands."""
+    return offsets not in coverage.published and coverage.states()[offsets] is not State.LANDED
 
 
 def completeness_violations(coverage: Coverage) -> list[str]:

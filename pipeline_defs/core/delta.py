@@ -61,11 +61,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The change that one version makes; `removes` has paths with when they were removed (ms since 1970)."""
+    """The change that one version makes; `removes` has paths with when they were removed (ms since 1970).
+
+    `is_compaction` says that the rows stay what they were: those of the removed files are those of the added ones.
+    """
 
     adds: Sequence[File] = ()
     removes: Mapping[str, int] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
+    is_compaction: bool = False
 
 
 def check(commit: Commit, onto: Snapshot, where: str) -> None:
@@ -80,6 +84,10 @@ def check(commit: Commit, onto: Snapshot, where: str) -> None:
         for name, version in commit.transactions.items()
         if version < onto.transactions.get(name, version)
     ]
+    if commit.is_compaction:
+        before = sum(onto.files[path].rows for path in commit.removes if path in onto.files)
+        after = sum(file.rows for file in commit.adds)
+        violations += [f"{before} rows would become {after} by a compaction"] if before != after else []
     if violations:
         raise BrokenTable(
             f"version {onto.version + 1} of table {where} must not be written: {violations[0]}; nothing was written; "
@@ -117,17 +125,26 @@ def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str)
 
     `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not.
     """
+    operation = "OPTIMIZE" if commit.is_compaction else "WRITE"
     actions: list[Mapping[str, Any]] = [
-        {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {}, "txnId": commit_id}}
+        {
+            "commitInfo": {
+                "timestamp": now_ms,
+                "operation": operation,
+                "operationParameters": {},
+                "txnId": commit_id,
+            }
+        }
     ]
     if onto == EMPTY:
         actions += [{"protocol": PROTOCOL}, {"metaData": _metadata(schema, commit_id, now_ms)}]
-    # what is read again has other names and the same rows, or those that a person asked for: always a change of data
+    # of what is read again the rows may be others: a change of data, whatever came of it
+    is_change = not commit.is_compaction
     actions += [
-        {"remove": {"path": quote(path), "deletionTimestamp": removed_ms, "dataChange": True}}
+        {"remove": {"path": quote(path), "deletionTimestamp": removed_ms, "dataChange": is_change}}
         for path, removed_ms in commit.removes.items()
     ]
-    actions += [{"add": _add(file)} for file in commit.adds]
+    actions += [{"add": _add(file, is_change=is_change)} for file in commit.adds]
     actions += [
         {"txn": {"appId": name, "version": version, "lastUpdated": now_ms}}
         for name, version in sorted(commit.transactions.items())
@@ -146,13 +163,13 @@ def _metadata(schema: str, table_id: str, now_ms: int) -> Mapping[str, Any]:
     }
 
 
-def _add(file: File) -> Mapping[str, Any]:
+def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
     return {
         "path": quote(file.path),
         "partitionValues": {},
         "size": file.bytes,
         "modificationTime": file.modified_at_ms,
-        "dataChange": True,
+        "dataChange": is_change,
         "stats": json.dumps(file.stats, separators=(",", ":")),
         "tags": dict(file.tags),
     }
@@ -179,8 +196,9 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
                 transactions[kinds["txn"]["appId"]] = int(kinds["txn"]["version"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenTable(
-            f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; the rows "
-            "are in the landed files: move the table's folder away, and the next run makes it anew"
+            f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; where no range "
+            "files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else restore the "
+            "folder from a backup"
         ) from error
     return Commit(adds, removes, transactions)
 

@@ -259,19 +259,19 @@ class RangesFailed(Violation):
     kind = "ranges_failed"
 
 
-class SealFailed(Violation):
-    """Says which runs of ranges could not be sealed, and why; their ranges stay landed as they are."""
+class CompactionFailed(Violation):
+    """Which groups of a table's files could not be compacted, and why; the table has them as before."""
 
-    kind = "seal_failed"
-
-
-class SealedFileGone(Violation):
-    """Says that the original of a range was swept, and that no sealed file has its rows: nothing is read in its place."""
-
-    kind = "sealed_file_gone"
+    kind = "compaction_failed"
 
 
-class OriginalsKept(Violation):
-    """Says which originals were not retired, restored or swept, and why; each stays where it is, and is read there."""
+class TableFileGone(Violation):
+    """A range whose file was dropped, and that no file of the raw table has: nothing is read in its place."""
 
-    kind = "originals_kept"
+    kind = "table_file_gone"
+
+
+class RangeFilesKept(Violation):
+    """Which range files were not dropped, and why; each stays where it is."""
+
+    kind = "range_files_kept"

@@ -1,6 +1,7 @@
-"""What the raw table of a topic owes: which landed ranges it does not have yet, and up to where it has all of them.
+"""What the raw table of a topic has, and owes: in which of its files a range is, and which landed ranges are in none yet.
 
-Its app transactions say how far it is, each counting upwards:
+A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition. Its app transactions
+say how far the table is, each counting upwards:
 
     g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: who needs a prefix reads up to there
     g0/p3/end    the end of the last range of it that the table has; beyond the offset above where there is a gap
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .coverage import Coverage, State
 from .delta import File, Snapshot
-from .manifest import Manifest
+from .manifest import Manifest, StagedFile
 from .offsets import OffsetRange, parse_key
 
 
@@ -41,17 +45,53 @@ _COLUMNS: list[tuple[str, Any]] = [
     ("headers", {"type": "array", "elementType": _struct(_HEADER), "containsNull": True}),
 ]
 SCHEMA = json.dumps(_struct(_COLUMNS), separators=(",", ":"))
-_NAME = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
+_OF_RANGE = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>\d+))?\.parquet", re.ASCII)
+_COMPACTED = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.c-[\w-]+\.parquet", re.ASCII)
 KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file
+REVISIONS = "revisions"  # of a compacted one: by where a range starts, where it is not 0
+
+
+class RangeFiles:
+    """The files of a table by range: a range is in one of them at most."""
+
+    def __init__(self, table: Snapshot) -> None:
+        places: dict[tuple[int, int], list[tuple[int, int, File]]] = defaultdict(list)
+        for file in table.files.values():
+            offsets = offsets_of(file)
+            places[offsets.generation, offsets.partition].append((offsets.start, offsets.end, file))
+        self._places = {place: sorted(files, key=lambda each: each[:2]) for place, files in places.items()}
+
+    def find(self, offsets: OffsetRange) -> File | None:
+        """Return the file that has a range."""
+        files = self._places.get((offsets.generation, offsets.partition), [])
+        at = bisect_right(files, offsets.start, key=lambda each: each[0]) - 1
+        return files[at][2] if at >= 0 and offsets.end <= files[at][1] else None
+
+    def find_at(self, manifest: Manifest) -> File | None:
+        """Return the file that has a range in the very revision of a manifest."""
+        file = self.find(manifest.offsets)
+        return file if file is not None and revision_in(file, manifest.offsets) == manifest.revision else None
+
+    def overlaps(self) -> Iterator[tuple[File, File]]:
+        """Yield files that have some of the same offsets, which no two may have."""
+        for files in self._places.values():
+            for (_, end, one), (start, _, other) in pairwise(files):
+                if start < end:
+                    yield one, other
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The change that a table owes: ranges to add, with their manifests, paths to remove, and its app transactions then."""
+    """The change that a table owes: ranges to add, with their manifests, paths to remove, and its app transactions then.
+
+    `cuts` are compacted files among those to remove, with the ranges that are not as they were: the others stay, in files
+    that are cut out of it.
+    """
 
     adds: Sequence[Manifest]
     removes: Sequence[str]
     transactions: Mapping[str, int]
+    cuts: Mapping[str, Sequence[OffsetRange]] = field(default_factory=dict)
 
     def is_none(self, table: Snapshot) -> bool:
         """Return whether the table owes nothing."""
@@ -84,64 +124,91 @@ def find_due_by_files(coverage: Coverage, table: Snapshot, rotten: Collection[Of
 
     A range that is landed no more, since somebody has deleted its file, stays in the table.
     """
-    standing = files_by_range(table)
-    adds, removes = list[Manifest](), list[str]()
+    files = RangeFiles(table)
+    adds, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
     settled = 0
     for offsets, manifest in sorted(coverage.manifests.items()):
-        file = standing.get(offsets)
+        file = files.find(offsets)
         is_due = coverage.is_landed(offsets) and (
-            file is None or revision_of(file) < manifest.revision or offsets in rotten
+            file is None or revision_in(file, offsets) < manifest.revision or offsets in rotten
         )
         if is_due and manifest.file is not None:
             adds.append(manifest)
         if is_due and file is not None:
-            removes.append(file.path)
+            if is_compacted(file):
+                cuts.setdefault(file.path, []).append(offsets)
+            else:
+                removes.append(file.path)
         if is_due:
             settled += manifest.revision + 1
         elif file is not None:
-            settled += revision_of(file) + 1
-    return _due(coverage, table, adds, removes, settled)
+            settled += revision_in(file, offsets) + 1
+    return _due(coverage, table, adds, [*removes, *cuts], settled, cuts)
 
 
-def files_by_range(table: Snapshot) -> dict[OffsetRange, File]:
-    """Return the file of each range that a table has."""
-    return {parse_key(file.tags[KEY]): file for file in table.files.values()}
+def is_compacted(file: File) -> bool:
+    """Return whether a file has the rows of all ranges between two offsets."""
+    return REVISIONS in file.tags
 
 
-def revision_of(file: File) -> int:
-    """Return the revision of the range whose rows a file has."""
-    return int(file.tags[REVISION])
+def offsets_of(file: File) -> OffsetRange:
+    """Return the offsets that a file has the rows of: those of a range, or of several that tile."""
+    return parse_key(file.tags[KEY])
+
+
+def revision_in(file: File, offsets: OffsetRange) -> int:
+    """Return the revision of a range whose rows a file has."""
+    return revisions_of(file).get(offsets.start, 0) if is_compacted(file) else int(file.tags[REVISION])
+
+
+def revisions_of(file: File) -> Mapping[int, int]:
+    """Return the revisions of a compacted file's ranges by their first offsets, where they are not 0."""
+    return {int(start): revision for start, revision in json.loads(file.tags[REVISIONS]).items()}
 
 
 def name_of(manifest: Manifest, number: int = 0) -> str:
     """Return the name of a range's file in the table; the next number names a copy that takes the place of a rotten one."""
-    offsets = manifest.offsets
-    name = f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}.r{manifest.revision:03d}"
+    name = f"{_stem(manifest.offsets)}.r{manifest.revision:03d}"
     return f"{name}.{number}.parquet" if number else f"{name}.parquet"
+
+
+def compacted_name(offsets: OffsetRange, compaction: str) -> str:
+    """Return the name of a compacted file, which no other compaction gives."""
+    return f"{_stem(offsets)}.c-{compaction}.parquet"
+
+
+def _stem(offsets: OffsetRange) -> str:
+    return f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}"
 
 
 def number_of(name: str) -> int:
     """Return which copy of its range's revision a file is; 0 for the first."""
-    found = _NAME.fullmatch(name)
+    found = _OF_RANGE.fullmatch(name)
     return int(found["number"] or 0) if found else 0
 
 
 def find_unwanted(names: Iterable[str], coverage: Coverage, table: Snapshot) -> list[str]:
     """Return which names are of files that no version will name any more: of an earlier revision, or copy, than stands.
 
-    A file that is not named yet is wanted, and what is no name of ours is nobody's to delete.
+    So are those of a range that is compacted, and of a compaction that came to nothing. A range's file that is not named yet
+    is wanted, and what is no name of ours is nobody's to delete.
     """
-    standing = files_by_range(table)
+    files = RangeFiles(table)
     unwanted = []
     for name in sorted(set(names) - table.files.keys()):
-        found = _NAME.fullmatch(name)
+        found = _OF_RANGE.fullmatch(name)
         if found is None:
+            if _COMPACTED.fullmatch(name):
+                unwanted.append(name)
             continue
         generation, partition, start, end, revision = (int(each) for each in found.groups()[:5])
         offsets = OffsetRange(generation, partition, start, end)
-        manifest, file = coverage.manifests.get(offsets), standing.get(offsets)
+        manifest, file = coverage.manifests.get(offsets), files.find(offsets)
         is_older = manifest is not None and revision < manifest.revision
-        is_copied = file is not None and (revision, number_of(name)) < (revision_of(file), number_of(file.path))
+        is_copied = file is not None and (revision, number_of(name)) < (
+            revision_in(file, offsets) + is_compacted(file),
+            number_of(file.path),
+        )
         if is_older or is_copied:
             unwanted.append(name)
     return unwanted
@@ -152,31 +219,69 @@ def file_of(manifest: Manifest, path: str) -> File:
     staged, offsets = manifest.file, manifest.offsets
     if staged is None:
         raise ValueError(f"range {offsets.text(manifest.topic)} has no file")
+    return _file(path, offsets, staged, manifest.provenance.landed_at_ms, {REVISION: str(manifest.revision)})
+
+
+def compacted_file(
+    path: str, offsets: OffsetRange, staged: StagedFile, revisions: Mapping[int, int], made_at_ms: int
+) -> File:
+    """Return what the Delta log says of a compacted file; `revisions` are those of its ranges, by where they start."""
+    later = {str(start): revision for start, revision in sorted(revisions.items()) if revision}
+    return _file(path, offsets, staged, made_at_ms, {REVISIONS: json.dumps(later, separators=(",", ":"))})
+
+
+def _file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:
     stats: dict[str, Any] = {"numRecords": staged.rows}
     if staged.rows:
         place = {"generation": offsets.generation, "partition": offsets.partition}
         stats["minValues"] = {**place, "offset": staged.min_offset}
         stats["maxValues"] = {**place, "offset": staged.max_offset}
         stats["nullCount"] = {"generation": 0, "partition": 0, "offset": 0}
-    tags = {KEY: offsets.key, REVISION: str(manifest.revision), DIGEST: staged.sha256}
-    return File(path, staged.bytes, manifest.provenance.landed_at_ms, stats, tags)
+    return File(path, staged.bytes, made_at_ms, stats, {KEY: offsets.key, DIGEST: staged.sha256, **tags})
 
 
 def violations(coverage: Coverage, table: Snapshot) -> list[str]:
-    """Name every landed range that a table does not have as it is landed, each of which the next run puts right."""
+    """Name every landed range that a table does not have as it is landed, and every file that has not its ranges' rows."""
     topic, due = coverage.log.topic, find_due_by_files(coverage, table)
     found = [f"range {manifest.offsets.text(topic)}: landed, and not in the table" for manifest in due.adds]
-    for offsets, file in sorted(files_by_range(table).items()):
+    found += [
+        f"offsets are in the table twice: {one.path} and {other.path}" for one, other in RangeFiles(table).overlaps()
+    ]
+    ranges = ranges_by_file(coverage, table)
+    for file in sorted(table.files.values(), key=lambda file: file.path):
+        offsets = offsets_of(file)
         manifest = coverage.manifests.get(offsets)
-        where = f"range {offsets.text(topic)}"
-        if manifest is None:
-            found.append(f"{where}: in the table, and it has no manifest")
-        elif manifest.revision == revision_of(file) and manifest.digest != file.tags[DIGEST]:
-            found.append(f"{where}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}")
+        if is_compacted(file):
+            rows = sum(each.rows for each in ranges.get(file.path, ()))
+            if file.path not in due.cuts and rows != file.rows:
+                found.append(f"{offsets.text(topic)}: the table has {file.rows} rows, the manifests {rows}")
+        elif manifest is None:
+            found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest")
+        elif manifest.revision == revision_in(file, offsets) and manifest.digest != file.tags[DIGEST]:
+            found.append(
+                f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}"
+            )
     return found
 
 
-def _due(coverage: Coverage, table: Snapshot, adds: Sequence[Manifest], removes: Sequence[str], settled: int) -> Due:
+def ranges_by_file(coverage: Coverage, table: Snapshot) -> dict[str, list[Manifest]]:
+    """Return by path which ranges, as they stand now, each file of a table has, in offset order."""
+    files, found = RangeFiles(table), dict[str, list[Manifest]]()
+    for _, manifest in sorted(coverage.manifests.items()):
+        file = files.find_at(manifest)
+        if file is not None:
+            found.setdefault(file.path, []).append(manifest)
+    return found
+
+
+def _due(
+    coverage: Coverage,
+    table: Snapshot,
+    adds: Sequence[Manifest],
+    removes: Sequence[str],
+    settled: int,
+    cuts: Mapping[str, Sequence[OffsetRange]] | None = None,
+) -> Due:
     transactions = dict(table.transactions)
     for generation in {link.offsets.generation for link in coverage.log.links}:
         for partition, end in coverage.frontier(generation, _claimed(coverage)).items():
@@ -184,7 +289,7 @@ def _due(coverage: Coverage, table: Snapshot, adds: Sequence[Manifest], removes:
     for manifest in adds:
         _raise_to(transactions, f"{_place(manifest.offsets)}/end", manifest.offsets.end)
     _raise_to(transactions, SETTLED, settled)
-    return Due(adds, removes, transactions)
+    return Due(adds, removes, transactions, cuts or {})
 
 
 def _claimed(coverage: Coverage) -> frozenset[OffsetRange]:

@@ -13,15 +13,22 @@ import re
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from ..core.delta import EMPTY, Commit, Snapshot, apply, check, from_actions, from_json, replay, to_json, without_files
 from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable
+from ..core.raw_table import SCHEMA
 from .parquet import read_rows
 from .store import Answer, Store
 
 CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
 _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
+
+
+def raw_table_log(topic: str, store: Store) -> DeltaLog:
+    """Return the log of a topic's raw table."""
+    return DeltaLog(store, f"tables/raw/{topic}", SCHEMA)
 
 
 class DeltaLog:
@@ -61,7 +68,7 @@ class DeltaLog:
         that is added is there, durable, before.
         """
         check(commit, onto, self._store.url(self.folder))
-        said = Commit(commit.adds, commit.removes, {**onto.transactions, **commit.transactions})
+        said = replace(commit, transactions={**onto.transactions, **commit.transactions})
         commit_id = str(uuid.uuid4())
         data = to_json(said, onto.version, commit_id, now_ms, self._schema)
         answer = self._store.put_new(self._path(onto.version + 1, _JSON), data, f"staging/table-{commit_id}")
@@ -92,8 +99,9 @@ class DeltaLog:
         data = self._store.get(path)
         if data is None:
             raise BrokenTable(
-                f"{self._store.url(path)} is not there, and a later version is; nothing was written; the rows are in the "
-                f"landed files: move {self._store.url(self.folder)} away, and the next run makes the table anew"
+                f"{self._store.url(path)} is not there, and a later version is; nothing was written; where no range files were "
+                f"dropped from `data/`, move {self._store.url(self.folder)} away, and the next run makes the table anew; else "
+                "restore it from a backup"
             )
         return from_json(data, self._store.url(path))
 

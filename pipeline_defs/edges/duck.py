@@ -1,7 +1,7 @@
 """DuckDB over a lake: one view per topic and tree, `ranges` and `losses` from plan log and manifests.
 
-Of what is sealed a topic's view reads the sealed files, of everything else the landed ones; which is which is decided by
-offset, once, when it is opened. Reads only; what a person asks is asked by `duck_questions`.
+Of what is compacted a topic's view reads the raw table's files, of everything else the landed ones; which is which is decided
+by offset, once, when it is opened. Reads only; what a person asks is asked by `duck_questions`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import duckdb
 import pyarrow as pa
 
 from ..core.coverage import Coverage
-from ..core.errors import OffsetlakeError, Refused, SealedFileGone, Violation
+from ..core.delta import File
+from ..core.errors import BrokenTable, OffsetlakeError, Refused, TableFileGone, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
-from ..core.seal import Seal
-from ..core.sealing import choose_seals, find_holders
+from ..core.raw_table import RangeFiles, is_compacted, offsets_of, ranges_by_file, revision_in
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
+from .delta_log import raw_table_log
 from .duck_questions import ask, close_in, explained
 from .lake import Lake
 from .layout import data_path, published_path, range_path
-from .seals import Seals, sealed_path
 
-SealedRanges = Mapping[OffsetRange, Seal]
+# by range the path of the compacted file that is read for it, below the lake's root
+Compacted = Mapping[OffsetRange, str]
 
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
@@ -47,7 +48,7 @@ _RANGE_SCHEMA = pa.schema(
         ("min_timestamp", pa.timestamp("ms", "UTC")),
         ("max_timestamp", pa.timestamp("ms", "UTC")),
         ("file", pa.string()),
-        ("sealed_file", pa.string()),
+        ("compacted_file", pa.string()),
         ("sha256", pa.string()),
         ("run_id", pa.string()),
         ("attempt", pa.string()),
@@ -102,11 +103,11 @@ class Duck:
             except Violation as error:  # of this topic; others, and the tables, are there
                 self._unreadable[topic] = error
                 continue
-            sealed, swept = self._read_sealed(topic, coverage, Seals(lake))
-            rows += _range_rows(topic, coverage, lake, sealed, swept)
+            whole, cut = self._read_compacted(topic, coverage, lake)
+            rows += _range_rows(topic, coverage, lake, {**cut, **whole})
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
             self._check_name(topic, names)
-            for schema, source in _views(topic, coverage, lake, sealed, swept):
+            for schema, source in _views(topic, coverage, lake, whole, cut):
                 if topic not in self._unreadable:
                     quoted = topic.replace('"', '""')
                     self._connection.execute(
@@ -115,10 +116,10 @@ class Duck:
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
-    def _read_sealed(self, topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRanges, SealedRanges]:
+    def _read_compacted(self, topic: str, coverage: Coverage, lake: Lake) -> tuple[Compacted, Compacted]:
         try:
-            return _read_sealed(topic, coverage, seals)
-        except SealedFileGone as error:  # of this topic; others, and the tables, are there
+            return _read_compacted(topic, coverage, lake)
+        except Violation as error:  # of this topic; others, and the tables, are there
             self._unreadable[topic] = error
             return {}, {}
 
@@ -170,26 +171,52 @@ class Duck:
             raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error
 
 
-def _read_sealed(topic: str, coverage: Coverage, seals: Seals) -> tuple[SealedRanges, SealedRanges]:
-    """Reads which ranges are read from a sealed file, all that it has, and which swept ones from a part of one."""
-    published = seals.read_published(topic)
-    sealed = {offsets: seal for seal in choose_seals(coverage, published) for offsets in seal.ranges}
-    alone, swept = sorted(coverage.swept - sealed.keys()), {}
-    holders = find_holders(published) if alone else {}  # most lakes have none, and open as fast as before
+def _read_compacted(topic: str, coverage: Coverage, lake: Lake) -> tuple[Compacted, Compacted]:
+    """Read which ranges are read from a compacted file, all that it has, and which dropped ones from a part of one.
+
+    A file is read whole where all ranges between its offsets are landed as it has them; where somebody took it away, the range
+    files are read.
+    """
+    log = raw_table_log(topic, lake.store)
+    try:
+        table = log.read()
+    except BrokenTable:
+        if coverage.dropped:
+            raise
+        return {}, {}  # `data/` has all of it
+    whole, ranges = dict[OffsetRange, str](), ranges_by_file(coverage, table)
+    for path, manifests in ranges.items():
+        file = table.files[path]
+        landed = [each.offsets for each in manifests if coverage.is_landed(each.offsets)]
+        is_whole = is_compacted(file) and sum(map(len, landed)) == len(offsets_of(file))
+        if is_whole and lake.store.size(f"{log.folder}/{path}") == file.bytes:
+            whole |= dict.fromkeys(landed, f"{log.folder}/{path}")
+    alone = sorted(coverage.dropped.keys() - whole.keys() - coverage.published.keys())
+    files, cut = RangeFiles(table), dict[OffsetRange, str]()
     for offsets in alone:
-        revision = coverage.retired[offsets]
-        if (offsets, revision) in holders or revision == coverage.manifests[offsets].revision:
-            swept[offsets] = seals.holders(topic, offsets, revision, holders)[0]
-    return sealed, swept
+        holder = _file_of_dropped(offsets, coverage, files)
+        if holder is not None and lake.store.size(f"{log.folder}/{holder.path}") == holder.bytes:
+            cut[offsets] = f"{log.folder}/{holder.path}"
+        elif coverage.is_landed(offsets):
+            raise TableFileGone(
+                f"the file of range {offsets.text(topic)} was dropped, and the table {lake.store.url(log.folder)} does not "
+                "have its rows any more: restore the table's folder from a backup",
+                topic=topic,
+            )
+    return whole, cut
 
 
-def _views(
-    topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges, swept: SealedRanges
-) -> Iterator[tuple[str, str]]:
+def _file_of_dropped(offsets: OffsetRange, coverage: Coverage, files: RangeFiles) -> File | None:
+    """Return the file that has a range whose own was dropped; that of a later revision is about to be published."""
+    file = files.find(offsets)
+    return file if file is not None and revision_in(file, offsets) == coverage.dropped[offsets] else None
+
+
+def _views(topic: str, coverage: Coverage, lake: Lake, whole: Compacted, cut: Compacted) -> Iterator[tuple[str, str]]:
     """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
-    files = _files(topic, coverage, lake, sealed)
+    files = _files(topic, coverage, lake, whole)
     parts = [f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"] if files else []
-    for path, cuts in _cuts(swept).items():
+    for path, cuts in _cuts(cut).items():
         within = " OR ".join(f'"offset" >= {start} AND "offset" < {end}' for start, end in cuts)
         parts.append(f"SELECT * FROM read_parquet({_files_at(lake, path)}, hive_partitioning = false) WHERE {within}")
     yield "main", " UNION ALL BY NAME ".join(parts) or _EMPTY_TOPIC
@@ -200,37 +227,35 @@ def _views(
             yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
 
 
-def _cuts(swept: SealedRanges) -> dict[str, list[tuple[int, int]]]:
-    """Are the offsets to read of each sealed file, as few intervals as there can be."""
+def _cuts(ranges: Compacted) -> dict[str, list[tuple[int, int]]]:
+    """Return the offsets to read of each compacted file, as few intervals as there can be."""
     cuts: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for offsets, seal in sorted(swept.items()):
-        known = cuts[sealed_path(seal)]
+    for offsets, path in sorted(ranges.items()):
+        known = cuts[path]
         start = known.pop()[0] if known and known[-1][1] == offsets.start else offsets.start
         known.append((start, offsets.end))
     return cuts
 
 
-def _files(topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges) -> str:
+def _files(topic: str, coverage: Coverage, lake: Lake, whole: Compacted) -> str:
     """Is what to read of a topic's rows, in SQL, empty where there is nothing.
 
-    The plain glob where nothing is sealed or retired; else, and on an object store, which fsspec does not glob, each file.
-    What a sealed file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
+    The plain glob where nothing is compacted or dropped; else, and on an object store, which fsspec does not glob, each file.
+    What a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
     """
-    if not coverage.published and not sealed:
+    if not coverage.published and not whole:
         return ""
-    if lake.store.local_root is not None and not sealed and not coverage.retired:
+    if lake.store.local_root is not None and not whole and not coverage.dropped:
         return _literal(f"{file_pattern(lake, 'data')}/{topic}/**/*.parquet")
-    loose = [_path(topic, offsets, coverage) for offsets in coverage.published if offsets not in coverage.swept]
-    gone = {range_path(tree, topic, offsets) for offsets in sealed for tree in ("data", "retired")}
+    loose = [_path(topic, offsets, coverage) for offsets in coverage.published]
+    gone = {range_path("data", topic, offsets) for offsets in whole}
     paths = {path for path in (*loose, *coverage.doubles) if _without_endings(path) not in gone}
-    paths |= {sealed_path(seal) for seal in sealed.values()}
+    paths |= set(whole.values())
     return f"[{', '.join(_files_at(lake, path) for path in sorted(paths))}]" if paths else ""
 
 
 def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
     """Is where the file of a range lies, below the lake's root."""
-    if offsets in coverage.retired:
-        return f"{range_path('retired', topic, offsets)}.{coverage.retired[offsets]:03d}.parquet"
     manifest = coverage.manifests.get(offsets)
     return published_path(manifest) if manifest else data_path(topic, offsets)
 
@@ -257,17 +282,16 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _range_rows(
-    topic: str, coverage: Coverage, lake: Lake, sealed: SealedRanges, swept: SealedRanges
-) -> list[dict[str, Any]]:
+def _range_rows(topic: str, coverage: Coverage, lake: Lake, compacted: Compacted) -> list[dict[str, Any]]:
     rows = []
     planned = coverage.log.ranges
     for offsets, state in coverage.states().items():
         manifest = coverage.manifests.get(offsets)
         step = planned.get(offsets)
         file = manifest.file if manifest else None
-        holder = sealed.get(offsets) or swept.get(offsets)
-        path = sealed_path(holder) if holder and offsets in coverage.swept else _path(topic, offsets, coverage)
+        holder = compacted.get(offsets)
+        is_alone = holder is not None and offsets not in coverage.published
+        path = holder if holder is not None and is_alone else _path(topic, offsets, coverage)
         rows.append(
             {
                 **_place(topic, offsets, offsets.key),
@@ -278,7 +302,7 @@ def _range_rows(
                 "min_timestamp": file.min_timestamp_ms if file else None,
                 "max_timestamp": file.max_timestamp_ms if file else None,
                 "file": lake.store.url(path) if file else None,
-                "sealed_file": lake.store.url(sealed_path(holder)) if holder else None,
+                "compacted_file": lake.store.url(holder) if holder else None,
                 "sha256": file.sha256 if file else None,
                 "run_id": manifest.provenance.run_id if manifest else None,
                 "attempt": manifest.provenance.attempt if manifest else None,

@@ -5,8 +5,7 @@
     plan/<topic>/<seq20>.json                                 the plan log
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
-    retired/<topic>/g0/p0003/<start20>-<end20>.<rev>.parquet  originals that a sealed file stands for (originals.py)
-    swept/<topic>/g0/p0003/<start20>-<end20>.<rev>.json       that of these only the sealed file is left
+    dropped/<topic>/g0/p0003/<start20>-<end20>.<id>.json      of which ranges the raw table has the only rows (dropping.py)
     staging/<attempt>/...                                     visible to nobody
 
 Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`. Every object is immutable, so what was read
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Claim
+from ..core.dropped import Dropped, find_dropped
 from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
@@ -32,14 +32,11 @@ from ..core.planlog import PlanLog, PlanStep
 from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import (
-    find_retired,
     manifest_path,
     published_path,
     range_of,
     range_path,
-    retired_path,
     revision_of,
-    swept_path,
 )
 from .store import Answer, Store
 
@@ -54,6 +51,7 @@ class Lake:
         self.store = Store(root)
         self._memory = memory
         self._steps = Kept(self._read_step)
+        self._dropped = Kept(self._read_dropped)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
         self._manifests = Kept(self._read_manifest)
         self._claims = Kept(self._read_claim)
@@ -206,28 +204,40 @@ class Lake:
     # ---- data
 
     def is_published(self, manifest: Manifest) -> bool:
-        """Return whether the file under the final name is the manifest's, as far as its size says, or was retired from there.
+        """Return whether the file under the final name is the manifest's, as far as its size says, or was dropped from there.
 
         The file of an earlier revision may have the same size; until it is exchanged the staged one is there.
         """
         if manifest.file is None:
             return True
         is_there = self.store.size(published_path(manifest)) == manifest.file.bytes
-        return (is_there and not (manifest.revision and self._is_staged(manifest))) or self.is_retired(manifest)
+        return (is_there and not (manifest.revision and self._is_staged(manifest))) or self.is_dropped(manifest)
 
-    def is_retired(self, manifest: Manifest) -> bool:
-        """Says whether the manifest's file was retired, be it restored or swept since or not."""
-        return self.store.exists(retired_path(manifest)) or self.store.exists(swept_path(manifest))
+    def is_dropped(self, manifest: Manifest) -> bool:
+        """Return whether the manifest's file was dropped, be it gone already or not."""
+        offsets = manifest.offsets
+        marks = self.read_dropped(manifest.topic, f"/{offsets.folder}")
+        return any(mark.revision_of(offsets) == manifest.revision for mark in marks)
 
     def own_path(self, manifest: Manifest) -> str | None:
-        """Is where the manifest's file is to be read now: published, or retired from there; none where it was swept."""
-        paths = published_path(manifest), retired_path(manifest)
-        there = next((path for path in paths if self.store.exists(path)), None)
-        return there or (None if self.store.exists(swept_path(manifest)) else paths[0])
+        """Return where the manifest's file is published; none where it was dropped, and the raw table has its rows."""
+        path = published_path(manifest)
+        return path if self.store.exists(path) or not self.is_dropped(manifest) else None
 
-    def give_up(self, manifest: Manifest, word: bytes) -> None:
-        """Says for good that the retired file of a manifest is given up; once it has been said, nothing is written."""
-        self.store.put_new(swept_path(manifest), word, "staging/sweep")
+    def read_dropped(self, topic: str, folder: str = "") -> list[Dropped]:
+        """Read every mark of range files that were dropped, or those of one Kafka partition."""
+        below = f"dropped/{topic}{folder}"
+        listed = self.store.versions(below)
+        self._dropped.see(below, listed)
+        return [self._dropped.get(path) for path in listed]
+
+    def commit_dropped(self, mark: Dropped) -> None:
+        """Say for good that the raw table has the only rows of some ranges; once that is written, nothing is."""
+        path = f"{range_path('dropped', mark.topic, mark.offsets)}.{mark.sha256[:8]}.json"
+        self.store.put_new(path, mark.to_json(), "staging/drop")
+
+    def _read_dropped(self, path: str) -> Dropped:
+        return Dropped.from_json(self._read(path), self.store.url(path))
 
     def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
         """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
@@ -235,7 +245,7 @@ class Lake:
         That is this one, or a later revision; none where nothing could be published, since the staged file is gone. `staged`
         is where the bytes are staged, if not where the manifest says. A free name is taken by the first revision with
         put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
-        it, of another digest. What was retired is left where it is.
+        it, of another digest. What was dropped is not brought back.
         """
         file, path = manifest.file, published_path(manifest)
         is_first, guard = manifest.revision == 0, manifest_path(manifest.topic, manifest.offsets, 0)
@@ -264,7 +274,7 @@ class Lake:
         return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
 
     def _is_due(self, manifest: Manifest) -> bool:
-        return not (self.is_replaced(manifest) or self.is_retired(manifest))
+        return not (self.is_replaced(manifest) or self.is_dropped(manifest))
 
     def _read(self, path: str) -> bytes:
         """Read an object that was there a moment ago."""
@@ -298,22 +308,22 @@ class Lake:
         Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
 
         In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
-        was planned before. What went from `data/` is retired before, and what went from `retired/` said to be swept before,
-        so it is found there.
+        was planned before. What went from `data/` was marked as dropped before, so the mark is found.
         """
-        files, kept, words = (self.store.list(f"{tree}/{topic}") for tree in ("data", "retired", "swept"))
+        files, marks = self.store.list(f"data/{topic}"), self.read_dropped(topic)
         manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
         log = self.read_plan_log(topic)
         if self._memory and not (log.steps or manifests or files):
             self._memory.refuse_missing(topic)
-        found = log, manifests, accepted, claims, files, kept, words
+        found = log, manifests, accepted, claims, files, marks
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
-        owed = [each for each in manifests.values() if _is_owed(each, files, kept, words)]
+        dropped = find_dropped(marks, manifests)
+        owed = [each for each in manifests.values() if _is_owed(each, files, dropped)]
         unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
         files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
-        coverage = self._coverage(topic, *found, unfinished)
+        coverage = self._coverage(topic, log, manifests, accepted, claims, files, dropped, unfinished)
         check_planned(coverage)
         self._coverages[topic] = (found, coverage)
         return coverage
@@ -326,8 +336,7 @@ class Lake:
         accepted: Mapping[OffsetRange, Acceptance],
         claims: Mapping[OffsetRange, Claim],
         files: Mapping[str, int],
-        kept: Mapping[str, int],
-        words: Mapping[str, int],
+        dropped: Mapping[OffsetRange, int],
         unfinished: frozenset[OffsetRange],
     ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
@@ -343,23 +352,7 @@ class Lake:
                 doubles[path] = offsets
             else:
                 published[offsets] = size
-        newest = find_retired(topic, kept, words, published)
-        retired = {offsets: revision for offsets, (revision, _) in newest.items()}
-        for offsets, (_, kept_bytes) in newest.items():
-            file = manifests[offsets].file if offsets in manifests else None
-            published[offsets] = (file.bytes if file else 0) if kept_bytes is None else kept_bytes
-        return Coverage(
-            log,
-            manifests,
-            published,
-            tuple(strays),
-            accepted,
-            claims,
-            doubles,
-            unfinished,
-            retired,
-            frozenset(offsets for offsets, (_, size) in newest.items() if size is None),
-        )
+        return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished, dropped)
 
     def _read_sizes(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> dict[str, int]:
         """Read the sizes that published files have now, of those manifests that a listing does not bear out."""
@@ -376,9 +369,9 @@ def _step_path(step: PlanStep) -> str:
     return f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
 
 
-def _is_owed(manifest: Manifest, files: Mapping[str, int], kept: Mapping[str, int], words: Mapping[str, int]) -> bool:
-    """Return whether these lists do not show that a manifest's file is published, or retired from there."""
-    if manifest.file is None or retired_path(manifest) in kept or swept_path(manifest) in words:
+def _is_owed(manifest: Manifest, files: Mapping[str, int], dropped: Mapping[OffsetRange, int]) -> bool:
+    """Return whether these lists do not show that a manifest's file is published, or dropped from there."""
+    if manifest.file is None or dropped.get(manifest.offsets) == manifest.revision:
         return False
     return bool(manifest.revision) or files.get(published_path(manifest)) != _bytes(manifest)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.compaction import compact
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.sealing import seal
 from pipeline_defs.settings import PROJECT
 from tests.support.markdown import Block, read_blocks
 from tests.support.shell import Shell
@@ -55,7 +55,7 @@ def test_what_reading_says_is_so(world: World, tmp_path: Path) -> None:
         assert (run, attempt, code) == (provenance.run_id, provenance.attempt, provenance.code_version)
         assert int(step) == provenance.plan_seq
 
-    list(seal(world.name, Attempt("seal", "no-run", "test"), world.tools(), 1, every=True))
+    list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 1, every=True))
     views = Duck(Lake(world.settings.lake), [world.name])
     names, rows = views.ask(with_views.text)
     documents: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from pipeline_defs.auditing import check_table
-from pipeline_defs.raw_table import log_of
+from pipeline_defs.edges.delta_log import raw_table_log
 from tests.support.killing import stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World
@@ -32,7 +32,7 @@ class Reader(LoopingReader):
 
     def __init__(self, world: World) -> None:
         super().__init__()
-        self._folder = f"{world.lake_folder}/{log_of(world.name, world.edges.lake).folder}"
+        self._folder = f"{world.lake_folder}/{raw_table_log(world.name, world.edges.lake.store).folder}"
         self._connection = duckdb.connect()
         self.seen: list[tuple[int, int, int]] = []
 

@@ -7,7 +7,7 @@ import pytest
 from pipeline_defs.auditing import check_table
 from pipeline_defs.cli.progress import Shown
 from pipeline_defs.cli.read import run_audit
-from pipeline_defs.raw_table import log_of
+from pipeline_defs.edges.delta_log import raw_table_log
 from tests.support.world import World
 
 
@@ -51,7 +51,7 @@ def test_a_tick_appends_what_a_dead_run_left_out(table_world: World) -> None:
 def test_a_table_that_is_broken_is_told_and_holds_nothing_up(table_world: World) -> None:
     """[R-81] A torn version stops the table, not the landing: ticks and the audit say what to do, and it helps."""
     world = table_world
-    folder = world.folder / "lake" / log_of(world.name, world.edges.lake).folder
+    folder = world.folder / "lake" / raw_table_log(world.name, world.edges.lake.store).folder
     newest = max((folder / "_delta_log").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
     world.send_numbered(50)

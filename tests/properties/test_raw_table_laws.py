@@ -18,12 +18,13 @@ from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.core.raw_table import (
     SCHEMA,
     Due,
+    RangeFiles,
     file_of,
-    files_by_range,
     find_due,
     find_due_by_files,
     name_of,
-    revision_of,
+    offsets_of,
+    revision_in,
     violations,
 )
 from tests.support.strategies import EPOCH_MS, TOPIC, landings, logs
@@ -104,10 +105,14 @@ def befall(history: History, action: str, offsets: OffsetRange, draw: st.DrawFn)
         history.manifests[offsets] = replace(newer, revision=known.revision + 1)
 
 
+def in_table(history: History) -> dict[OffsetRange, int]:
+    """Return the revision that the table has of each range."""
+    return {offsets_of(file): revision_in(file, offsets_of(file)) for file in history.table.files.values()}
+
+
 def expected(history: History) -> Mapping[OffsetRange, int]:
     """Return the revision that the table has of each range: the landed one, or what it had before its file was lost."""
-    coverage, before = history.coverage, files_by_range(history.table)
-    found = {offsets: revision_of(file) for offsets, file in before.items()}
+    coverage, found = history.coverage, in_table(history)
     for offsets, manifest in history.manifests.items():
         if coverage.is_landed(offsets) and manifest.file is not None:
             found[offsets] = manifest.revision
@@ -119,7 +124,7 @@ def test_the_table_has_each_landed_range_once_whatever_happened_before(history: 
     """[R-81] Also what a run that died had left out, and the newest revision of what was read again."""
     wanted = expected(history)
     history.append()
-    assert {offsets: revision_of(file) for offsets, file in files_by_range(history.table).items()} == wanted
+    assert in_table(history) == wanted
     assert len(history.table.files) == len(wanted)
     assert history.due().is_none(history.table), "nothing is due a second time"
     for each in violations(history.coverage, history.table):
@@ -130,13 +135,13 @@ def test_the_table_has_each_landed_range_once_whatever_happened_before(history: 
 def test_below_an_app_transaction_nothing_is_missing(history: History) -> None:
     """[R-82] Who reads up to there has each row of the Kafka partition that there will ever be: lost and skipped count."""
     history.append()
-    coverage, table = history.coverage, files_by_range(history.table)
+    coverage, table = history.coverage, RangeFiles(history.table)
     for offsets, state in coverage.states().items():
         end = history.table.transactions.get(f"g{offsets.generation}/p{offsets.partition}", 0)
         if offsets.start >= end:
             continue
         manifest = coverage.manifests.get(offsets)
-        is_in = offsets in table or (manifest is not None and manifest.file is None)
+        is_in = table.find(offsets) is not None or (manifest is not None and manifest.file is None)
         assert is_in or state in {State.LOST, State.SKIPPED} or offsets in coverage.accepted
 
 

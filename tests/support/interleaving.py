@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,21 +26,27 @@ from obstore.store import MemoryStore, ObjectStore
 
 from pipeline_defs import landing
 from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.compaction import compact
+from pipeline_defs.core.compaction import CompactionVerdict
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
 from pipeline_defs.edges import disk, locks, store
+from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.disk import Disk
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.store import Store
 from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
-from pipeline_defs.raw_table import log_of
+from pipeline_defs.standing import landed_files
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import sweep_orphans
+from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
 from tests.support.strategies import EPOCH_MS
 
@@ -193,32 +199,48 @@ class SmallWorld:
         on_step: StepWatcher = no_step,
         delivery: Delivery | None = None,
         on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+        only: OffsetRange | None = None,
     ) -> list[Verdict]:
         """Land what is pending, or read all again: `redo` compares, `replace` puts what is there now in its place."""
         lake = lake or self.lake
         coverage = lake.coverage(TOPIC)
         ranges = coverage.pending() if mode == "land" else list(coverage.log.ranges)
+        ranges = [offsets for offsets in ranges if only in {None, offsets}]
         if not ranges:
             return []
         self.attempts += 1
         how = "replace" if mode == "replace" else "keep"
         attempt = Attempt(f"{mode}-{self.attempts}", "run", "test", mode != "land", cast("Any", how))
-        tools = Tools(
-            lake,
-            cast("Any", self.kafka),
-            cast("Any", FakeSpark(self.kafka, no_step)),
-            cast("Any", None),
-            lambda: EPOCH_MS,
-            on_loss=on_loss,
-            delivery=delivery or self.delivery,
-            on_step=on_step,
-            has_raw_table=self.has_raw_table,
-        )
+        tools = replace(self.tools(lake, on_step), on_loss=on_loss, delivery=delivery or self.delivery)
         verdicts = []
         for verdict in land(TOPIC, [offsets.key for offsets in ranges], attempt, tools):
             on_verdict(verdict)
             verdicts.append(verdict)
         return verdicts
+
+    def tools(self, lake: Lake, on_step: StepWatcher = no_step) -> Tools:
+        return Tools(
+            lake,
+            cast("Any", self.kafka),
+            cast("Any", FakeSpark(self.kafka, no_step)),
+            cast("Any", ArrowFiles()),
+            lambda: EPOCH_MS,
+            on_step=on_step,
+            has_raw_table=self.has_raw_table,
+        )
+
+    def compact(
+        self, lake: Lake | None = None, *, target_bytes: int = 2**30, on_step: StepWatcher = no_step
+    ) -> list[CompactionVerdict]:
+        """Compact the raw table as `offsetlake compact --all` does."""
+        self.attempts += 1
+        attempt = Attempt(f"compact-{self.attempts}", "run", "test")
+        return list(compact(TOPIC, attempt, self.tools(lake or self.lake, on_step), target_bytes, every=True))
+
+    def drop(self, lake: Lake | None = None, on_step: StepWatcher = no_step) -> list[DropVerdict]:
+        """Drop range files as `offsetlake compact --drop-range-files-after 0d` does."""
+        lake = lake or self.lake
+        return list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
 
     def sweep(self, lake: Lake | None = None) -> None:
         """Sweep staging as `offsetlake sweep --older-than 0` does, at a time when all in it is old."""
@@ -248,10 +270,20 @@ class SmallWorld:
                 rows.update(_offsets(self.files()[published_path(manifest)]))
         return rows
 
+    def standing(self) -> Counter[int]:
+        """Return how often the rows of landed ranges are found, wherever they stand now: in `data/` or in the raw table."""
+        lake, rows = self.open(Writer()), Counter[int]()
+        coverage = lake.coverage(TOPIC)
+        with_rows = [each for each in coverage.manifests.values() if each.rows and coverage.is_landed(each.offsets)]
+        with landed_files(with_rows, lake) as files:
+            for each in files.values():
+                rows.update(pq.read_table(each.path, columns=["offset"]).column("offset").to_pylist())
+        return rows
+
     def in_table(self) -> Counter[int]:
         """Return how often the raw table has each offset, from what its log names alone."""
         rows: Counter[int] = Counter()
-        table = log_of(TOPIC, self.open(Writer())).read()
+        table = raw_table_log(TOPIC, self.open(Writer()).store).read()
         for path, file in table.files.items():
             data = self.lake.store.get(f"tables/raw/{TOPIC}/{path}")
             assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path

@@ -19,18 +19,17 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.compaction import compact
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
+from pipeline_defs.dropping import drop_range_files, plan_dropping
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
-from pipeline_defs.originals import plan_restoration, plan_retirement, restore_originals, retire_originals
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
-from pipeline_defs.sealing import seal
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import IN_PROCESS, Settings
-from pipeline_defs.swept import find_originals, plan_sweep, sweep_originals
 from pipeline_defs.topics import Topic
 from tests.support.world import PATIENCE_SECONDS, World
 
@@ -39,7 +38,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, sealing, moving of originals, or `run <id>`."""
+    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, compaction, dropping, or `run <id>`."""
 
     settings: Settings
     topic: Topic
@@ -61,13 +60,14 @@ class Task:
             if self.action in {"decode", "decode_again"}:
                 self._decode(instance, edges)
                 return
-            if self.action == "seal":
+            if self.action == "compact":
                 tools = edges.tools(self.topic, edges.pyspark())
                 attempt = Attempt("killed", "no-run", "test")
-                list(seal(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
+                list(compact(self.topic.name, attempt, tools, self.topic.policy.target_file_bytes, every=True))
                 return
-            if self.action in {"retire", "sweep", "restore"}:
-                self._move(edges)
+            if self.action == "drop":
+                lake, name, now_ms = edges.lake, self.topic.name, edges.now_ms()
+                list(drop_range_files(name, lake, plan_dropping(name, lake, now_ms, 0), now_ms, watch))
                 return
             if self.action.startswith("run "):
                 work_off(self.action.removeprefix("run "), self.topic, edges, instance)
@@ -77,18 +77,6 @@ class Task:
             how: dict[str, Any] = {"redo": True, "on_change": "replace"} if replaces else {"redo": False}
             defs = build_topic_defs(self.topic)
             list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
-
-    def _move(self, edges: Edges) -> None:
-        lake, name = edges.lake, self.topic.name
-        if self.action == "sweep":
-            now_ms = edges.now_ms()
-            list(sweep_originals(lake, plan_sweep(name, lake, now_ms, 0), now_ms, edges.watch_step))
-        elif self.action == "retire":
-            list(retire_originals(lake, plan_retirement(name, lake, edges.now_ms(), 0), edges.watch_step))
-        else:
-            files = edges.spark_files(edges.pyspark())
-            originals = find_originals(lake, plan_restoration(name, lake), files)
-            list(restore_originals(lake, originals, edges.watch_step))
 
     def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         coverage, decoded = edges.lake.coverage(self.topic.name), edges.decodings.read_ranges(self.topic.name)

@@ -83,7 +83,7 @@ def test_a_row_with_nan_is_equal_to_itself_and_to_no_other(
 @settings(max_examples=25, deadline=None)
 def test_rows_of_ranges_are_read_through_once_wherever_batches_end(data: st.DataObject, tmp_path_factory: Any) -> None:
     """Batches of 65,536 rows: ranges end within, at and beyond their ends, or have no row at all."""
-    path = tmp_path_factory.mktemp("sealed") / "sealed.parquet"
+    path = tmp_path_factory.mktemp("merged") / "merged.parquet"
     steps = data.draw(st.lists(st.tuples(st.integers(1, 70_000), st.integers(0, 5)), min_size=1, max_size=5))
     pieces, at = [], data.draw(st.integers(0, 10))
     for count, gap in steps:

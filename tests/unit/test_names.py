@@ -27,7 +27,7 @@ from pipeline_defs.topics import Topic, op_name, slug_of
 from tests.support import strategies  # noqa: F401  -- its profile: a fixed seed, more with HUNT
 
 LONGEST = "a-.b_" * 49 + "-.-."
-OF_TREES = ("x", "x__decoded", "x__decoded__decoded", "raw__x", "seal_x")
+OF_TREES = ("x", "x__decoded", "x__decoded__decoded", "raw__x", "compact_x")
 ALIKE = (
     "a-b",
     "a_b",
@@ -86,7 +86,7 @@ def test_no_topics_runs_wait_for_the_turn_of_another_topic(repository: Any) -> N
 def test_no_two_kinds_of_work_share_a_pool(found: list[str]) -> None:
     topics = [Topic(name, Policy()) for name in found]
     pools = [duty.pool for each in topics for duty in (each.landing, each.decoding, each.daily, each.upserting)]
-    assert len({*pools, *(each.seal_job for each in topics)}) == 5 * len(topics)
+    assert len({*pools, *(each.compaction_job for each in topics)}) == 5 * len(topics)
 
 
 def test_names_that_people_use_stay_as_they_are() -> None:

@@ -1,0 +1,145 @@
+"""`offsetlake compact`: many small files of a raw table become few, and range files that it has may go from `data/`."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..attempt import Attempt
+from ..compaction import compact as compact_table
+from ..compaction import plan_compaction
+from ..compaction_job import check_compaction, check_has_table
+from ..core.compaction import CompactionVerdict, Group
+from ..core.errors import RangeFilesKept
+from ..dropping import Droppable, DropVerdict, drop_range_files, plan_dropping
+from ..resources import Edges
+from ..settings import code_version
+from .progress import progress
+from .show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
+from .terminal import OUT
+
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
+
+
+class _Age(click.ParamType[float]):
+    name = "age"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return an age in seconds."""
+        found = re.fullmatch(r"(\d{1,6})([dhm])", str(value), re.ASCII)
+        if found is None:
+            self.fail(f"{value!r} is no age: expected a number and d, h or m, e.g. 30d", param, ctx)
+        return float(found[1]) * _SECONDS[found[2]]
+
+
+@click.command()
+@topic_argument
+@click.option("--all", "every", is_flag=True, help="The newest files too, which would wait for more to weigh enough.")
+@click.option(
+    "--drop-range-files-after",
+    "drop_after",
+    type=_Age(),
+    metavar="AGE",
+    help="Delete range files from data/ that were landed so long ago, e.g. 30d, and that a compacted file has the rows of.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done; nothing is written.")
+@json_option
+def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as_json: bool) -> None:
+    """Compact the raw table of TOPIC: many small files become few of about target_file_bytes. A job does it too.
+
+    What is landed stays as it is, unless --drop-range-files-after deletes files from `data/`: their rows are then in the table
+    alone, where `offsetlake sql`, audit, trace, redo and decoding find them, and a plain glob does not.
+
+    \b
+    Examples:
+      offsetlake compact flights --dry-run
+      offsetlake compact flights --all
+      offsetlake compact flights --drop-range-files-after 30d
+    """
+    with progress(f"looking for what of {topic} can be compacted"):
+        configured, edges = find_topic(topic), open_edges()
+        check_has_table(edges)
+        target_bytes = configured.policy.target_file_bytes
+        groups = plan_compaction(topic, edges.lake, target_bytes, every=every)
+    verdicts = list[CompactionVerdict]()
+    dropped = list[DropVerdict]()
+    if not dry_run:
+        edges.check_lake(topic)
+        with progress(f"compacting {topic}", len(groups)) as shown:
+            edges.watch_step = shown.watching(edges.watch_step)
+            attempt = Attempt(f"cli-{uuid.uuid4().hex[:8]}", "cli", code_version())
+            tools = edges.tools(configured, edges.pyspark())
+            for verdict in compact_table(topic, attempt, tools, target_bytes, every=every):
+                verdicts.append(verdict)
+                shown.advance()
+    plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
+    if not dry_run and plans:
+        dropped = _drop(topic, plans, edges)
+    rows = [_row(group, None) for group in groups] if dry_run else [_row(each.group, each) for each in verdicts]
+    if as_json:
+        drops = [{"key": each.offsets.key, "reason": each.reason} for each in dropped]
+        print_json({"topic": topic, "done": not dry_run, "files": rows, "droppable": _count(plans), "dropped": drops})
+    else:
+        _show(topic, rows, plans, drop_after, edges, dry_run=dry_run)
+    check_compaction(topic, verdicts)
+    kept = [each for each in dropped if each.reason]
+    if kept:
+        raise RangeFilesKept(
+            f"{len(kept)} of {len(dropped)} range files of topic {topic} stay where they are",
+            [f"range {each.offsets.text(topic)}: {each.reason}" for each in kept],
+        )
+
+
+def _drop(topic: str, plans: Sequence[Droppable], edges: Edges) -> list[DropVerdict]:
+    found = []
+    with progress(f"dropping range files of {topic}", _count(plans)) as shown:
+        for verdict in drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step):
+            found.append(verdict)
+            shown.advance()
+    return found
+
+
+def _count(plans: Sequence[Droppable]) -> int:
+    return sum(len(plan.manifests) for plan in plans)
+
+
+def _row(group: Group, verdict: CompactionVerdict | None) -> dict[str, Any]:
+    return {
+        "key": group.offsets.key,
+        "outcome": verdict.outcome.value if verdict else None,
+        "files": len(group.files),
+        "rows": group.rows,
+        "bytes_before": group.bytes,
+        "bytes_after": verdict.file.bytes if verdict and verdict.file else None,
+    }
+
+
+def _show(
+    topic: str,
+    rows: Sequence[dict[str, Any]],
+    plans: Sequence[Droppable],
+    drop_after: float | None,
+    edges: Edges,
+    *,
+    dry_run: bool,
+) -> None:
+    sizes = ("bytes_before", "bytes_after")
+    print_table(
+        f"{'would compact' if dry_run else 'compacted'} {sum(row['files'] for row in rows)} files of {topic} to {len(rows)}",
+        ["offsets", "outcome", "files", "rows", "before", "after"],
+        [[row["key"], row["outcome"], row["files"], row["rows"], *(size_text(row[s]) for s in sizes)] for row in rows],
+    )
+    if drop_after is not None:
+        glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
+        print_table(
+            f"{'would drop' if dry_run else 'dropped'} {_count(plans)} range files of {topic}",
+            ["compacted", "range files", "bytes"],
+            [[plan.file.tags["range"], len(plan.manifests), size_text(plan.bytes)] for plan in plans],
+        )
+        OUT.print(f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True)
+    if dry_run:
+        OUT.print("nothing was written; leave --dry-run out to do it")

@@ -1,0 +1,190 @@
+"""Compaction: which small files of a raw table become one larger file, and whether that has their rows.
+
+Pure, and without a clock. Invariant: a compacted file has all ranges between its first offset and its last, each as it is
+landed; they lie below the table's frontier, where nothing can land between them any more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from .coverage import Coverage, State
+from .delta import File, Snapshot
+from .offsets import OffsetRange
+from .raw_table import RangeFiles, offsets_of, revision_in
+
+FOOTER_BYTES = 3_000  # about what a file takes beside its rows: many small ones become less than their sum
+FILES_AT_ONCE = 2_000  # read by one Spark task
+MANY_FILES = 1_000  # small files of a table, from which on those are compacted too that weigh little
+MOST_FILES = 5_000  # of a table; above that files become larger than they are asked to be
+
+
+class CompactionOutcome(StrEnum):
+    """What became of a group of files."""
+
+    COMPACTED = "compacted"
+    OVERTAKEN = "overtaken"  # one of them left the table meanwhile: somebody else compacted it, or a range was replaced
+    FAILED = "failed"  # nothing was committed, the table stays as it was
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of a table that become one, in offset order, with the revisions of all ranges in them by where they start."""
+
+    files: Sequence[File]
+    offsets: OffsetRange
+    revisions: Mapping[int, int]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the compacted file must have."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the files together."""
+        return sum(file.bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionVerdict:
+    """What became of a group, with the compacted file, or with what was violated."""
+
+    group: Group
+    outcome: CompactionOutcome
+    file: File | None = None
+    violations: Sequence[str] = ()
+
+
+def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bool = False) -> list[Group]:
+    """Find what to compact of a table: neighbours from the left, until they weigh `target_bytes`.
+
+    A file that weighs so much stays as it is. The last files of a Kafka partition, which weigh less, wait for more unless
+    `every` is set or the table has a thousand small files.
+    """
+    target_bytes = max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
+    is_small = [_weight(file) < target_bytes for file in table.files.values()]
+    groups = list[list[_Member]]()
+    for stretch in _stretches(coverage, table):
+        group = list[_Member]()
+        weight = 0
+        for member in stretch:
+            own = _weight(member.file) if member.file is not None else 0
+            if own >= target_bytes or len(group) >= FILES_AT_ONCE:
+                groups.append(group)
+                group, weight = [], 0
+            if own < target_bytes:
+                group.append(member)
+                weight += own
+            if weight >= target_bytes:
+                groups.append(group)
+                group, weight = [], 0
+        if every or sum(is_small) > MANY_FILES:
+            groups.append(group)
+    trimmed = map(_trimmed, groups)
+    return [_group(group) for group in trimmed if sum(each.file is not None for each in group) > 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A file of a stretch, or a landed range without rows, which has none; and the revisions of its ranges."""
+
+    offsets: OffsetRange
+    file: File | None
+    revisions: Mapping[int, int]
+
+
+def _stretches(coverage: Coverage, table: Snapshot) -> Iterator[list[_Member]]:
+    """Yield what is contiguous in a Kafka partition, landed, in the table as it is landed, and below its frontier."""
+    files = RangeFiles(table)
+    by_place: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
+    for offsets in coverage.states():
+        by_place[offsets.generation, offsets.partition].append(offsets)
+    for (generation, partition), links in sorted(by_place.items()):
+        frontier = table.transactions.get(f"g{generation}/p{partition}", 0)
+        stretch = list[_Member]()
+        for file, ranges in _by_file(links, files):
+            member = _member(file, ranges, coverage) if ranges[-1].end <= frontier else None
+            if member is None and stretch:
+                yield stretch
+                stretch = []
+            if member is not None:
+                stretch.append(member)
+        if stretch:
+            yield stretch
+
+
+def _by_file(links: Sequence[OffsetRange], files: RangeFiles) -> Iterator[tuple[File | None, list[OffsetRange]]]:
+    """Yield the links of a Kafka partition by the file that has them; each alone that no file has."""
+    held: tuple[File | None, list[OffsetRange]] | None = None
+    for offsets in sorted(links):
+        file = files.find(offsets)
+        if held is not None and file is not None and held[0] is file:
+            held[1].append(offsets)
+            continue
+        if held is not None:
+            yield held
+        held = file, [offsets]
+    if held is not None:
+        yield held
+
+
+def _member(file: File | None, ranges: Sequence[OffsetRange], coverage: Coverage) -> _Member | None:
+    """Return a file with just these ranges, all as they are landed, or a range without rows; none for anything else."""
+    manifests = [coverage.manifests[each] for each in ranges if coverage.states()[each] is State.LANDED]
+    if len(manifests) != len(ranges):
+        return None
+    first, last = ranges[0], ranges[-1]
+    offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
+    if file is None:
+        is_settled = not any(each.rows for each in manifests)
+    else:
+        is_settled = offsets == offsets_of(file) and all(revision_in(file, m.offsets) == m.revision for m in manifests)
+    revisions = {each.offsets.start: each.revision for each in manifests}
+    return _Member(offsets, file, revisions) if is_settled else None
+
+
+def _trimmed(group: Sequence[_Member]) -> Sequence[_Member]:
+    """Return a group from its first file to its last."""
+    at = [number for number, each in enumerate(group) if each.file is not None]
+    return group[at[0] : at[-1] + 1] if at else []
+
+
+def _group(members: Sequence[_Member]) -> Group:
+    first, last = members[0].offsets, members[-1].offsets
+    revisions = {start: revision for each in members for start, revision in each.revisions.items()}
+    offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
+    return Group([each.file for each in members if each.file is not None], offsets, revisions)
+
+
+def _weight(file: File) -> int:
+    return max(1, file.bytes - FOOTER_BYTES) if file.rows else 0
+
+
+def verify_compacted(
+    topic: str, group: Group, rows: int, runs: Sequence[tuple[int, int]], difference: str | None
+) -> list[str]:
+    """Return every law that a staged compacted file breaks; none means it may be committed.
+
+    `rows` is what its footer says, `runs` are the contiguous half-open runs of its offsets in file order, `difference` is
+    what differs from its files, row by row.
+    """
+    where = f"compacted file of {group.offsets.text(topic)}"
+    found = sum(end - start for start, end in runs)
+    violations = [f"{where}: {difference}"] if difference else []
+    if not group.rows == rows == found:
+        violations.append(
+            f"{where}: its files have {group.rows} rows, its footer says {rows}, its offset column has {found}"
+        )
+    violations += [
+        f"{where}: offset {start} follows {end - 1}: offsets are not strictly increasing"
+        for (_, end), (start, _) in pairwise(runs)
+        if start < end
+    ]
+    if runs and not (group.offsets.start <= runs[0][0] and runs[-1][1] <= group.offsets.end):
+        violations.append(f"{where}: found offsets {runs[0][0]} to {runs[-1][1] - 1}, outside of it")
+    return violations

@@ -1,0 +1,114 @@
+"""Dropping range files: what a compacted file of the raw table has leaves `data/`, and is read in the table from then on.
+
+The mark in `dropped/` comes before the first file goes, and stays. Invariant: no row is deleted that stands nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .core.coverage import Coverage
+from .core.delta import File
+from .core.dropped import Dropped
+from .core.manifest import Manifest
+from .core.offsets import OffsetRange
+from .core.raw_table import DIGEST, is_compacted, offsets_of, ranges_by_file, revisions_of
+from .edges import parquet
+from .edges.delta_log import raw_table_log
+from .edges.lake import Lake
+from .edges.layout import manifest_path, published_path
+from .settings import code_version
+from .steps import StepWatcher, no_step
+
+
+@dataclass(frozen=True, slots=True)
+class Droppable:
+    """A compacted file of the table, and its ranges that have files in `data/`."""
+
+    file: File
+    manifests: Sequence[Manifest]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the range files."""
+        return sum(manifest.file.bytes for manifest in self.manifests if manifest.file)
+
+
+@dataclass(frozen=True, slots=True)
+class DropVerdict:
+    """What became of one range file, and why where it stays."""
+
+    offsets: OffsetRange
+    reason: str | None = None
+
+
+def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[Droppable]:
+    """Plan which range files to drop now, by compacted file; write nothing.
+
+    All ranges of it were landed so long ago and stand as the file has them, and none has a second file, as a crash under
+    `at_least_once` leaves them.
+    """
+    table, latest_ms = raw_table_log(topic, lake.store).read(), now_ms - older_than_seconds * 1000
+    coverage = lake.coverage(topic)
+    doubled, ranges = set(coverage.doubles.values()), ranges_by_file(coverage, table)
+    found = []
+    for path, file in sorted(table.files.items()):
+        manifests = ranges.get(path, [])
+        is_whole = is_compacted(file) and _are_all(file, manifests, coverage)
+        if is_whole and all(m.provenance.landed_at_ms <= latest_ms and m.offsets not in doubled for m in manifests):
+            here = [manifest for manifest in manifests if manifest.file and manifest.offsets in coverage.published]
+            found += [Droppable(file, here)] if here else []
+    return found
+
+
+def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> bool:
+    """Return whether ranges are all that are planned between a file's offsets, and landed."""
+    is_landed = all(coverage.is_landed(manifest.offsets) for manifest in manifests)
+    return is_landed and sum(len(manifest.offsets) for manifest in manifests) == len(offsets_of(file))
+
+
+def drop_range_files(
+    topic: str, lake: Lake, plans: Sequence[Droppable], now_ms: int, on_step: StepWatcher = no_step
+) -> Iterator[DropVerdict]:
+    """Drop what was planned; yield what became of each range file. Whoever dies at it is followed by any.
+
+    Before, the compacted file has the digest that the table's log says.
+    """
+    for plan in plans:
+        reason = _why_changed(topic, plan.file, lake)
+        if reason is None:
+            lake.commit_dropped(
+                Dropped(
+                    topic,
+                    offsets_of(plan.file),
+                    revisions_of(plan.file),
+                    plan.file.path,
+                    plan.file.tags[DIGEST],
+                    code_version(),
+                    now_ms,
+                )
+            )
+            on_step("drop_marked", key=offsets_of(plan.file).key)
+        for manifest in plan.manifests:
+            kept = reason or _drop(manifest, lake)
+            if kept is None:
+                on_step("range_file_dropped", key=manifest.offsets.key)
+            yield DropVerdict(manifest.offsets, kept)
+
+
+def _why_changed(topic: str, file: File, lake: Lake) -> str | None:
+    path = f"{raw_table_log(topic, lake.store).folder}/{file.path}"
+    with lake.local_copy(path) as copy:
+        found = parquet.digest(copy)
+    if found == file.tags[DIGEST]:
+        return None
+    return f"the compacted file {lake.store.url(path)} has sha256 {found}, expected {file.tags[DIGEST]}"
+
+
+def _drop(manifest: Manifest, lake: Lake) -> str | None:
+    with lake.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
+        if lake.is_replaced(manifest):
+            return "it was replaced meanwhile"
+        lake.store.delete_folder(published_path(manifest))
+    return None

@@ -1,0 +1,312 @@
+"""Compaction and dropping with a real Spark: right at every version, whoever is killed, replaces or compacts meanwhile.
+
+What a view and a snapshot show is held against what the producer sent; what the plain glob shows changes by dropping alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from pipeline_defs.attempt import Attempt
+from pipeline_defs.auditing import check_completeness, check_published, check_table, check_tiling
+from pipeline_defs.compaction import compact
+from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.errors import CompactionFailed, Refused
+from pipeline_defs.core.raw_table import is_compacted
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.edges.delta_log import raw_table_log
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.raw_table import vacuum
+from pipeline_defs.reports import trace_row
+from tests.support.killing import stopped_at
+from tests.support.reading import LoopingReader
+from tests.support.world import World
+
+PER_RANGE = 50
+WEEK_MS = 7 * 24 * 3_600_000
+NOISE = random.Random(0).randbytes  # does not compress: what is produced is about what a file weighs
+
+
+def fill(world: World, ranges: int, *, landed: int | None = None) -> None:
+    """Has ranges of 50 records and about 26 KB landed, all or the first few; the target is four times that."""
+    world.create_topic(retention_ms="-1")
+    world.with_policy(records_per_range=PER_RANGE, target_file_bytes=90_000)
+    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(ranges * PER_RANGE))
+    world.plan()
+    world.land([offsets.key for offsets in world.pending[:landed]])
+
+
+def run_compact(world: World, *, every: bool = True, attempt: str = "test-compact") -> list[CompactionVerdict]:
+    target = world.topic.policy.target_file_bytes
+    return list(compact(world.name, Attempt(attempt, "no-run", "test"), world.tools(), target, every=every))
+
+
+def duck(world: World) -> Duck:
+    """Opens the views afresh, as another process would."""
+    return Duck(Lake(world.settings.lake), [world.name])
+
+
+def view(world: World) -> list[tuple[int, bytes, bytes]]:
+    """Is what the topic's view shows; a doubled row stands twice."""
+    return duck(world).query(f'SELECT "offset", "key", "value" FROM "{world.name}" ORDER BY "offset"')[1]  # type: ignore[return-value]
+
+
+def sent(world: World) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(offset, key, value) for (_, offset), (_, _, key, value, _, _) in sorted(world.sent.items())]
+
+
+def table_folder(world: World) -> Path:
+    return world.lake_folder / raw_table_log(world.name, world.edges.lake.store).folder
+
+
+def snapshot(world: World, version: int | None = None) -> list[int]:
+    """Are the offsets that delta-rs finds in a version of the raw table."""
+    rows = DeltaTable(str(table_folder(world)), version=version).to_pyarrow_table(columns=["offset"])
+    return sorted(rows.column("offset").to_pylist())
+
+
+def compacted_files(world: World) -> list[Path]:
+    table = raw_table_log(world.name, world.edges.lake.store).read()
+    return sorted(table_folder(world) / file.path for file in table.files.values() if is_compacted(file))
+
+
+def data_tree(world: World) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (world.lake_folder / "data").rglob("*") if path.is_file()}
+
+
+def assert_all_is_well(world: World) -> None:
+    for check in (check_tiling, check_completeness, check_published, check_table):
+        assert check(world.name, Lake(world.settings.lake)).violations == ()
+
+
+@pytest.fixture(autouse=True)
+def raw_table(world: World) -> None:
+    """Has what this world lands in a raw table, too."""
+    world.keep_raw_table()
+
+
+@pytest.fixture
+def commands(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Is `offsetlake compact` on this world's topic."""
+    command = importlib.import_module("pipeline_defs.cli.compact")  # the package has the command itself by this name
+    monkeypatch.setattr(command, "open_edges", lambda: world.edges)
+    monkeypatch.setattr(command, "find_topic", lambda name: world.topic)
+    return lambda *arguments: CliRunner().invoke(command.compact, [world.name, *arguments])
+
+
+def test_small_files_become_few_large_ones(world: World) -> None:
+    """[R-61] At most ceil(bytes / target) + 1, of which the median is at least half of the target; `data/` stays.
+
+    The newest, which weigh too little, wait unless asked for; each version of the table has each row once.
+    """
+    fill(world, 10)
+    before, target = data_tree(world), world.topic.policy.target_file_bytes
+    verdicts = run_compact(world, every=False)
+    assert [(v.outcome, v.group.offsets.key) for v in verdicts] == [
+        (CompactionOutcome.COMPACTED, "0-0-200"),
+        (CompactionOutcome.COMPACTED, "0-200-400"),
+    ]
+    assert view(world) == sent(world)
+    assert run_compact(world, every=False) == [], "what is compacted is compacted"
+    assert [v.group.offsets.key for v in run_compact(world)] == ["0-400-500"]
+    files = compacted_files(world)
+    assert len(files) == 3 <= -(-sum(map(len, before.values())) // target) + 1
+    assert statistics.median(path.stat().st_size for path in files) >= target / 2
+    assert data_tree(world) == before and view(world) == sent(world)
+    world.assert_all_landed_once()
+    for path in files:
+        assert pq.read_schema(path).equals(pq.read_schema(next(iter(before))), check_metadata=True)
+    newest = DeltaTable(str(table_folder(world))).version()
+    assert {len(snapshot(world, version)) for version in range(newest + 1)} == {500}
+    assert snapshot(world) == [*range(500)]
+    assert_all_is_well(world)
+    assert not list((world.lake_folder / "staging").iterdir())
+
+
+def test_where_a_row_is_said_with_its_range_and_its_compacted_file(world: World) -> None:
+    """[R-62] `ranges` and trace name both; a query over the view reads the compacted one."""
+    fill(world, 5)
+    run_compact(world, every=False)
+    (path,) = compacted_files(world)
+    _, rows = duck(world).query("SELECT key, parse_filename(compacted_file) FROM ranges ORDER BY start")
+    keys = ["0-0-50", "0-50-100", "0-100-150", "0-150-200"]
+    assert rows == [*((key, path.name) for key in keys), ("0-200-250", None)]
+    found = trace_row(world.topic, 0, 60, world.edges)
+    assert found["range"] == "0-50-100" and found["compacted_file"] == str(path) and found["row"]["offset"] == 60
+
+
+STEPS = ["compaction_staged", "compaction_named", "compaction_committed"]
+
+
+@pytest.mark.parametrize("step", [pytest.param("compaction_staged", marks=pytest.mark.long), *STEPS[1:]])
+def test_compaction_killed_at_any_step_leaves_each_row_once(world: World, step: str) -> None:
+    """[R-62] SIGKILL: at it and after it a view and the newest version have each row once; the next compacts what is left."""
+    fill(world, 6)
+    with stopped_at(world, "compact", step):
+        assert view(world) == sent(world) and snapshot(world) == [*range(300)]
+        left = {path.name for path in table_folder(world).glob("*.c-*")} - {
+            path.name for path in compacted_files(world)
+        }
+        assert bool(left) == (step == "compaction_named") or step == "compaction_staged", (
+            "the fault: it is in the middle"
+        )
+    assert {verdict.outcome for verdict in run_compact(world)} <= {CompactionOutcome.COMPACTED}
+    assert len(compacted_files(world)) == 2 and run_compact(world) == []
+    vacuum(world.edges.lake, world.edges.now_ms() + WEEK_MS + 60_000)
+    assert {path.name for path in table_folder(world).glob("*.parquet")} == {p.name for p in compacted_files(world)}
+    assert view(world) == sent(world) and snapshot(world) == [*range(300)]
+    assert_all_is_well(world)
+
+
+class Reader(LoopingReader):
+    """Reads a view and a snapshot, and keeps rows and distinct offsets of each."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.seen: list[tuple[int, int, int, int]] = []
+        self.versions: set[int] = set()
+
+    def wait_for_another(self) -> None:
+        count = len(self.seen)
+        self._world.wait_until(lambda: len(self.seen) > count + 1 or bool(self.errors))
+
+    def read(self) -> None:
+        try:
+            sql = f'SELECT count(*), count(DISTINCT "offset") FROM "{self._world.name}"'
+            ((rows, distinct),) = duck(self._world).query(sql)[1]
+            table = DeltaTable(str(table_folder(self._world)))
+            offsets = table.to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is told)
+            self.errors.append(repr(error))
+            self._stop.set()
+            return
+        self.seen.append((rows, distinct, len(offsets), len(set(offsets))))
+        self.versions.add(table.version())
+
+
+def test_a_reader_in_a_loop_sees_each_row_once(world: World) -> None:
+    """[R-62] [R-63] [R-84] While files are compacted, compactors die, ranges are replaced and land, and the vacuum runs."""
+    with_an_aborted_record(world)
+    total, reader = len(world.sent), Reader(world)
+    with reader.reading():
+        reader.wait_for_another()
+        with stopped_at(world, "compact", "compaction_named"):
+            reader.wait_for_another()
+        run_compact(world)
+        reader.wait_for_another()
+        (verdict, *_) = world.land(["0-0-50"], redo=True, on_change="replace")
+        assert verdict.outcome is Outcome.REPLACED
+        reader.wait_for_another()
+        assert view(world) == sent(world), "what was replaced is read no more"
+        run_compact(world)
+        vacuum(world.edges.lake, world.edges.now_ms() + 60_000)
+        world.send({"partition": 0, "key": b"k", "value": NOISE(500)} for _ in range(5 * PER_RANGE))
+        world.plan()
+        world.land()
+        run_compact(world)
+        reader.wait_for_another()
+    assert not reader.errors, reader.errors
+    assert all(rows == distinct and found == offsets for rows, distinct, found, offsets in reader.seen)
+    assert {rows for rows, *_ in reader.seen} >= {total + 1, total}
+    assert min(found for *_, found, _ in reader.seen) >= total
+    assert len(reader.versions) > 3, "the control: it read different versions as time went by"
+    assert view(world) == sent(world) and len(world.rows()) == len(world.sent)
+    assert_all_is_well(world)
+
+
+def with_an_aborted_record(world: World) -> None:
+    """Has the first range hold a record that a reader of committed records will not see, so that a replace changes it."""
+    world.create_topic(retention_ms="-1")
+    world.with_policy(records_per_range=PER_RANGE, target_file_bytes=90_000, isolation_level="read_uncommitted")
+    producer = world.producer(transactional_id=f"{world.name}-tx")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(world.name, partition=0, key=b"never", value=b"aborted")
+    producer.flush()
+    producer.abort_transaction()
+    producer.close()
+    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(12 * PER_RANGE))
+    world.plan()
+    world.land()
+    world.with_policy(isolation_level="read_committed")
+
+
+@pytest.mark.parametrize("step", ["drop_marked", "range_file_dropped"])
+def test_dropping_killed_at_any_step_is_finished_by_the_next(world: World, step: str) -> None:
+    """[R-72] [R-73] SIGKILL: a view shows each row once; then the rest is dropped, read again from Kafka, and decoded."""
+    fill(world, 4)
+    run_compact(world)
+    with stopped_at(world, "drop", step):
+        assert view(world) == sent(world) and not world.pending
+    there = len(data_tree(world))
+    assert there == (4 if step == "drop_marked" else 3), "the fault: it is in the middle"
+    assert view(world) == sent(world)
+    assert drop(world) == [None] * there
+    assert data_tree(world) == {} and view(world) == sent(world)
+    keys = [offsets.key for offsets in world.coverage.log.ranges]
+    assert {verdict.outcome for verdict in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
+    assert trace_row(world.topic, 0, 60, world.edges)["row"]["offset"] == 60
+    world.topic = replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.NONE)))
+    assert sum(verdict.decoding.rows for verdict in world.decode() if verdict.decoding) == 4 * PER_RANGE
+    assert_all_is_well(world)
+
+
+def drop(world: World) -> list[str | None]:
+    dropping = importlib.import_module("pipeline_defs.dropping")
+    plans = dropping.plan_dropping(world.name, world.edges.lake, world.edges.now_ms() + 1, 0)
+    return [verdict.reason for verdict in dropping.drop_range_files(world.name, world.edges.lake, plans, 0)]
+
+
+def test_the_command_and_the_job_compact(world: World, commands: Callable[..., Any]) -> None:
+    """[R-61] [R-72] `offsetlake compact` shows first, then does; `compact_<topic>` runs by itself where it is due."""
+    fill(world, 8, landed=5)
+    assert "would compact 4 files" in commands("--dry-run").stdout and not compacted_files(world)
+    (file,) = json.loads(commands("--json").stdout)["files"]
+    assert (file["key"], file["outcome"], file["files"], file["rows"]) == ("0-0-200", "compacted", 4, 200)
+    assert file["bytes_after"] < file["bytes_before"]
+    assert "compacted 0 files" in commands().stdout
+
+    world.land()
+    definitions = build_defs(world.edges, topics=world.definitions)
+    schedule = definitions.resolve_schedule_def(f"{world.topic.compaction_job}_often")
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+    with dg.build_schedule_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        assert len(schedule.evaluate_tick(context).run_requests or []) == 1
+        result = definitions.resolve_job_def(world.topic.compaction_job).execute_in_process(instance=world.instance)
+        assert result.success and len(compacted_files(world)) == 2
+        assert schedule.evaluate_tick(context).run_requests == []
+    assert "is no age" in commands("--drop-range-files-after", "soon").output
+    assert "would drop 0 range files" in commands("--drop-range-files-after", "30d", "--dry-run").stdout
+    assert "would drop 8 range files" in commands("--drop-range-files-after", "0d", "--dry-run").stdout
+    assert len(data_tree(world)) == 8
+    assert "shows their rows no more" in commands("--drop-range-files-after", "0d").stdout.replace("\n", " ")
+    assert data_tree(world) == {} and view(world) == sent(world)
+
+
+def test_what_cannot_be_compacted_is_said(world: World, commands: Callable[..., Any]) -> None:
+    """[R-61] A file of the table that was changed, by name; and that a lake has no table."""
+    fill(world, 4)
+    damaged = next(table_folder(world).glob("*.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" + damaged.read_bytes()[-8:])
+    done = commands()
+    assert isinstance(done.exception, CompactionFailed) and damaged.name in str(done.exception)
+    object.__setattr__(world.edges.settings, "has_raw_table", False)
+    done = commands()
+    assert isinstance(done.exception, Refused) and "OFFSETLAKE_RAW_TABLE is off" in str(done.exception)

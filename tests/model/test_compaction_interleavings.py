@@ -1,0 +1,183 @@
+"""Who compacts a raw table, drops range files, lands or replaces, handed over at each call of the store, or struck there.
+
+A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at random, each time others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_defs import compaction
+from pipeline_defs.auditing import check_published, check_table
+from pipeline_defs.core.coverage import completeness_violations, tiling_violations
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.raw_table import append_landed, vacuum
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+from tests.support.strategies import EPOCH_MS
+
+KINDS = ["disk", "bucket"]
+STARTS = ["landed", "compacted", "half compacted", "half dropped", "dropped"]
+ACTS = ["compact", "drop", "replace", "land", "vacuum"]
+MOST_CALLS, MOST_WRITES = 60, 10
+EACH = int(os.environ.get("HUNT", "30"))
+RANDOM = random.Random(None if "HUNT" in os.environ else 11)
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Yields folders for lakes, one after the other."""
+    return (tmp_path / str(number) for number in count())
+
+
+def begin(folder: Path, kind: str, start: str) -> SmallWorld:
+    """Return a topic of three landed ranges of two rows, so far as `start` says, and a fourth that is not landed yet.
+
+    Kafka has one row less of the second range than was landed.
+    """
+    world = SmallWorld(folder, kind, records=6, grid=2)
+    world.has_raw_table = True
+    if start in {"landed", "compacted", "dropped"}:
+        world.land()
+    if start in {"compacted", "dropped"}:
+        world.compact()
+    if start == "dropped":
+        world.drop()
+    if start.startswith("half"):
+        first, second, third = world.coverage.pending()
+        land_only(world, first, second)
+        world.compact()
+        if start == "half dropped":
+            world.drop()
+        land_only(world, third)
+    log = world.kafka.now.partitions[0]
+    log.append([SpanKind.DATA] * 2, "v", EPOCH_MS)
+    world.kafka.now.is_compacted = True
+    log.compacted.add(2)
+    world.plan()
+    assert world.in_kafka() == {0, 1, 3, 4, 5, 6, 7}
+    return world
+
+
+def land_only(world: SmallWorld, *ranges: Any) -> None:
+    for offsets in ranges:
+        world.land(only=offsets)
+
+
+def act(world: SmallWorld, name: str, writer: Writer) -> None:
+    lake = world.open(writer)
+    if name == "compact":
+        world.compact(lake)
+    elif name == "drop":
+        world.drop(lake)
+    elif name == "vacuum":
+        vacuum(lake, EPOCH_MS + 8 * 24 * 3_600_000)
+    else:
+        world.land(name, lake)
+
+
+def assert_nothing_is_twice_or_missing(world: SmallWorld) -> None:
+    """At any moment: each landed row stands somewhere, a version has none twice, and a glob none twice."""
+    assert max(world.in_table().values(), default=1) == 1
+    assert max(world.shown().values(), default=1) == 1
+    assert max(world.standing().values()) == 1
+    assert {0, 1, 3, 4, 5} <= {*world.in_table(), *world.shown()}
+    if world.bucket is None:
+        found = Duck(Lake(str(world.folder)), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}"')[1]
+        offsets = [offset for (offset,) in found]
+        assert {0, 1, 3, 4, 5} <= set(offsets) and len(offsets) == len(set(offsets)), "a view shows each once"
+
+
+def assert_ends_well(world: SmallWorld) -> None:
+    """Does all of it once more, undisturbed."""
+    world.lake = world.open(Writer())
+    assert_nothing_is_twice_or_missing(world)
+    world.land()
+    append_landed(TOPIC, world.lake, lambda: EPOCH_MS)  # as the next tick does
+    coverage = world.coverage
+    assert coverage.pending() == [] and completeness_violations(coverage) == [] and tiling_violations(coverage) == []
+    assert check_published(TOPIC, world.lake).violations == ()
+    assert check_table(TOPIC, world.lake).violations == ()
+    world.compact()
+    world.drop()
+    vacuum(world.lake, EPOCH_MS + 8 * 24 * 3_600_000)
+    world.land("replace")
+    assert world.standing() == world.in_table() == dict.fromkeys(world.in_kafka(), 1)
+    assert_nothing_is_twice_or_missing(world)
+
+
+def draw(*choices: Any) -> list[tuple[Any, ...]]:
+    """Draws some of all combinations."""
+    return RANDOM.choices([*product(*choices)], k=EACH)
+
+
+def test_two_who_change_a_table_hand_over_anywhere(folders: Iterator[Path]) -> None:
+    """[R-62] [R-63] [R-73] Two compactors, one beside a replace, a drop, a landing or a vacuum: each row once, always."""
+    calls, handed_over = range(MOST_CALLS), 0
+    for kind, start, one, other, first, second in draw(KINDS, STARTS, ACTS, ACTS, calls, calls):
+        world = begin(next(folders), kind, start)
+        writers = [Writer(), Writer()]
+
+        def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
+            def go(before: Callable[[int], None]) -> None:
+                writers[number].before = before  # noqa: B023 (used before the next)
+                act(world, name, writers[number])  # noqa: B023
+
+            return go
+
+        try:
+            run_interleaved([run(0, one), run(1, other)], [(0, first), (1, second)])
+            handed_over += len(writers[0].calls) > first and len(writers[1].calls) > second
+            assert_ends_well(world)
+        except BaseException as error:
+            error.add_note(
+                f"{kind}, {start}: {one} to {first} {writers[0].calls}, {other} to {second} {writers[1].calls}"
+            )
+            raise
+    assert handed_over > EACH // 10, "the control: some do hand over"
+
+
+@pytest.mark.parametrize("fault", ["dies", "loses the answer", "has a full disk"])
+def test_one_who_changes_a_table_is_struck_anywhere(folders: Iterator[Path], fault: str) -> None:
+    """[R-62] [R-63] [R-73] At each call of the store: each row is there once, and who comes next ends it well."""
+    struck = 0
+    numbers = range(MOST_CALLS if fault == "dies" else MOST_WRITES)
+    for kind, start, name, number in draw(KINDS, STARTS, ACTS, numbers):
+        world = begin(next(folders), kind, start)
+
+        def die(at: int, number: int = number) -> None:
+            if at >= number:
+                raise Dead
+
+        writer = (
+            Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
+        )
+        try:
+            try:
+                act(world, name, writer)
+            except Dead:
+                struck += 1
+            except LakeUnavailable:
+                assert writer.has_lost
+            struck += writer.has_lost
+            assert_ends_well(world)
+        except Exception as error:
+            error.add_note(f"{kind}, {start}: {name} {fault} at {number} of {writer.calls}")
+            raise
+    assert struck > EACH // 20, "the control: some are struck"

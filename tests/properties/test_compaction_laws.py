@@ -1,0 +1,169 @@
+"""What compaction makes of a raw table, over random topics and histories: rows stay, files become few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.compaction import FOOTER_BYTES, Group, find_groups, verify_compacted
+from pipeline_defs.core.coverage import Coverage, State
+from pipeline_defs.core.delta import Commit, Snapshot, apply, check
+from pipeline_defs.core.errors import BrokenTable
+from pipeline_defs.core.manifest import StagedFile
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.raw_table import (
+    RangeFiles,
+    compacted_file,
+    compacted_name,
+    find_due_by_files,
+    offsets_of,
+    revision_in,
+)
+from tests.properties.test_raw_table_laws import History, histories
+from tests.support.strategies import EPOCH_MS
+
+TARGETS = st.integers(1, 200_000)
+
+
+def compacted(group: Group, number: int = 0) -> Commit:
+    """Return the commit that a compaction of a group makes."""
+    offsets = [int(file.stats["minValues"]["offset"]) for file in group.files if file.rows]
+    ends = [int(file.stats["maxValues"]["offset"]) for file in group.files if file.rows]
+    staged = StagedFile(
+        "staging/x",
+        max(1, group.bytes - FOOTER_BYTES),
+        "0" * 64,
+        group.rows,
+        min(offsets),
+        max(ends),
+        EPOCH_MS,
+        EPOCH_MS,
+    )
+    name = compacted_name(group.offsets, f"id-{number}")
+    file = compacted_file(name, group.offsets, staged, group.revisions, EPOCH_MS)
+    return Commit([file], {each.path: EPOCH_MS for each in group.files}, is_compaction=True)
+
+
+def compact(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bool) -> Snapshot:
+    for number, group in enumerate(find_groups(coverage, table, target_bytes, every=every)):
+        commit = compacted(group, table.version * 1000 + number)
+        check(commit, table, "t")
+        table = apply(commit, table)
+    return table
+
+
+@given(histories(), TARGETS, st.booleans())
+def test_what_is_compacted_is_landed_contiguous_and_disjoint(history: History, target_bytes: int, every: bool) -> None:
+    """[R-61] No range is left out between the first and the last, and none is in two groups; all lie below the frontier."""
+    history.append()
+    coverage, taken = history.coverage, set[OffsetRange]()
+    for group in find_groups(coverage, history.table, target_bytes, every=every):
+        event("a group")
+        inside = [
+            offsets
+            for offsets in coverage.states()
+            if (offsets.generation, offsets.partition) == (group.offsets.generation, group.offsets.partition)
+            and group.offsets.start <= offsets.start < group.offsets.end
+        ]
+        assert {coverage.states()[offsets] for offsets in inside} == {State.LANDED}
+        assert sum(map(len, inside)) == len(group.offsets)
+        assert {each.start: coverage.manifests[each].revision for each in inside} == group.revisions
+        frontier = history.table.transactions[f"g{group.offsets.generation}/p{group.offsets.partition}"]
+        assert group.offsets.end <= frontier
+        assert len(group.files) > 1 and taken.isdisjoint(inside)
+        assert all(
+            one.stats["maxValues"]["offset"] < other.stats["minValues"]["offset"]
+            for one, other in pairwise(group.files)
+        )
+        taken.update(inside)
+
+
+@given(histories(), TARGETS, st.booleans())
+def test_compaction_keeps_each_range_at_its_revision_and_owes_nothing(
+    history: History, target_bytes: int, every: bool
+) -> None:
+    """[R-61] [R-62] Each range is in the table in its revision, nothing is due by it, and again it compacts nothing."""
+    history.append()
+    coverage, before = history.coverage, RangeFiles(history.table)
+    table = compact(coverage, history.table, target_bytes, every=every)
+    after = RangeFiles(table)
+    assert [*after.overlaps()] == []
+    assert sum(file.rows for file in table.files.values()) == sum(file.rows for file in history.table.files.values())
+    for offsets in coverage.manifests:
+        one, other = before.find(offsets), after.find(offsets)
+        if one is not None:
+            assert other is not None and revision_in(one, offsets) == revision_in(other, offsets)
+    assert find_due_by_files(coverage, table).is_none(table)
+    whole = compact(coverage, table, 10**12, every=True)
+    assert find_groups(coverage, whole, 10**12, every=True) == []
+
+
+@given(histories(), TARGETS)
+def test_the_open_tail_waits_until_it_weighs_enough(history: History, target_bytes: int) -> None:
+    """[R-61] What is compacted unasked weighs the target, or cannot grow any more: a large file stands behind it."""
+    history.append()
+    for group in find_groups(history.coverage, history.table, target_bytes):
+        weight = sum(max(1, file.bytes - FOOTER_BYTES) for file in group.files if file.rows)
+        others = [file for file in history.table.files.values() if offsets_of(file).start >= group.offsets.end]
+        assert weight >= target_bytes or any(file.bytes - FOOTER_BYTES >= target_bytes for file in others)
+
+
+@given(histories(), TARGETS, st.data())
+def test_a_range_that_is_replaced_after_it_was_compacted_is_cut_out(
+    history: History, target_bytes: int, data: st.DataObject
+) -> None:
+    """[R-63] The compacted file goes, the newer revision comes, and what is to be cut out of it is just that range."""
+    history.append()
+    table = compact(history.coverage, history.table, target_bytes, every=True)
+    groups = [file for file in table.files.values() if file.path not in history.table.files]
+    if not groups:
+        return
+    event("something was compacted")
+    file = data.draw(st.sampled_from(groups))
+    within = offsets_of(file)
+    ranges = [each for each in history.manifests if within.start <= each.start and each.end <= within.end]
+    ranges = [each for each in ranges if (each.generation, each.partition) == (within.generation, within.partition)]
+    offsets = data.draw(st.sampled_from(sorted(ranges)))
+    history.manifests[offsets] = replace(history.manifests[offsets], revision=history.manifests[offsets].revision + 1)
+    due = find_due_by_files(history.coverage, table)
+    assert due.cuts == {file.path: [offsets]} and due.removes == [file.path]
+    assert [manifest.offsets for manifest in due.adds] == [offsets] * (history.manifests[offsets].file is not None)
+
+
+def test_a_compaction_that_changes_the_number_of_rows_is_not_committed() -> None:
+    """[R-61] Whatever else went wrong before."""
+    staged = StagedFile("staging/x", 10, "0" * 64, 3, 0, 9, EPOCH_MS, EPOCH_MS)
+    one, two = (compacted_file(f"{n}.parquet", OffsetRange(0, 0, n, n + 10), staged, {}, 1) for n in (0, 10))
+    table = apply(Commit([one]), Snapshot())
+    check(Commit([two], {one.path: 1}, is_compaction=True), table, "t")
+    fewer = replace(two, stats={**two.stats, "numRecords": 2})
+    with pytest.raises(BrokenTable, match="3 rows would become 2 by a compaction"):
+        check(Commit([fewer], {one.path: 1}, is_compaction=True), table, "t")
+
+
+def test_a_staged_file_that_is_not_its_files_is_refused() -> None:
+    """[R-61] Too many rows, too few, in another order, elsewhere, or other ones: each is named."""
+    staged = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
+    files = [compacted_file(f"{n}.parquet", OffsetRange(0, 0, n, n + 10), staged, {}, 1) for n in (0, 10)]
+    group = Group(files, OffsetRange(0, 0, 0, 20), {0: 0, 10: 0})
+    assert verify_compacted("t", group, 10, [(0, 5), (10, 15)], None) == []
+    for rows, runs, difference, said in (
+        (9, [(0, 5), (10, 14)], None, "its files have 10 rows, its footer says 9"),
+        (10, [(10, 15), (0, 5)], None, "offset 0 follows 14"),
+        (10, [(0, 5), (18, 23)], None, "found offsets 0 to 22, outside of it"),
+        (10, [(0, 5), (10, 15)], "column value differs", "column value differs"),
+    ):
+        (violation,) = verify_compacted("t", group, rows, runs, difference)
+        assert said in violation
+
+
+def test_names_and_tags_read_back() -> None:
+    """[R-61] A compacted file says which revision it has of each range; where nothing is said, the first."""
+    staged = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
+    file = compacted_file("c.parquet", OffsetRange(1, 2, 0, 30), staged, {0: 0, 10: 2, 20: 0}, 1)
+    found = [revision_in(file, OffsetRange(1, 2, start, start + 10)) for start in (0, 10, 20)]
+    assert found == [0, 2, 0] and offsets_of(file) == OffsetRange(1, 2, 0, 30)

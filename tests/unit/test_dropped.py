@@ -1,0 +1,347 @@
+"""Range files that were dropped, over real files without Spark: what finds their rows, and what is missing or was changed."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.auditing import check_published, check_table, check_tiling
+from pipeline_defs.compaction import compact
+from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
+from pipeline_defs.core.errors import BrokenManifest, LakeUnavailable, Refused, TableFileGone
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
+from pipeline_defs.edges import parquet
+from pipeline_defs.edges.delta_log import raw_table_log
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.footer import canonicalize
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import published_path
+from pipeline_defs.raw_table import append_landed, vacuum
+from pipeline_defs.redo import verify_expired
+from pipeline_defs.standing import landed_files
+from pipeline_defs.steps import StepWatcher, no_step
+from tests.support.arrow_files import ArrowFiles
+from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance
+
+R = [OffsetRange(0, 0, start, start + 10) for start in range(0, 60, 10)]
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Is a lake with six planned ranges."""
+    lake, topic = Lake(str(tmp_path)), World()
+    topic.grow(0, 60)
+    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    assert step is not None and step.ranges == tuple(R)
+    lake.commit_step(step)
+    return lake
+
+
+def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v") -> Manifest:
+    """Lands ten rows, as a revision."""
+    count = len(offsets)
+    at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    rows = pa.table(
+        {
+            "topic": [TOPIC] * count,
+            "generation": pa.array([offsets.generation] * count, pa.int32()),
+            "partition": pa.array([offsets.partition] * count, pa.int32()),
+            "offset": range(offsets.start, offsets.end),
+            "timestamp": pa.array([at] * count, pa.timestamp("us", "UTC")),
+            "value": pa.array([value] * count, pa.binary()),
+        }
+    )
+    staged = f"staging/land{revision}-{offsets.key}/part.parquet"
+    path = root(lake) / staged
+    path.parent.mkdir(parents=True)
+    pq.write_table(rows, path)
+    canonicalize(path)
+    (part,) = parquet.read_parts(path.parent)
+    file = parquet.staged_file(part, staged)
+    manifest = Manifest(TOPIC, offsets, file, (), provenance(offsets), revision, schema=part.schema)
+    assert lake.commit_manifest(manifest) == manifest and lake.publish(manifest) == manifest
+    return manifest
+
+
+def run_compact(lake: Lake, on_step: StepWatcher = no_step) -> list[CompactionVerdict]:
+    tools = Tools(
+        lake, cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), lambda: EPOCH_MS, on_step=on_step
+    )
+    return list(compact(TOPIC, Attempt(f"compact-{uuid.uuid4().hex[:6]}", "no-run", "test"), tools, 10**9, every=True))
+
+
+def drop(lake: Lake, on_step: StepWatcher = no_step) -> list[DropVerdict]:
+    return list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, on_step))
+
+
+def view(lake: Lake) -> list[int]:
+    """Are the offsets that a view shows that is opened now."""
+    rows = Duck(another(lake), [TOPIC]).query(f'SELECT "offset" FROM "{TOPIC}" ORDER BY ALL')[1]
+    return [offset for (offset,) in rows]
+
+
+def root(lake: Lake) -> Path:
+    assert lake.store.local_root is not None
+    return lake.store.local_root
+
+
+def another(lake: Lake) -> Lake:
+    """Is the lake as another process has it, which has read nothing yet."""
+    return Lake(str(root(lake)))
+
+
+def compacted(lake: Lake, count: int = 3) -> tuple[list[Manifest], Path]:
+    """Has the first ranges landed and compacted to one file; returns where that is, too."""
+    manifests = [land(lake, offsets) for offsets in R[:count]]
+    (verdict,) = run_compact(lake)
+    assert verdict.outcome is CompactionOutcome.COMPACTED and verdict.file is not None
+    return manifests, root(lake) / raw_table_log(TOPIC, lake.store).folder / verdict.file.path
+
+
+def dropped(lake: Lake, count: int = 3) -> tuple[list[Manifest], Path]:
+    """Has the first ranges landed, compacted and dropped."""
+    manifests, path = compacted(lake, count)
+    assert drop(lake) == [DropVerdict(offsets) for offsets in R[:count]]
+    return manifests, path
+
+
+def shown(lake: Lake) -> list[str]:
+    """Are the names of what a plain glob finds."""
+    return sorted(path.name.split("-")[0].lstrip("0") or "0" for path in (root(lake) / "data").rglob("*.parquet"))
+
+
+def damage(path: Path) -> None:
+    before = path.read_bytes()
+    path.write_bytes(before[:-9] + b"x" + before[-8:])
+
+
+def test_what_is_dropped_is_landed_and_read_in_the_table(lake: Lake) -> None:
+    """[R-72] No gap, nothing to land again, the digest holds, each row is there; a glob shows what was not dropped."""
+    manifests, _ = dropped(lake)
+    land(lake, R[3])
+    other = another(lake)
+    assert shown(lake) == ["30"] and view(lake) == [*range(40)]
+    assert other.coverage(TOPIC).pending() == R[4:]
+    for check in (check_tiling, check_published):
+        assert check(TOPIC, other).violations == ()
+    append_landed(TOPIC, other, lambda: EPOCH_MS)
+    assert check_table(TOPIC, other).violations == ()
+    with landed_files(manifests, other) as files:
+        assert [pq.read_table(files[offsets].path)["offset"].to_pylist() for offsets in R[:3]] == [
+            [*range(each.start, each.end)] for each in R[:3]
+        ]
+    _, rows = Duck(other, [TOPIC]).query(
+        "SELECT key, file = compacted_file FROM ranges WHERE state = 'landed' ORDER BY start"
+    )
+    assert rows == [("0-0-10", True), ("0-10-20", True), ("0-20-30", True), ("0-30-40", None)]
+    assert drop(lake) == [], "once"
+
+
+def test_only_what_was_landed_long_ago_and_is_compacted_whole_is_dropped(lake: Lake) -> None:
+    """[R-72] Not what is younger than asked for, not what is not compacted, not what has a second file."""
+    manifests, _ = compacted(lake)
+    land(lake, R[3])
+    at = manifests[0].provenance.landed_at_ms
+    assert plan_dropping(TOPIC, lake, at + 30 * DAY_MS - 1, 30 * 86_400) == []
+    (found,) = plan_dropping(TOPIC, lake, at + 30 * DAY_MS, 30 * 86_400)
+    assert [manifest.offsets for manifest in found.manifests] == R[:3]
+    double = root(lake) / published_path(manifests[1]).replace(".parquet", ".attempt-1.parquet")
+    double.write_bytes((root(lake) / published_path(manifests[1])).read_bytes())
+    assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
+
+
+def test_landing_never_publishes_again_what_was_dropped(lake: Lake) -> None:
+    """[R-73] Not by an attempt that stood still since it committed the range: its rows would be shown by a glob again."""
+    manifests, _ = dropped(lake)
+    assert another(lake).publish(manifests[0]) is not None
+    assert shown(lake) == [] and another(lake).is_published(manifests[0])
+
+
+def test_a_dropped_range_is_replaced(lake: Lake) -> None:
+    """[R-63] [R-73] The new revision is in `data/`, its siblings are read in what is left of the compacted file."""
+    dropped(lake)
+    land(lake, R[1], 1, b"w")
+    assert view(lake) == [*range(30)], "before the table has it"
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    assert view(lake) == [*range(30)] and shown(lake) == ["10"]
+    table = raw_table_log(TOPIC, lake.store).read()
+    assert sorted(file.rows for file in table.files.values()) == [10, 10, 10]
+    assert check_table(TOPIC, another(lake)).violations == () and check_published(TOPIC, another(lake)).violations == ()
+    values = Duck(another(lake), [TOPIC]).query(
+        f'SELECT DISTINCT "value" FROM "{TOPIC}" WHERE "offset" BETWEEN 10 AND 19'
+    )
+    assert values[1] == [(b"w",)]
+    run_compact(lake)
+    assert drop(lake) == [DropVerdict(R[1])]
+    assert view(lake) == [*range(30)] and shown(lake) == []
+    assert vacuum(lake, EPOCH_MS + 10**12) and view(lake) == [*range(30)]
+
+
+def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
+    """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
+    compacted(lake)
+
+    def replaced(step: str, **_: object) -> None:
+        if step == "drop_marked":
+            land(another(lake), R[1], 1, b"w")
+
+    found = drop(lake, replaced)
+    assert found == [DropVerdict(R[0]), DropVerdict(R[1], "it was replaced meanwhile"), DropVerdict(R[2])]
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    assert shown(lake) == ["10"] and view(lake) == [*range(30)]
+    assert check_table(TOPIC, another(lake)).violations == ()
+
+
+def test_what_is_dropped_while_trees_are_listed_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-73] After the marks were read, or after the files were: no range counts as gone."""
+    compacted(lake)
+    other, listed = another(lake), []
+    read = other.store.list
+
+    def list_late(prefix: str, after: str | None = None) -> dict[str, int]:
+        if prefix == f"data/{TOPIC}" and not listed:
+            listed.append(prefix)
+            drop(another(lake))
+        return read(prefix, after)
+
+    monkeypatch.setattr(other.store, "list", list_late)
+    assert other.coverage(TOPIC).pending() == R[3:] and listed
+
+
+def test_a_compacted_file_that_was_changed_drops_nothing(lake: Lake) -> None:
+    """[R-72] It is named, and the range files stay."""
+    _, path = compacted(lake)
+    damage(path)
+    found = drop(lake)
+    assert len(found) == 3 and all(str(path) in str(verdict.reason) for verdict in found)
+    assert shown(lake) == ["0", "10", "20"] and lake.store.list("dropped") == {}
+    assert "move" in check_table(TOPIC, lake).violations[-1]
+
+
+def test_a_compacted_file_that_is_gone_is_read_no_more_while_range_files_are_there(lake: Lake) -> None:
+    """[R-62] A view shows the range files then, and the audit says what to do; done, the table is whole."""
+    _, path = compacted(lake)
+    path.unlink()
+    assert view(lake) == [*range(30)]
+    violations = check_table(TOPIC, lake).violations
+    assert "is not there" in violations[0] and "move" in violations[1]
+    (path.parent).rename(path.parent.with_name("away"))
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    assert check_table(TOPIC, lake).violations == ()
+
+
+def test_rows_that_are_nowhere_are_named_by_whoever_needs_them(lake: Lake) -> None:
+    """[R-74] The compacted file of dropped ranges was changed, or is gone: audit, redo, reading and views say which."""
+    manifests, path = dropped(lake)
+    content = path.read_bytes()
+    for spoil, said in ((damage, "it was changed; restore it from a backup"), (Path.unlink, "has sha256 None")):
+        path.write_bytes(content)
+        spoil(path)
+        published = check_published(TOPIC, lake).violations
+        assert len(published) == 3 and all(said in each and str(path) in each for each in published)
+        assert "restore these files from a backup" in check_table(TOPIC, lake).violations[-1]
+        assert str(path) in str(verify_expired(R[0], manifests[0], "Kafka has deleted it", lake).violations)
+        with pytest.raises(TableFileGone, match="was dropped, and"), landed_files(manifests, lake):
+            pass
+    with pytest.raises(TableFileGone, match="does not have its rows any more"):
+        view(lake)
+
+
+def test_a_table_that_is_gone_with_dropped_rows_is_not_made_anew_without_them(lake: Lake) -> None:
+    """[R-74] The next run says so, and so do the views; the folder brought back, all is as before."""
+    _, path = dropped(lake)
+    away = path.parent.with_name("away")
+    path.parent.rename(away)
+    with pytest.raises(LakeUnavailable, match="cannot add range"):
+        append_landed(TOPIC, another(lake), lambda: EPOCH_MS)
+    duck = Duck(another(lake), [TOPIC, "other"])
+    assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
+    with pytest.raises(TableFileGone, match="restore the table's folder from a backup"):
+        duck.query(f'SELECT * FROM "{TOPIC}"')
+    with pytest.raises(Refused, match="Referenced column"):
+        duck.query(f'SELECT "{TOPIC}" FROM other')
+    away.rename(path.parent)
+    assert view(lake) == [*range(30)]
+
+
+def test_a_mark_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
+    """[R-74] Without it its ranges would count as pending, and be landed again where Kafka has them."""
+    dropped(lake)
+    (mark,) = (root(lake) / "dropped").rglob("*.json")
+    mark.write_text("{")
+    with pytest.raises(BrokenManifest, match="says that range files were dropped, cannot be read"):
+        another(lake).coverage(TOPIC)
+
+
+def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(lake: Lake) -> None:
+    """[R-62] By another compaction, or by a replace, between reading and committing."""
+    for offsets in R[:3]:
+        land(lake, offsets)
+    inner = list[CompactionVerdict]()
+
+    def overtake(step: str, **_: object) -> None:
+        if step == "compaction_named" and not inner:
+            inner.extend(run_compact(another(lake)))
+
+    (outer,) = run_compact(lake, overtake)
+    assert (inner[0].outcome, outer.outcome) == (CompactionOutcome.COMPACTED, CompactionOutcome.OVERTAKEN)
+    log = raw_table_log(TOPIC, lake.store)
+    (file,) = log.read().files.values()
+    assert inner[0].file is not None and file.path == inner[0].file.path
+    assert [path for path in lake.store.list(log.folder) if ".c-" in path] == [f"{log.folder}/{file.path}"]
+
+    def replaced(step: str, **_: object) -> None:
+        if step == "compaction_named":
+            land(another(lake), R[4], 1, b"w")
+            append_landed(TOPIC, another(lake), lambda: EPOCH_MS)
+
+    for offsets in R[3:]:
+        land(lake, offsets)
+    (verdict,) = run_compact(lake, replaced)
+    assert verdict.outcome is CompactionOutcome.OVERTAKEN
+    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(60)]
+
+
+def test_a_file_of_the_table_that_was_changed_is_not_compacted(lake: Lake) -> None:
+    """[R-61] It is named, and the table stays as it was."""
+    for offsets in R[:3]:
+        land(lake, offsets)
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    log = raw_table_log(TOPIC, lake.store)
+    before = log.read()
+    damage(root(lake) / log.folder / next(iter(before.files)))
+    (verdict,) = run_compact(lake)
+    assert verdict.outcome is CompactionOutcome.FAILED and "nothing was compacted with it" in verdict.violations[0]
+    assert log.read() == before
+
+
+@pytest.mark.parametrize("names", [["Flights", "flights"], ["ranges"], ["Losses"]])
+def test_a_topic_that_duckdb_cannot_tell_from_another_has_no_view(lake: Lake, names: list[str]) -> None:
+    """Identifiers are read without case: instead of the wrong rows there is an error that says so."""
+    duck = Duck(lake, [*names, "other"])
+    assert duck.query("SELECT count(*) FROM other")[1] == [(0,)]
+    with pytest.raises(Refused, match=f"(?i)topic {names[-1]} has no view: DuckDB cannot tell it from"):
+        duck.query(f'SELECT * FROM main."{names[-1]}"' if len(names) > 1 else f'SELECT * FROM decoded."{names[-1]}"')
+
+
+def test_a_view_takes_no_column_from_the_folder_of_the_lake(tmp_path: Path) -> None:
+    """A lake below `env=prod` has the columns that any other has."""
+    lake, topic = Lake(str(tmp_path / "env=prod")), World()
+    topic.grow(0, 10)
+    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
+    assert step is not None
+    lake.commit_step(step)
+    land(lake, R[0])
+    assert "env" not in Duck(lake, [TOPIC]).query(f'SELECT * FROM "{TOPIC}"')[0]
