@@ -89,7 +89,9 @@ def _compact(run: _Run, group: Group) -> CompactionVerdict:
     if staged is None or violations:
         return CompactionVerdict(group, CompactionOutcome.FAILED, violations=violations)
     tools.on_step("compaction_verified", key=key, rows=group.rows)
-    (file,) = add_to_folder(run.staging, staged, group.offsets, group.revisions, run.log, tools.now_ms())
+    (file,) = add_to_folder(
+        run.staging, staged, group.offsets, group.revisions, run.log, tools.now_ms(), group.weight_bytes
+    )
     tools.on_step("compaction_named", key=key, path=file.path)
     if not _commit(run, group, file):
         tools.lake.store.delete_folder(f"{run.log.folder}/{file.path}")

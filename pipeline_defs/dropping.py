@@ -6,14 +6,16 @@ The mark in `dropped/` comes before the first file goes, and stays. Invariant: n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .core.coverage import Coverage
 from .core.delta import File
 from .core.dropped import Dropped
+from .core.errors import Refused
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
-from .core.raw_table import DIGEST, is_compacted, offsets_of, ranges_by_file, revisions_of
+from .core.raw_table import DIGEST, is_compacted, offsets_of, ranges_by_file
 from .edges import parquet
 from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
@@ -24,9 +26,10 @@ from .steps import StepWatcher, no_step
 
 @dataclass(frozen=True, slots=True)
 class Droppable:
-    """A compacted file of the table, and its ranges that have files in `data/`."""
+    """A compacted file of the table, its ranges with rows, and those of them that have files in `data/`."""
 
     file: File
+    ranges: Sequence[Manifest]
     manifests: Sequence[Manifest]
 
     @property
@@ -44,11 +47,16 @@ class DropVerdict:
 
 
 def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[Droppable]:
-    """Plan which range files to drop now, by compacted file; write nothing.
+    """Plan which range files to drop now, by compacted file; write nothing. Refuse an object store.
 
-    All ranges of it were landed so long ago and stand as the file has them, and none has a second file, as a crash under
-    `at_least_once` leaves them.
+    The file was compacted and all ranges of it landed so long ago; they stand as it has them, and none has a second file, as
+    a crash under `at_least_once` leaves them.
     """
+    if lake.store.local_root is None:
+        raise Refused(
+            f"range files of topic {topic} cannot be dropped: {lake.store.root} is an object store, where a range that is "
+            "replaced in the same moment would be deleted with them; nothing was deleted; keep them, or turn the table off"
+        )
     table, latest_ms = raw_table_log(topic, lake.store).read(), now_ms - older_than_seconds * 1000
     coverage = lake.coverage(topic)
     doubled, ranges = set(coverage.doubles.values()), ranges_by_file(coverage, table)
@@ -56,9 +64,13 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
     for path, file in sorted(table.files.items()):
         manifests = ranges.get(path, [])
         is_whole = is_compacted(file) and _are_all(file, manifests, coverage)
-        if is_whole and all(m.provenance.landed_at_ms <= latest_ms and m.offsets not in doubled for m in manifests):
-            here = [manifest for manifest in manifests if manifest.file and manifest.offsets in coverage.published]
-            found += [Droppable(file, here)] if here else []
+        is_old = all(
+            at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests))
+        )
+        if is_whole and is_old and doubled.isdisjoint(manifest.offsets for manifest in manifests):
+            with_files = [manifest for manifest in manifests if manifest.file]
+            here = [manifest for manifest in with_files if manifest.offsets in coverage.published]
+            found += [Droppable(file, with_files, here)] if here else []
     return found
 
 
@@ -82,7 +94,7 @@ def drop_range_files(
                 Dropped(
                     topic,
                     offsets_of(plan.file),
-                    revisions_of(plan.file),
+                    {manifest.offsets: manifest.revision for manifest in plan.ranges},
                     plan.file.path,
                     plan.file.tags[DIGEST],
                     code_version(),
@@ -99,7 +111,8 @@ def drop_range_files(
 
 def _why_changed(topic: str, file: File, lake: Lake) -> str | None:
     path = f"{raw_table_log(topic, lake.store).folder}/{file.path}"
-    with lake.local_copy(path) as copy:
+    found = None
+    with suppress(FileNotFoundError), lake.local_copy(path) as copy:
         found = parquet.digest(copy)
     if found == file.tags[DIGEST]:
         return None

@@ -205,6 +205,7 @@ def add_to_folder(
     revisions: Mapping[int, int],
     log: DeltaLog,
     now_ms: int,
+    weight_bytes: int = 0,
 ) -> Iterator[File]:
     """Give a staged file a name in a table's folder that no other file has, durable; yield what the log is to say of it.
 
@@ -217,9 +218,8 @@ def add_to_folder(
     staging.bring(part, staged)
     name = compacted_name(offsets, str(uuid.uuid4()))
     staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
-    yield compacted_file(
-        name, offsets, staged, {start: each for start, each in revisions.items() if start in offsets}, now_ms
-    )
+    own = {start: each for start, each in revisions.items() if start in offsets}
+    yield compacted_file(name, offsets, staged, own, now_ms, weight_bytes)
 
 
 def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:

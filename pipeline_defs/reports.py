@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from .auditing import Finding
 from .core.command_lines import command
 from .core.coverage import State
-from .core.errors import Refused, UnknownTopic
+from .core.errors import BrokenTable, Refused, UnknownTopic
 from .core.manifest import Manifest
 from .core.raw_table import RangeFiles, is_compacted
 from .edges.delta_log import raw_table_log
@@ -51,9 +52,10 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         "landed_at_ms": provenance.landed_at_ms,
     }
     log = raw_table_log(topic.name, edges.lake.store)
-    file = RangeFiles(log.read()).find_at(manifest)
-    if file is not None and is_compacted(file):
-        answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
+    with suppress(BrokenTable):  # the audit tells of it
+        file = RangeFiles(log.read()).find_at(manifest)
+        if file is not None and is_compacted(file):
+            answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
     answer["row"] = None if hole else _read_row(manifest, offset, edges)

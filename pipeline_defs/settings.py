@@ -69,7 +69,7 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     ),
     "OFFSETLAKE_LAKE": (".offsetlake/lake", "where the lake lies: a path, or a URL (s3://, gs://, az://)"),
     "OFFSETLAKE_RAW_TABLE": (
-        "off",
+        "on for a lake at a path, off on an object store",
         "`on`: what is landed is a Delta table as well, `tables/raw/<topic>` ([docs/reading.md](docs/reading.md))",
     ),
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),

@@ -1,7 +1,7 @@
 """Compaction: which small files of a raw table become one larger file, and whether that has their rows.
 
 Pure, and without a clock. Invariant: a compacted file has all ranges between its first offset and its last, each as it is
-landed; they lie below the table's frontier, where nothing can land between them any more.
+landed: nothing can land between them any more.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from itertools import pairwise
 from .coverage import Coverage, State
 from .delta import File, Snapshot
 from .offsets import OffsetRange
-from .raw_table import RangeFiles, offsets_of, revision_in
+from .raw_table import WEIGHT, RangeFiles, offsets_of, revision_in
 
 FOOTER_BYTES = 3_000  # about what a file takes beside its rows: many small ones become less than their sum
 FILES_AT_ONCE = 2_000  # read by one Spark task
-MANY_FILES = 1_000  # small files of a table, from which on those are compacted too that weigh little
+MANY_FILES = 1_000  # that wait in a table for more; above that they are compacted though they weigh little
 MOST_FILES = 5_000  # of a table; above that files become larger than they are asked to be
 
 
@@ -49,6 +49,11 @@ class Group:
         """Size of the files together."""
         return sum(file.bytes for file in self.files)
 
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes the compacted file would have, did it compress no better."""
+        return sum(weight_of(file) for file in self.files)
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionVerdict:
@@ -63,30 +68,45 @@ class CompactionVerdict:
 def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bool = False) -> list[Group]:
     """Find what to compact of a table: neighbours from the left, until they weigh `target_bytes`.
 
-    A file that weighs so much stays as it is. The last files of a Kafka partition, which weigh less, wait for more unless
-    `every` is set or the table has a thousand small files.
+    A file that weighs so much stays as it is. The last files of a stretch, which weigh less, wait for more, unless `every` is
+    set. Of more than a thousand such files those are compacted that weigh less than the ones behind them together: so each
+    row is written again as often as its file has doubled, not each time.
     """
     target_bytes = max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
-    is_small = [_weight(file) < target_bytes for file in table.files.values()]
-    groups = list[list[_Member]]()
+    groups, tails = list[Sequence[_Member]](), list[Sequence[_Member]]()
     for stretch in _stretches(coverage, table):
-        group = list[_Member]()
-        weight = 0
-        for member in stretch:
-            own = _weight(member.file) if member.file is not None else 0
-            if own >= target_bytes or len(group) >= FILES_AT_ONCE:
-                groups.append(group)
-                group, weight = [], 0
-            if own < target_bytes:
-                group.append(member)
-                weight += own
-            if weight >= target_bytes:
-                groups.append(group)
-                group, weight = [], 0
-        if every or sum(is_small) > MANY_FILES:
-            groups.append(group)
-    trimmed = map(_trimmed, groups)
-    return [_group(group) for group in trimmed if sum(each.file is not None for each in group) > 1]
+        *full, tail = _cut_at(stretch, target_bytes)
+        groups += full
+        tails.append(tail if every else _lighter(tail))
+    if every or sum(len(_files(tail)) for tail in tails if len(_files(tail)) > 1) > MANY_FILES:
+        groups += tails
+    return [_group(_trimmed(group)) for group in groups if len(_files(group)) > 1]
+
+
+def _cut_at(stretch: Sequence[_Member], target_bytes: int) -> Iterator[Sequence[_Member]]:
+    """Yield groups that weigh enough, or that large files or many enclose; the last one is what is left, if anything."""
+    group, weight = list[_Member](), 0
+    for member in stretch:
+        if member.weight_bytes >= target_bytes or len(group) >= FILES_AT_ONCE:
+            yield group
+            group, weight = [], 0
+        if member.weight_bytes < target_bytes:
+            group.append(member)
+            weight += member.weight_bytes
+        if weight >= target_bytes:
+            yield group
+            group, weight = [], 0
+    yield group
+
+
+def _lighter(tail: Sequence[_Member]) -> Sequence[_Member]:
+    """Return the last members, of which none weighs more than those behind it together."""
+    weight = 0
+    for number in range(len(tail) - 1, -1, -1):
+        if weight and tail[number].weight_bytes > weight:
+            return tail[number + 1 :]
+        weight += tail[number].weight_bytes
+    return tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +117,22 @@ class _Member:
     file: File | None
     revisions: Mapping[int, int]
 
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes it adds to a compacted file."""
+        return weight_of(self.file) if self.file is not None else 0
+
 
 def _stretches(coverage: Coverage, table: Snapshot) -> Iterator[list[_Member]]:
-    """Yield what is contiguous in a Kafka partition, landed, in the table as it is landed, and below its frontier."""
+    """Yield what is contiguous in a Kafka partition, landed, and in the table as it is landed."""
     files = RangeFiles(table)
     by_place: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
     for offsets in coverage.states():
         by_place[offsets.generation, offsets.partition].append(offsets)
-    for (generation, partition), links in sorted(by_place.items()):
-        frontier = table.transactions.get(f"g{generation}/p{partition}", 0)
+    for _, links in sorted(by_place.items()):
         stretch = list[_Member]()
         for file, ranges in _by_file(links, files):
-            member = _member(file, ranges, coverage) if ranges[-1].end <= frontier else None
+            member = _member(file, ranges, coverage)
             if member is None and stretch:
                 yield stretch
                 stretch = []
@@ -158,11 +182,17 @@ def _group(members: Sequence[_Member]) -> Group:
     first, last = members[0].offsets, members[-1].offsets
     revisions = {start: revision for each in members for start, revision in each.revisions.items()}
     offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
-    return Group([each.file for each in members if each.file is not None], offsets, revisions)
+    return Group(_files(members), offsets, revisions)
 
 
-def _weight(file: File) -> int:
-    return max(1, file.bytes - FOOTER_BYTES) if file.rows else 0
+def _files(group: Sequence[_Member]) -> list[File]:
+    return [each.file for each in group if each.file is not None]
+
+
+def weight_of(file: File) -> int:
+    """Return about how many bytes a file adds to a compacted one: that it was compacted makes it no lighter."""
+    own = max(1, file.bytes - FOOTER_BYTES) if file.rows else 0
+    return max(own, int(file.tags.get(WEIGHT, 0)))
 
 
 def verify_compacted(

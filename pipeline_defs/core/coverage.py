@@ -160,6 +160,7 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
     others = {
         "published files": {*coverage.published, *coverage.doubles.values()},
         "claims": {*coverage.claims},
+        "dropped range files": {*coverage.dropped},
         "accepted losses": coverage.accepted.keys() - {link.offsets for link in log.links},
     }
     for what, ranges in others.items():

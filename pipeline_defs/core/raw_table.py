@@ -49,6 +49,7 @@ _OF_RANGE = re.compile(r"g(\d+)-p(\d+)-(\d{20})-(\d{20})\.r(\d+)(?:\.(?P<number>
 _COMPACTED = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.c-[\w-]+\.parquet", re.ASCII)
 KEY, REVISION, DIGEST = "range", "revision", "sha256"  # tags of a file
 REVISIONS = "revisions"  # of a compacted one: by where a range starts, where it is not 0
+WEIGHT = "weight"  # of a compacted one: what the files that it is made of weighed together, bytes
 
 
 class RangeFiles:
@@ -223,11 +224,17 @@ def file_of(manifest: Manifest, path: str) -> File:
 
 
 def compacted_file(
-    path: str, offsets: OffsetRange, staged: StagedFile, revisions: Mapping[int, int], made_at_ms: int
+    path: str,
+    offsets: OffsetRange,
+    staged: StagedFile,
+    revisions: Mapping[int, int],
+    made_at_ms: int,
+    weight_bytes: int = 0,
 ) -> File:
     """Return what the Delta log says of a compacted file; `revisions` are those of its ranges, by where they start."""
     later = {str(start): revision for start, revision in sorted(revisions.items()) if revision}
-    return _file(path, offsets, staged, made_at_ms, {REVISIONS: json.dumps(later, separators=(",", ":"))})
+    tags = {REVISIONS: json.dumps(later, separators=(",", ":")), WEIGHT: str(weight_bytes)}
+    return _file(path, offsets, staged, made_at_ms, tags)
 
 
 def _file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:

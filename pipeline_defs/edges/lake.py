@@ -217,7 +217,7 @@ class Lake:
         """Return whether the manifest's file was dropped, be it gone already or not."""
         offsets = manifest.offsets
         marks = self.read_dropped(manifest.topic, f"/{offsets.folder}")
-        return any(mark.revision_of(offsets) == manifest.revision for mark in marks)
+        return any(mark.revisions.get(offsets) == manifest.revision for mark in marks)
 
     def own_path(self, manifest: Manifest) -> str | None:
         """Return where the manifest's file is published; none where it was dropped, and the raw table has its rows."""
@@ -319,7 +319,7 @@ class Lake:
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
-        dropped = find_dropped(marks, manifests)
+        dropped = find_dropped(marks)
         owed = [each for each in manifests.values() if _is_owed(each, files, dropped)]
         unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
         files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted

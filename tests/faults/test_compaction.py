@@ -202,7 +202,7 @@ class Reader(LoopingReader):
 
 
 def test_a_reader_in_a_loop_sees_each_row_once(world: World) -> None:
-    """[R-62] [R-63] [R-84] While files are compacted, compactors die, ranges are replaced and land, and the vacuum runs."""
+    """[R-62] [R-63] While files are compacted, compactors die, ranges are replaced and land, and the vacuum runs."""
     with_an_aborted_record(world)
     total, reader = len(world.sent), Reader(world)
     with reader.reading():
@@ -275,7 +275,7 @@ def drop(world: World) -> list[str | None]:
 
 
 def test_the_command_and_the_job_compact(world: World, commands: Callable[..., Any]) -> None:
-    """[R-61] [R-72] `offsetlake compact` shows first, then does; `compact_<topic>` runs by itself where it is due."""
+    """[R-61] [R-65] [R-72] `offsetlake compact` shows first, then does; `compact_<topic>` runs by itself where it is due."""
     fill(world, 8, landed=5)
     assert "would compact 4 files" in commands("--dry-run").stdout and not compacted_files(world)
     (file,) = json.loads(commands("--json").stdout)["files"]

@@ -24,11 +24,11 @@ from pipeline_defs.core.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.raw_table import SCHEMA, name_of
-from pipeline_defs.edges.delta_log import DeltaLog
+from pipeline_defs.edges.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.parquet import RAW_SCHEMA
 from pipeline_defs.edges.store import Store
-from pipeline_defs.raw_table import append_landed, find_unnamed, is_vacuum_due, log_of, vacuum
+from pipeline_defs.raw_table import append_landed, find_unnamed, is_vacuum_due, vacuum
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
@@ -142,6 +142,7 @@ def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp
     (tmp_path / f"tables/raw/{TOPIC}/g0-p0000-{first.offsets.stem}.r000.parquet").unlink()
     assert check_table(TOPIC, world.lake).violations == (
         f"{TOPIC}: the table's file g0-p0000-{first.offsets.stem}.r000.parquet is not there",
+        f"{TOPIC}: move {tmp_path}/tables/raw/{TOPIC} away, and the next run makes the table anew",
     )
     assert pq.read_table(tmp_path / published_path(first)).num_rows == 3
 
@@ -186,7 +187,7 @@ def replace_by_as_many_bytes(world: SmallWorld) -> None:
 
 def assert_as_named(world: SmallWorld) -> None:
     """Hold each file of the table against the digest that the log gives it."""
-    for path, file in log_of(TOPIC, world.open(Writer())).read().files.items():
+    for path, file in raw_table_log(TOPIC, world.open(Writer()).store).read().files.items():
         data = world.lake.store.get(f"tables/raw/{TOPIC}/{path}")
         assert data is not None and sha256(data).hexdigest() == file.tags["sha256"], path
 
@@ -200,7 +201,7 @@ def test_a_checkpoint_says_the_same_as_the_commits_before_it(
     world.land("replace")
     for _ in range(3):
         grow(world)
-    log = log_of(TOPIC, world.lake)
+    log = raw_table_log(TOPIC, world.lake.store)
     folder = world.folder / log.folder / "_delta_log"
     by_commits = replay(from_json(commit.read_bytes(), "t") for commit in sorted(folder.glob("*.json")))
     assert by_commits.removed, "which delta-rs drops after a week"
@@ -224,7 +225,7 @@ def test_a_hint_at_a_checkpoint_that_is_not_there_hides_no_version(world: SmallW
     hint = world.folder / f"tables/raw/{TOPIC}/_delta_log/_last_checkpoint"
     hint.write_text('{"version": 7, "size": 1}')
     grow(world)
-    assert world.in_table() == world.landed() and log_of(TOPIC, world.lake).read().version == 1
+    assert world.in_table() == world.landed() and raw_table_log(TOPIC, world.lake.store).read().version == 1
 
 
 def test_a_fault_that_nobody_foresaw_in_the_table_ends_no_landing(
@@ -244,7 +245,7 @@ def test_a_checkpoint_that_a_power_cut_tore_is_passed_over(
     """[R-81] Delta-rs does not wait for the disk; the commits of a week are there as well."""
     monkeypatch.setattr(raw_table, "CHECKPOINT_EVERY", 1)
     grow(world)
-    log = log_of(TOPIC, world.lake)
+    log = raw_table_log(TOPIC, world.lake.store)
     whole = log.read()
     (path,) = (world.folder / log.folder / "_delta_log").glob(f"*{torn}")
     path.write_bytes(path.read_bytes()[:-9])
@@ -297,7 +298,7 @@ def test_the_vacuum_deletes_what_no_version_of_a_week_names_and_nothing_else(tmp
     store, now_ms = world.lake.store, time.time_ns() // 1_000_000
     for name in (name_of(landed), "notes.parquet"):
         store.put_new(f"{folder}/{name}", b"x", "staging/t")
-    (replaced,) = log_of(TOPIC, world.lake).read().removed
+    (replaced,) = raw_table_log(TOPIC, world.lake.store).read().removed
     before = set(store.list(folder))
     assert vacuum(world.lake, EPOCH_MS + 7 * DAY_MS) == ([], []), "a reader may be at the version of a week ago"
     assert vacuum(world.lake, now_ms + 8 * DAY_MS) == ([f"{folder}/{replaced}"], [])
@@ -315,7 +316,9 @@ def test_a_link_that_a_run_has_just_made_of_an_old_file_is_not_deleted(world: Sm
     names = [name_of(replace(each, revision=0)) for each in manifests(world) if each.revision]
     assert len(names) == 1
     now_ms = time.time_ns() // 1_000_000
-    log_of(TOPIC, world.lake).commit(Commit(removes={names[0]: 1}), log_of(TOPIC, world.lake).read(), 1)
+    raw_table_log(TOPIC, world.lake.store).commit(
+        Commit(removes={names[0]: 1}), raw_table_log(TOPIC, world.lake.store).read(), 1
+    )
     late = folder / names[0].replace(".parquet", ".1.parquet")
     late.hardlink_to(folder / names[0])
     os.utime(late, (0, 0))

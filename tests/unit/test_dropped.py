@@ -13,13 +13,16 @@ import pytest
 
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.auditing import check_published, check_table, check_tiling
-from pipeline_defs.compaction import compact
-from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
-from pipeline_defs.core.errors import BrokenManifest, LakeUnavailable, Refused, TableFileGone
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.compaction import compact, plan_compaction
+from pipeline_defs.core.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, Group, find_groups
+from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.delta import Commit, Snapshot, apply
+from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable, Refused, TableFileGone
+from pipeline_defs.core.manifest import Manifest, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.core.raw_table import file_of, find_due_by_files, name_of
 from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
 from pipeline_defs.edges import parquet
 from pipeline_defs.edges.delta_log import raw_table_log
@@ -75,10 +78,8 @@ def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v
     return manifest
 
 
-def run_compact(lake: Lake, on_step: StepWatcher = no_step) -> list[CompactionVerdict]:
-    tools = Tools(
-        lake, cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), lambda: EPOCH_MS, on_step=on_step
-    )
+def run_compact(lake: Lake, on_step: StepWatcher = no_step, at_ms: int = EPOCH_MS) -> list[CompactionVerdict]:
+    tools = Tools(lake, cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), lambda: at_ms, on_step=on_step)
     return list(compact(TOPIC, Attempt(f"compact-{uuid.uuid4().hex[:6]}", "no-run", "test"), tools, 10**9, every=True))
 
 
@@ -162,6 +163,40 @@ def test_only_what_was_landed_long_ago_and_is_compacted_whole_is_dropped(lake: L
     assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
 
 
+def test_what_was_compacted_just_now_is_not_dropped(lake: Lake) -> None:
+    """[R-72] However old its ranges are: who opened a view before still reads the range files."""
+    for offsets in R[:3]:
+        land(lake, offsets)
+    run_compact(lake, at_ms=EPOCH_MS + 40 * DAY_MS)
+    assert plan_dropping(TOPIC, lake, EPOCH_MS + 70 * DAY_MS - 1, 30 * 86_400) == []
+    assert len(plan_dropping(TOPIC, lake, EPOCH_MS + 70 * DAY_MS, 30 * 86_400)) == 1
+
+
+def test_a_lake_on_an_object_store_is_refused() -> None:
+    """[R-72] No lock keeps a replace out there while a file is deleted."""
+    with pytest.raises(Refused, match="cannot be dropped: s3://lake is an object store"):
+        plan_dropping(TOPIC, Lake("s3://lake"), EPOCH_MS, 0)
+
+
+def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
+    """[R-75] Else its offsets would be planned anew, in other ranges, and landed a second time."""
+    dropped(lake)
+    for tree in ("plan", "manifests"):
+        (root(lake) / tree).rename(root(lake) / f"{tree}-lost")
+    with pytest.raises(BrokenPlanLog, match="newer steps are lost") as error:
+        another(lake).coverage(TOPIC)
+    assert "dropped range files" in str(error.value.violations)
+
+
+def test_nothing_of_a_file_is_dropped_while_a_range_of_it_stands_otherwise(lake: Lake) -> None:
+    """[R-72] Replaced, and the table has not heard of it yet: the next compaction has all of them as they are."""
+    compacted(lake)
+    land(lake, R[1], 1, b"w")
+    assert plan_dropping(TOPIC, another(lake), 2**53, 0) == []
+    run_compact(lake)
+    assert drop(another(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and view(lake) == [*range(30)]
+
+
 def test_landing_never_publishes_again_what_was_dropped(lake: Lake) -> None:
     """[R-73] Not by an attempt that stood still since it committed the range: its rows would be shown by a glob again."""
     manifests, _ = dropped(lake)
@@ -205,7 +240,7 @@ def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
 
 
 def test_what_is_dropped_while_trees_are_listed_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-73] After the marks were read, or after the files were: no range counts as gone."""
+    """[R-73] [R-75] After the marks were read, or after the files were: no range counts as gone."""
     compacted(lake)
     other, listed = another(lake), []
     read = other.store.list
@@ -277,7 +312,7 @@ def test_a_table_that_is_gone_with_dropped_rows_is_not_made_anew_without_them(la
 
 
 def test_a_mark_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
-    """[R-74] Without it its ranges would count as pending, and be landed again where Kafka has them."""
+    """[R-75] Without it its ranges would count as pending, and be landed again where Kafka has them."""
     dropped(lake)
     (mark,) = (root(lake) / "dropped").rglob("*.json")
     mark.write_text("{")
@@ -312,6 +347,50 @@ def test_a_compaction_that_is_overtaken_leaves_the_table_as_the_other_made_it(la
     (verdict,) = run_compact(lake, replaced)
     assert verdict.outcome is CompactionOutcome.OVERTAKEN
     assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(60)]
+
+
+def test_a_group_ends_at_a_gap_and_at_what_stands_otherwise(lake: Lake) -> None:
+    """[R-61] Nothing is compacted across a range that is to be landed yet, or with one that was replaced since."""
+    for offsets in (R[0], R[1], R[3], R[4]):
+        land(lake, offsets)
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    one, other = plan_compaction(TOPIC, lake, 10**9, every=True)
+    assert (one.offsets, other.offsets) == (OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 30, 50))
+    land(lake, R[1], 1, b"w")
+    assert [group.offsets for group in plan_compaction(TOPIC, another(lake), 10**9, every=True)] == [other.offsets]
+    land(lake, R[2])
+    append_landed(TOPIC, another(lake), lambda: EPOCH_MS)
+    (group,) = plan_compaction(TOPIC, another(lake), 10**9, every=True)
+    assert group.offsets == OffsetRange(0, 0, 0, 50)
+
+
+def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_path: Path) -> None:
+    """[R-65] One more than a thousand. Fewer wait until they weigh enough; and so does a large one with few behind it."""
+    lake, topic, tail = Lake(str(tmp_path)), World(), Tail()
+    topic.grow(0, MANY_FILES + 2)
+    while step := plan(tail, topic.observe(tail), Policy(records_per_range=1), EPOCH_MS):
+        lake.commit_step(step)
+        tail = step.tail
+    log = lake.read_plan_log(TOPIC)
+
+    def groups(files: int, first_bytes: int) -> list[Group]:
+        sizes = dict(zip(log.ranges, [first_bytes, *[4_000] * (files - 1)], strict=False))
+        coverage = Coverage(log, {offsets: manifest_of(offsets, size) for offsets, size in sizes.items()}, sizes)
+        due = find_due_by_files(coverage, Snapshot())
+        table = apply(Commit([file_of(each, name_of(each)) for each in due.adds], {}, due.transactions), Snapshot())
+        return find_groups(coverage, table, 10**9)
+
+    assert groups(MANY_FILES, 4_000) == []
+    assert [len(group.files) for group in groups(MANY_FILES + 1, 4_000)] == [MANY_FILES + 1]
+    assert groups(MANY_FILES + 1, 10**8) == [], (
+        "the control: the large one is not written again, so the others are too few"
+    )
+    assert [len(group.files) for group in groups(MANY_FILES + 2, 10**8)] == [MANY_FILES + 1]
+
+
+def manifest_of(offsets: OffsetRange, size: int) -> Manifest:
+    file = StagedFile("staging/x", size, "ab" * 32, 1, offsets.start, offsets.start, EPOCH_MS, EPOCH_MS)
+    return Manifest(TOPIC, offsets, file, (), provenance(offsets), 0, schema={})
 
 
 def test_a_file_of_the_table_that_was_changed_is_not_compacted(lake: Lake) -> None:
