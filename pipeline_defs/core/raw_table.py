@@ -178,6 +178,11 @@ def compacted_name(offsets: OffsetRange, compaction: str) -> str:
     return f"{_stem(offsets)}.c-{compaction}.parquet"
 
 
+def is_compacted_name(path: str) -> bool:
+    """Return whether a path ends in the name of a compacted file."""
+    return _COMPACTED.fullmatch(path.rpartition("/")[2]) is not None
+
+
 def _stem(offsets: OffsetRange) -> str:
     return f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}"
 
@@ -199,7 +204,7 @@ def find_unwanted(names: Iterable[str], coverage: Coverage, table: Snapshot) -> 
     for name in sorted(set(names) - table.files.keys()):
         found = _OF_RANGE.fullmatch(name)
         if found is None:
-            if _COMPACTED.fullmatch(name):
+            if is_compacted_name(name):
                 unwanted.append(name)
             continue
         generation, partition, start, end, revision = (int(each) for each in found.groups()[:5])

@@ -1,7 +1,7 @@
 """DuckDB over a lake: one view per topic and tree, `ranges` and `losses` from plan log and manifests.
 
-Of what is compacted a topic's view reads the raw table's files, of everything else the landed ones; which is which is decided
-by offset, once, when it is opened. Reads only; what a person asks is asked by `duck_questions`.
+A topic's view reads the files of its raw table, and of what that does not have yet the landed ones; which is which is
+decided by offset, once, when it is opened. Reads only; what a person asks is asked by `duck_questions`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..core.delta import File
 from ..core.errors import BrokenTable, OffsetlakeError, Refused, TableFileGone, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
-from ..core.raw_table import RangeFiles, is_compacted, offsets_of, ranges_by_file, revision_in
+from ..core.raw_table import RangeFiles, is_compacted_name, offsets_of, ranges_by_file, revision_in
 from .days import TREE as DAYS
 from .decodings import DEAD_LETTERS, DECODED
 from .delta_log import raw_table_log
 from .duck_questions import ask, close_in, explained
 from .lake import Lake
-from .layout import data_path, published_path, range_path
+from .layout import data_path, published_path
 
-# by range the path of the compacted file that is read for it, below the lake's root
-Compacted = Mapping[OffsetRange, str]
+# by range the path of the raw table's file that is read for it, below the lake's root
+InTable = Mapping[OffsetRange, str]
 
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
@@ -103,7 +103,7 @@ class Duck:
             except Violation as error:  # of this topic; others, and the tables, are there
                 self._unreadable[topic] = error
                 continue
-            whole, cut = self._read_compacted(topic, coverage, lake)
+            whole, cut = self._read_table(topic, coverage, lake)
             rows += _range_rows(topic, coverage, lake, {**cut, **whole})
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
             self._check_name(topic, names)
@@ -116,9 +116,9 @@ class Duck:
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
-    def _read_compacted(self, topic: str, coverage: Coverage, lake: Lake) -> tuple[Compacted, Compacted]:
+    def _read_table(self, topic: str, coverage: Coverage, lake: Lake) -> tuple[InTable, InTable]:
         try:
-            return _read_compacted(topic, coverage, lake)
+            return _read_table(topic, coverage, lake)
         except Violation as error:  # of this topic; others, and the tables, are there
             self._unreadable[topic] = error
             return {}, {}
@@ -171,11 +171,11 @@ class Duck:
             raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error
 
 
-def _read_compacted(topic: str, coverage: Coverage, lake: Lake) -> tuple[Compacted, Compacted]:
-    """Read which ranges are read from a compacted file, all that it has, and which dropped ones from a part of one.
+def _read_table(topic: str, coverage: Coverage, lake: Lake) -> tuple[InTable, InTable]:
+    """Read which ranges are read from a file of the raw table, all that it has, and which dropped ones from a part of one.
 
     A file is read whole where all ranges between its offsets are landed as it has them; where somebody took it away, the range
-    files are read.
+    files are read. Whatever is replaced meanwhile, a file of the table stays what it is; one in `data/` is exchanged.
     """
     log = raw_table_log(topic, lake.store)
     try:
@@ -184,18 +184,17 @@ def _read_compacted(topic: str, coverage: Coverage, lake: Lake) -> tuple[Compact
         if coverage.dropped:
             raise
         return {}, {}  # `data/` has all of it
-    whole, ranges = dict[OffsetRange, str](), ranges_by_file(coverage, table)
-    for path, manifests in ranges.items():
-        file = table.files[path]
+    sizes = lake.store.list(log.folder) if table.files else {}
+    there = {path: file for path, file in table.files.items() if sizes.get(f"{log.folder}/{path}") == file.bytes}
+    whole = dict[OffsetRange, str]()
+    for path, manifests in ranges_by_file(coverage, table).items():
         landed = [each.offsets for each in manifests if coverage.is_landed(each.offsets)]
-        is_whole = is_compacted(file) and sum(map(len, landed)) == len(offsets_of(file))
-        if is_whole and lake.store.size(f"{log.folder}/{path}") == file.bytes:
+        if path in there and sum(map(len, landed)) == len(offsets_of(there[path])):
             whole |= dict.fromkeys(landed, f"{log.folder}/{path}")
-    alone = sorted(coverage.dropped.keys() - whole.keys() - coverage.published.keys())
     files, cut = RangeFiles(table), dict[OffsetRange, str]()
-    for offsets in alone:
+    for offsets in sorted(coverage.dropped.keys() - whole.keys() - coverage.published.keys()):
         holder = _file_of_dropped(offsets, coverage, files)
-        if holder is not None and lake.store.size(f"{log.folder}/{holder.path}") == holder.bytes:
+        if holder is not None and holder.path in there:
             cut[offsets] = f"{log.folder}/{holder.path}"
         elif coverage.is_landed(offsets):
             raise TableFileGone(
@@ -212,7 +211,7 @@ def _file_of_dropped(offsets: OffsetRange, coverage: Coverage, files: RangeFiles
     return file if file is not None and revision_in(file, offsets) == coverage.dropped[offsets] else None
 
 
-def _views(topic: str, coverage: Coverage, lake: Lake, whole: Compacted, cut: Compacted) -> Iterator[tuple[str, str]]:
+def _views(topic: str, coverage: Coverage, lake: Lake, whole: InTable, cut: InTable) -> Iterator[tuple[str, str]]:
     """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
     files = _files(topic, coverage, lake, whole)
     parts = [f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"] if files else []
@@ -227,7 +226,7 @@ def _views(topic: str, coverage: Coverage, lake: Lake, whole: Compacted, cut: Co
             yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
 
 
-def _cuts(ranges: Compacted) -> dict[str, list[tuple[int, int]]]:
+def _cuts(ranges: InTable) -> dict[str, list[tuple[int, int]]]:
     """Return the offsets to read of each compacted file, as few intervals as there can be."""
     cuts: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for offsets, path in sorted(ranges.items()):
@@ -237,19 +236,18 @@ def _cuts(ranges: Compacted) -> dict[str, list[tuple[int, int]]]:
     return cuts
 
 
-def _files(topic: str, coverage: Coverage, lake: Lake, whole: Compacted) -> str:
+def _files(topic: str, coverage: Coverage, lake: Lake, whole: InTable) -> str:
     """Is what to read of a topic's rows, in SQL, empty where there is nothing.
 
-    The plain glob where nothing is compacted or dropped; else, and on an object store, which fsspec does not glob, each file.
-    What a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
+    The plain glob where the table has nothing; else, and on an object store, which fsspec does not glob, each file. What a
+    compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
     """
     if not coverage.published and not whole:
         return ""
     if lake.store.local_root is not None and not whole and not coverage.dropped:
         return _literal(f"{file_pattern(lake, 'data')}/{topic}/**/*.parquet")
-    loose = [_path(topic, offsets, coverage) for offsets in coverage.published]
-    gone = {range_path("data", topic, offsets) for offsets in whole}
-    paths = {path for path in (*loose, *coverage.doubles) if _without_endings(path) not in gone}
+    paths = {_path(topic, offsets, coverage) for offsets in coverage.published.keys() - whole.keys()}
+    paths |= {path for path, offsets in coverage.doubles.items() if not is_compacted_name(whole.get(offsets, ""))}
     paths |= set(whole.values())
     return f"[{', '.join(_files_at(lake, path) for path in sorted(paths))}]" if paths else ""
 
@@ -258,11 +256,6 @@ def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
     """Is where the file of a range lies, below the lake's root."""
     manifest = coverage.manifests.get(offsets)
     return published_path(manifest) if manifest else data_path(topic, offsets)
-
-
-def _without_endings(path: str) -> str:
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/{name.partition('.')[0]}"
 
 
 def file_pattern(lake: Lake, path: str) -> str:
@@ -282,14 +275,14 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _range_rows(topic: str, coverage: Coverage, lake: Lake, compacted: Compacted) -> list[dict[str, Any]]:
+def _range_rows(topic: str, coverage: Coverage, lake: Lake, in_table: InTable) -> list[dict[str, Any]]:
     rows = []
     planned = coverage.log.ranges
     for offsets, state in coverage.states().items():
         manifest = coverage.manifests.get(offsets)
         step = planned.get(offsets)
         file = manifest.file if manifest else None
-        holder = compacted.get(offsets)
+        holder = in_table.get(offsets)
         is_alone = holder is not None and offsets not in coverage.published
         path = holder if holder is not None and is_alone else _path(topic, offsets, coverage)
         rows.append(
@@ -302,7 +295,7 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake, compacted: Compacted
                 "min_timestamp": file.min_timestamp_ms if file else None,
                 "max_timestamp": file.max_timestamp_ms if file else None,
                 "file": lake.store.url(path) if file else None,
-                "compacted_file": lake.store.url(holder) if holder else None,
+                "compacted_file": lake.store.url(holder) if holder and is_compacted_name(holder) else None,
                 "sha256": file.sha256 if file else None,
                 "run_id": manifest.provenance.run_id if manifest else None,
                 "attempt": manifest.provenance.attempt if manifest else None,
