@@ -162,6 +162,7 @@ def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environ
         "tiling",
         "completeness",
         "published_digest",
+        "raw_table",
         "broker",
         "losses",
         "replay",
