@@ -34,6 +34,7 @@ REQUESTS = "request-*.json"  # one for each start: a server whose starter was ki
 SERVING = "pipeline_defs.edges.spark_serving"  # run as a module, by name: nobody who only looks imports it
 LOG_BYTES = 10_000_000  # a log that is longer is begun anew
 LOG_LINES = 5  # the last ones, in an error
+_NO_JVM = "Error occurred during initialization of VM"
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(.*)\n?", re.MULTILINE)
 _REASON = re.compile(r"\bError\b|Error:|Exception|Caused by|^Invalid ")
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # pyspark's own mark of a process that is a client
@@ -252,12 +253,14 @@ def _delete_requests(folder: Path) -> None:
 def _why(log: Path, said_before: int) -> str:
     """Return what a log says since then of why its server ended: its errors, or its last lines.
 
-    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is. Of a disk that is
-    full or read-only it is told what to do; the log is on it, too, and may be empty by that.
+    Python's traceback says only that there is no JVM; the last line of one is told where nothing else is. A JVM that cannot
+    begin gives its reason in the next line. Of a disk that is full or read-only it is told what to do; the log is on it, too,
+    and may be empty by that.
     """
     with log.open("rb") as file:
         file.seek(said_before)
         text = file.read(LOG_BYTES).decode(errors="replace")
+    text = text.replace(f"{_NO_JVM}\n", f"{_NO_JVM}: ")
     tracebacks = [match[1] for match in _TRACEBACK.finditer(text)]
     lines = [line.strip() for line in _TRACEBACK.sub("", text).splitlines() if line.strip()]
     reasons = [line for line in lines if _REASON.search(line) and not line.startswith("at ")]

@@ -551,6 +551,10 @@ HEAP = "Invalid maximum heap size: -Xmx4x"
             f"java.net.BindException: in use\n\tat sun.nio.Error\nCaused by: a\n{TRACEBACK}",
             "java.net.BindException: in use | Caused by: a",
         ),
+        (
+            f"Error occurred during initialization of VM\nConflicting collectors\n{TRACEBACK}",
+            "Error occurred during initialization of VM: Conflicting collectors",
+        ),
         (f"killed\n{TRACEBACK}", "killed"),
         (TRACEBACK, TRACEBACK.splitlines()[-1]),
         ("", "it said nothing"),
