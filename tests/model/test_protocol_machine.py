@@ -34,9 +34,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pipeline_defs import landing
+from pipeline_defs import compaction, landing
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.auditing import check_published
+from pipeline_defs.compaction import compact
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, StaleAnswer
@@ -45,12 +46,15 @@ from pipeline_defs.core.losses import Acceptance, find_losses, unrecorded_losses
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome, Verdict
+from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import range_of
 from pipeline_defs.edges.store import Answer, Store
 from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
+from pipeline_defs.raw_table import append_landed, vacuum
 from pipeline_defs.sweeping import sweep_orphans
+from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark
 from tests.support.strategies import EPOCH_MS
 
@@ -102,6 +106,9 @@ LAKE_EVENTS: list[Event] = [
     ("lose_file", (0,)),
     ("lose_file", (3,)),
     ("lose_manifests", (1,)),
+    ("compact_table", ()),
+    ("compact_table", ()),
+    ("vacuum_table", ()),
 ]
 PLANNER_STRIKES = [*[DEATH] * 4, FULL, *[("run_planner", (True,))] * 4, *LOG_EVENTS]
 STRIKES = [
@@ -185,9 +192,9 @@ class WatchedStore(Store):
         super().__init__(root)
         self._on_step = on_step
 
-    def list(self, prefix: str) -> dict[str, int]:
+    def list(self, prefix: str, after: str | None = None) -> dict[str, int]:
         self._on_step("store.list")
-        return super().list(prefix)
+        return super().list(prefix, after)
 
     def versions(self, prefix: str) -> dict[str, str]:
         self._on_step("store.list")
@@ -256,6 +263,20 @@ class ProtocolMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         """Sweeps what every attempt has staged and no manifest needs yet, those that stand still among them."""
         sweep_orphans(Lake(str(self.folder)), 2**53, 0)
+
+    def compact_table(self) -> None:
+        """Compacts all of the raw table, as `offsetlake compact --all` does."""
+        tools = Tools(
+            Lake(str(self.folder)), cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), lambda: self.now_ms
+        )
+        attempt = Attempt(f"compact-{next(self.attempts)}", "run", "test")
+        with suppress(LakeUnavailable):  # what it was to append has just gone
+            list(compact(TOPIC, attempt, tools, 2**30, every=True))
+
+    def vacuum_table(self) -> None:
+        """Deletes what no version of a week names, when that is over."""
+        _, errors = vacuum(Lake(str(self.folder)), 2**53)
+        assert errors == []
 
     def lose_file(self, number: int) -> None:
         """Has a published file vanish; its rows are none that anybody is owed until it is landed again."""
@@ -393,6 +414,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             on_loss=on_loss,
             delivery=self.delivery,
             on_step=process,
+            has_raw_table=True,
         )
         with suppress(Dead, LakeUnavailable):
             verdicts = list(land(TOPIC, keys, attempt, tools))
@@ -473,6 +495,22 @@ class ProtocolMachine(RuleBasedStateMachine):
         for link in coverage.log.links:
             self.check_link(link.offsets, coverage, shown[link.offsets.generation, link.offsets.partition])
         self.check_losses(coverage)
+
+    @invariant()
+    def the_table_shows_the_log(self) -> None:
+        """Holds each row of the raw table to be there once, as the log had it."""
+        rows = Counter(self.in_table())
+        for ((generation, partition, offset), value), times in rows.items():
+            log = self.log_of(OffsetRange(generation, partition, offset, offset + 1), self.coverage())
+            assert (times, log.appended[offset].value.decode()) == (1, value)
+        assert len({row for row, _ in rows}) == rows.total()
+
+    def in_table(self) -> list[tuple[Row, str]]:
+        """Reads the newest version of the raw table."""
+        log, rows = raw_table_log(TOPIC, Lake(str(self.folder)).store), list[tuple[Row, str]]()
+        for path in log.read().files:
+            rows += read_rows(self.folder / log.folder / path)
+        return rows
 
     def check_doubles(self, times: Counter[Row], coverage: Coverage) -> None:
         """Holds each row to be shown once; again only by a file that an attempt left which a crash or another overtook."""
@@ -556,6 +594,14 @@ class ProtocolMachine(RuleBasedStateMachine):
         excused = [offsets.text(TOPIC) for offsets in self.orphaned if not coverage.is_landed(offsets)]
         assert [each for each in said if not any(text in each for text in excused)] == []
         damaged = check_published(TOPIC, Lake(str(self.folder))).violations
+        append_landed(TOPIC, Lake(str(self.folder)), lambda: self.now_ms)  # as the next tick does
+        self.compact_table()
+        self.the_table_shows_the_log()
+        owed = [each for each in coverage.manifests.values() if coverage.is_landed(each.offsets) and each.rows]
+        rows = Counter(row for row, _ in self.in_table())
+        for manifest in owed:
+            found = sum(times for row, times in rows.items() if is_of(row, manifest.offsets))
+            assert found == manifest.rows or manifest.offsets in self.orphaned, manifest.offsets
         lost = {offsets.text(TOPIC) for offsets, state in coverage.states().items() if state is State.LOST}
         assert [each for each in damaged if not any(text in each for text in lost)] == []
         generation, states = coverage.log.generation, coverage.states()
@@ -570,6 +616,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None, **profile: Any) -> None:
     """Runs the machine in one thread at a time, so that the same draw is the same run; the disk keeps all it was given."""
     monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
+    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     if "HUNT" in os.environ:
