@@ -1,6 +1,7 @@
 """What the raw table of a topic has, and owes: in which of its files a range is, and which landed ranges are in none yet.
 
-A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition. Its app transactions
+A file has the rows of one range, or, compacted, of all ranges between two offsets of a Kafka partition; a range without rows
+needs none. Its app transactions
 say how far the table is, each counting upwards:
 
     g0/p3        the offset of Kafka partition 3, generation 0, up to which all is settled: who needs a prefix reads up to there
@@ -117,7 +118,7 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     settled = reached.get(SETTLED, 0) + _weight(new)
     if settled != _weight(manifests.values()):
         return None
-    return _due(coverage, head, [manifest for manifest in new if manifest.file is not None], [], settled)
+    return _due(coverage, head, [manifest for manifest in new if manifest.rows], [], settled)
 
 
 def find_due_by_files(coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = ()) -> Due:
@@ -133,7 +134,7 @@ def find_due_by_files(coverage: Coverage, table: Snapshot, rotten: Collection[Of
         is_due = coverage.is_landed(offsets) and (
             file is None or revision_in(file, offsets) < manifest.revision or offsets in rotten
         )
-        if is_due and manifest.file is not None:
+        if is_due and manifest.rows:
             adds.append(manifest)
         if is_due and file is not None:
             if is_compacted(file):

@@ -30,7 +30,7 @@ KINDS = ["disk", "bucket"]
 STARTS = ["landed", "compacted", "half compacted", "half dropped", "dropped"]
 ACTS = ["compact", "drop", "replace", "land", "vacuum"]
 MOST_CALLS, MOST_WRITES = 60, 10
-EACH = int(os.environ.get("HUNT", "30"))
+EACH = int(os.environ.get("HUNT", "20"))
 RANDOM = random.Random(None if "HUNT" in os.environ else 11)
 
 

@@ -18,6 +18,7 @@ from pipeline_defs.core.compaction import MANY_FILES, CompactionOutcome, Compact
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.delta import Commit, Snapshot, apply
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable, Refused, TableFileGone
+from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Manifest, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Tail
@@ -32,6 +33,7 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed, vacuum
 from pipeline_defs.redo import verify_expired
+from pipeline_defs.staging import stage_empty
 from pipeline_defs.standing import landed_files
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.arrow_files import ArrowFiles
@@ -391,6 +393,28 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
 def manifest_of(offsets: OffsetRange, size: int) -> Manifest:
     file = StagedFile("staging/x", size, "ab" * 32, 1, offsets.start, offsets.start, EPOCH_MS, EPOCH_MS)
     return Manifest(TOPIC, offsets, file, (), provenance(offsets), 0, schema={})
+
+
+def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake: Lake) -> None:
+    """[R-63] Its rows leave the table, be they compacted or not, and nothing is due or amiss by it."""
+    manifests = [land(lake, offsets) for offsets in R[:3]]
+    for number in range(2):
+        replace_by_nothing(lake, manifests[number])
+        append_landed(TOPIC, lake, lambda: EPOCH_MS)
+        assert check_table(TOPIC, another(lake)).violations == ()
+        assert sorted(set(range(30)) - set(view(lake))) == [*range(10 + number * 10)]
+        run_compact(lake)
+    assert raw_table_log(TOPIC, lake.store).read().transactions["settled"] == 5
+
+
+def replace_by_nothing(lake: Lake, manifest: Manifest) -> None:
+    """Has a range land as one that Kafka has no record of any more: its file is one without rows."""
+    attempt = Attempt("empty", "no-run", "test")
+    file = stage_empty(manifest.offsets.key, manifest.offsets, attempt, lake, published_path(manifest))
+    holes = (Interval(manifest.offsets.start, manifest.offsets.end, Cause.COMPACTED),)
+    place = provenance(manifest.offsets)
+    newer = Manifest(TOPIC, manifest.offsets, file, holes, place, 1, schema=manifest.schema)
+    assert lake.commit_manifest(newer) == newer and lake.publish(newer) == newer
 
 
 def test_a_file_of_the_table_that_was_changed_is_not_compacted(lake: Lake) -> None:
