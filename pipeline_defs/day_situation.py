@@ -28,8 +28,7 @@ NEWEST = 5  # ranges that a day's facts name
 class Situation:
     """Is what there is of a topic's days: its decoded ranges, which days those touch that can be read, and the days' files.
 
-    `broken` says of days whose files cannot be read what is wrong. `moving` are ranges that are decoded anew and not
-    published yet, and those that nobody has counted by day: so many are `uncounted`.
+    `broken` says of days whose files cannot be read what is wrong. `moving` are ranges that nobody has counted by day.
     """
 
     decoded: DecodedRanges
@@ -37,12 +36,11 @@ class Situation:
     states: Mapping[str, DayState]
     broken: Mapping[str, str]
     moving: frozenset[OffsetRange]
-    uncounted: int
 
     @property
     def decodings(self) -> Mapping[OffsetRange, Decoding]:
-        """Are the documents of the ranges that can be read."""
-        return self.decoded.visible
+        """What became of the ranges with rows."""
+        return self.decoded.known
 
     @property
     def days(self) -> set[str]:
@@ -98,7 +96,7 @@ def read_days(
     """
     states, broken = files.read_states(topic)
     decoded = decodings.read_ranges(topic)
-    visible = decoded.visible
+    visible = decoded.known
     counts = files.read_counts(topic, visible, days.event_time)
     lacking = sorted(visible.keys() - counts.keys())
     if lacking:
@@ -111,12 +109,10 @@ def read_days(
         elif decodings.read(topic).get(offsets) == visible[offsets]:  # else it is decoded anew, and counted later
             raise BrokenManifest(
                 f"range {offsets.text(topic)} is decoded to another file than its document names, "
-                f"{files.url_of(topic, offsets)}: its rows cannot be counted by day; nothing was written; "
+                f"{files.url_of(visible[offsets])}: its rows cannot be counted by day; nothing was written; "
                 f"`{command('decode', topic, '--partition', offsets.key)}` decodes it again"
             )
-    uncounted = visible.keys() - counts.keys()
-    moving = frozenset(decoded.held | uncounted)
-    return Situation(decoded, counts, states, broken, moving, len(uncounted))
+    return Situation(decoded, counts, states, broken, frozenset(visible.keys() - counts.keys()))
 
 
 def read_facts(topic: str, day: str, situation: Situation, files: DayFiles) -> DayFacts:

@@ -19,7 +19,7 @@ from .day_situation import Situation, facts_of, read_days, read_facts
 from .edges import event_time as times
 from .edges import parquet
 from .edges.days import DayFiles, day_path
-from .edges.decodings import Decodings, decoded_path
+from .edges.decodings import Decodings, path_of
 from .edges.footer import add_note, canonicalize
 from .edges.lake import Lake
 from .edges.spark_days import DAY, SparkDays
@@ -137,12 +137,12 @@ def _is_as_found(topic: str, update: DayUpdate, before: Situation, tools: DayToo
 def _stage(topic: str, job: Sequence[DayUpdate], tools: DayTools, stack: ExitStack, folder: Path) -> None:
     """Has Spark write the days of a job that have rows, unseen."""
     lake = tools.files.lake
-    ranges = sorted({offsets for each in job for offsets in each.reads})
+    ranges = {offsets: each.ranges[offsets] for each in job for offsets in each.reads}
     standing = [day_path(topic, each.day) for each in job if not each.is_whole]
     days = [each.day for each in job if each.rows]
     tools.on_step("read_decoded", topic=topic, days=len(job), ranges=len(ranges), standing=len(standing))
     if days:
-        paths = [decoded_path(topic, offsets) for offsets in ranges]
+        paths = [path_of(decoding) for _, decoding in sorted(ranges.items())]
         files = [stack.enter_context(lake.local_copy(path)) for path in (*paths, *standing)]
         tools.spark().stage(files[: len(paths)], files[len(paths) :], days, tools.days.event_time, folder)
 

@@ -17,7 +17,7 @@ from .core.errors import RangesFailed
 from .core.verdicts import violations_by_range
 from .decoded_checks import decoded_results
 from .decoding import decode
-from .edges.decodings import dead_letters_path, decoded_path
+from .edges.decodings import dead_letters_path, path_of
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
@@ -109,10 +109,10 @@ def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges:
     }
     url = edges.lake.store.url
     if decoding.decoded is not None:
-        metadata["file"] = dg.MetadataValue.path(url(decoded_path(topic.name, offsets)))
+        metadata["file"] = dg.MetadataValue.path(url(path_of(decoding)))
     if decoding.dead:
         metadata["error_classes"] = dict(decoding.error_classes)
-        metadata["dead_letters_file"] = dg.MetadataValue.path(url(dead_letters_path(topic.name, offsets)))
+        metadata["dead_letters_file"] = dg.MetadataValue.path(url(dead_letters_path(decoding)))
     if decoding.schema_ids:
         metadata["schema_ids"] = dict(decoding.schema_ids)
     return metadata

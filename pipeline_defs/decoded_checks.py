@@ -15,7 +15,8 @@ from .resources import Edges
 from .topics import Topic
 
 _FIRST_DEAD_LETTERS = """
-    SELECT generation, "partition", "offset", "timestamp", side, error_class, error, "key", "value", headers
+    SELECT generation, "partition", "offset", "timestamp", side, error_class, error, raw_key AS "key",
+           raw_value AS "value", headers
     FROM read_parquet($1) ORDER BY generation, "partition", "offset" LIMIT $2
 """
 COMPLETENESS = "decoded_completeness"
@@ -59,12 +60,13 @@ def check_decoded(topic: Topic, edges: Edges) -> Finding:
     known = decoded.known
     violations = completeness_of(topic.name, coverage.manifests, known)
     violations += [
-        f"range {offsets.text(topic.name)} has a document and its files are not published: decode it again"
-        for offsets in sorted(decoded.held)
+        f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
+        f"`{command('decode', topic.name, '--partition', offsets.key)}` makes it again"
+        for offsets, path in decoded.find_lacking(edges.lake)
     ]
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
-        "decoded_ranges": len(decoded.published),
+        "decoded_ranges": len(known),
         "rows": sum(each.rows for each in known.values()),
         "dead_letters": sum(each.dead for each in known.values()),
         "waiting_ranges": len(decoded.find_due(coverage)),
@@ -92,10 +94,10 @@ def read_dead_letters(
     """Reads how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
     from .edges.duck import Duck, file_pattern  # late: code server and runs load this, and hardly ever ask DuckDB
 
-    known = edges.decodings.read_ranges(topic.name).visible  # of what is decided only, files need not be there
+    known = edges.decodings.read(topic.name)
     found = [each for offsets, each in sorted(known.items()) if each.dead and (wanted is None or offsets in wanted)]
     total = sum(each.dead for each in found)
-    paths = [file_pattern(edges.lake, dead_letters_path(topic.name, each.offsets)) for each in found]
+    paths = [file_pattern(edges.lake, dead_letters_path(each)) for each in found]
     if not paths:
         return 0, [], []
     return total, *Duck(edges.lake, []).query(_FIRST_DEAD_LETTERS, [paths, limit])

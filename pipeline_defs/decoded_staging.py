@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .attempt import Attempt
@@ -19,6 +20,7 @@ from .core.decoding import Decoding, verify_decoding
 from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange
 from .edges import parquet
+from .edges.columns_of_table import text_of
 from .edges.decodings import Decodings
 from .edges.event_time import count_days
 from .edges.lake import Lake
@@ -88,6 +90,7 @@ def describe(
     schemas = {
         name: text for name, text in batch.schemas.items() if name in ids or not name.rpartition(":")[2].isdigit()
     }
+    keep = partial(tools.decodings.keep, work.topic)
     return Decoding(
         work.topic,
         manifest.offsets,
@@ -108,8 +111,8 @@ def describe(
         ),
         schema_ids=ids,
         error_classes=parquet.count_values(dead.path, "error_class") if dead else {},
-        schema=decoded.schema if decoded else {},
-        schemas=schemas,
+        schemas={name: keep(text) for name, text in schemas.items()},
+        columns=keep(text_of(parquet.read_schema(decoded.path))) if decoded else "",
         **_event_days(tools.decode.event_time, decoded),
     )
 

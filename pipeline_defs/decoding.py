@@ -1,7 +1,7 @@
-"""Decoding: find -> read -> stage -> verify -> commit -> publish, from landed files alone; Kafka is not asked.
+"""Decoding: find -> read -> stage -> verify -> place -> commit, from landed rows alone; Kafka is not asked.
 
-A range is decoded when its document exists and its files are published; the document decides, by put-if-absent, as a
-manifest does for landing. Invariant: a range above its budget of dead letters fails, and nothing of it becomes visible.
+One commit of the decoded table's log decides for all ranges of a Spark job: before it no version names their files. Invariant:
+a range above its budget of dead letters fails, and nothing of it becomes visible.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import PurePath
 
 from .attempt import Attempt
 from .core.command_lines import command
-from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed
+from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
 from .core.errors import (
     DiskRefuses,
     EngineLost,
@@ -25,12 +25,14 @@ from .core.errors import (
     ScanFailed,
     TableFileGone,
 )
-from .core.manifest import Manifest, StagedFile
+from .core.manifest import Manifest
 from .core.offsets import OffsetRange, TopicRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
-from .edges.decodings import dead_letters_path, decoded_path
+from .edges.columns_of_table import ColumnsDiffer
+from .edges.decodings import dead_letters_path, path_of
 from .edges.lake import Lake
+from .edges.spark_decoding import IDENTITY
 from .landing import find_ranges
 from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from .staging_places import Landed
@@ -38,39 +40,48 @@ from .staging_places import Landed
 RANGES_PER_JOB = 200
 
 
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A staged range that may be committed; `ours` names its files where they are staged, `placed` in the table's folder."""
+
+    manifest: Manifest
+    ours: Decoding
+    placed: Decoding
+
+
 def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools) -> Iterator[DecodeVerdict]:
-    """Decodes landed ranges; yields one verdict per range. One range failing leaves the others decoded.
+    """Decode landed ranges; yield one verdict per range. One range failing leaves the others decoded.
 
     With `attempt.redo` ranges that are decoded are decoded again, and what comes out otherwise takes their place: the landed
-    file is the truth, this is derived. Raises `BadKey` or `EmptySelection` before anything is read or written.
+    rows are the truth, this is derived. Raise `BadKey` or `EmptySelection` before anything is read or written.
     """
     coverage = tools.lake.coverage(topic)
     ranges = find_ranges(topic, keys, coverage)
-    decoded = tools.decodings.read_ranges(topic)
+    known = tools.decodings.read(topic)
     staging = tools.open_staging(attempt.id, tools.lake)
-    work = Work(topic, coverage, decoded.known, attempt, tools, staging)
+    work = Work(topic, coverage, known, attempt, tools, staging)
     tools.on_step("find_landed", topic=topic, ranges=len(ranges))
     waiting = []
     for offsets in ranges:
-        manifest, decoding = coverage.manifests.get(offsets), decoded.known.get(offsets)
+        manifest, decoding = coverage.manifests.get(offsets), known.get(offsets)
         if manifest is None or not coverage.is_landed(offsets):
             yield decode_failed(
                 offsets, f"range {offsets.text(topic)} is not landed: land it first; nothing was decoded"
             )
+        elif decoding is None and not manifest.rows:
+            yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, of_nothing(manifest))
         elif decoding is None or attempt.redo or not decoding.is_of(manifest):
             waiting.append(manifest)
-        elif offsets in decoded.published:
-            yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, decoding)
-        elif tools.decodings.publish(decoding):
-            yield DecodeVerdict(offsets, Decided.ROLLED_FORWARD, decoding)
         else:
-            waiting.append(manifest)
+            yield DecodeVerdict(offsets, Decided.ALREADY_DECODED, decoding)
+    postponed: list[_Verified] = []
     try:
         for batch in _batches(waiting):
-            yield from _decode_batch(work, batch, "all")
+            yield from _decode_batch(work, batch, "all", postponed)
+        yield from _commit(work, postponed)
     finally:
         staging.close()
-    _sweep_own_staging(work)
+    tools.lake.store.delete_folder(f"staging/{attempt.id}")
 
 
 def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
@@ -80,16 +91,10 @@ def _batches(manifests: Sequence[Manifest]) -> Iterator[Sequence[Manifest]]:
         yield from (listed[at : at + RANGES_PER_JOB] for at in range(0, len(listed), RANGES_PER_JOB))
 
 
-def _sweep_own_staging(work: Work) -> None:
-    """Deletes what this attempt staged, unless a document of it still waits to be published."""
-    tools = work.tools
-    decoded = tools.decodings.read_ranges(work.topic)
-    if all(decoded.known[offsets].provenance.attempt != work.attempt.id for offsets in decoded.held):
-        tools.lake.store.delete_folder(f"staging/{work.attempt.id}")
-
-
-def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Iterator[DecodeVerdict]:
-    """Decodes ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
+def _decode_batch(
+    work: Work, manifests: Sequence[Manifest], name: str, postponed: list[_Verified]
+) -> Iterator[DecodeVerdict]:
+    """Decode ranges of one generation in one Spark job; where that fails, in halves, to leave what cannot be read alone."""
     folder: PurePath = work.staging.root / f"{manifests[0].offsets.key}_{name}"
     with_rows = [manifest for manifest in manifests if manifest.rows]
     with ExitStack() as opened:
@@ -101,14 +106,16 @@ def _decode_batch(work: Work, manifests: Sequence[Manifest], name: str) -> Itera
                 yield from (decode_failed(each.offsets, _explain(work, each, error)) for each in manifests)
                 return
             middle = len(manifests) // 2
-            yield from _decode_batch(work, manifests[:middle], f"{name}0")
-            yield from _decode_batch(work, manifests[middle:], f"{name}1")
+            yield from _decode_batch(work, manifests[:middle], f"{name}0", postponed)
+            yield from _decode_batch(work, manifests[middle:], f"{name}1", postponed)
             return
         except EngineUnavailable as error:
             yield from (decode_failed(each.offsets, str(error)) for each in manifests)
             return
         with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-            yield from pool.map(lambda manifest: _decide(work, manifest, batch), manifests)
+            found = list(pool.map(lambda manifest: _verify_and_place(work, manifest, batch), manifests))
+    yield from (each for each in found if isinstance(each, DecodeVerdict))
+    yield from _commit(work, [each for each in found if isinstance(each, _Verified)], postponed)
 
 
 def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
@@ -179,90 +186,109 @@ def _rows(part: parquet.PartFile | None) -> int:
     return part.rows if part else 0
 
 
-# ---- verify, commit, publish
+# ---- verify, place, commit
 
 
-def _decide(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
-    try:
-        return _commit_and_publish(work, manifest, batch)
-    except (OffsetlakeError, FileNotFoundError) as error:
-        return decode_failed(manifest.offsets, _explain(work, manifest, error))
-
-
-def _commit_and_publish(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict:
-    """Verifies one staged range, commits its document and publishes its files, or says why not."""
+def _verify_and_place(work: Work, manifest: Manifest, batch: Batch) -> DecodeVerdict | _Verified:
+    """Verify one staged range and give its files names in the table's folder, or say why not."""
     offsets, tools = manifest.offsets, work.tools
     decoded, dead = batch.decoded.get(offsets), batch.dead.get(offsets)
-    ours = describe(work, manifest, decoded, dead, batch)
-    violations = find_violations(work, ours, manifest, batch)
-    if violations:
-        return decode_failed(offsets, *violations)
-    tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
-    for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
-        work.staging.bring(part, file)
-    standing = work.known.get(offsets)
-    if standing is not None:
-        if (
-            standing.is_like(ours)
-            and _is_seen(standing, ours, tools)
-            and _is_same(standing, ours, decoded, dead, tools.lake)
-        ):
-            return DecodeVerdict(offsets, Decided.UNCHANGED, standing)
-        ours = _next(work, standing, ours)
-    winner = tools.decodings.commit(ours)
-    tools.on_step("commit_decoded", key=offsets.key, digest=winner.digest)
-    if not tools.decodings.publish(winner, lambda path: tools.on_step("file_published", path=path)):
-        return decode_failed(offsets, f"a staged file of {offsets.text(work.topic)} is gone before it was published")
-    tools.on_step("publish_decoded", key=offsets.key)
-    if winner.provenance.attempt != work.attempt.id:
-        return DecodeVerdict(offsets, Decided.SUPERSEDED, winner)
-    return DecodeVerdict(offsets, Decided.REPLACED if winner.revision else Decided.DECODED, winner)
+    try:
+        ours = describe(work, manifest, decoded, dead, batch)
+        violations = find_violations(work, ours, manifest, batch)
+        if violations:
+            return decode_failed(offsets, *violations)
+        tools.on_step("verify_decoded", key=offsets.key, rows=ours.rows, dead_letters=ours.dead)
+        for part, file in ((decoded, ours.decoded), (dead, ours.dead_letters)):
+            work.staging.bring(part, file)
+        if not manifest.rows:  # it had some: a revision without any stands in the table too
+            ours = replace(ours, decoded=stage_empty(offsets.key, offsets, work.attempt, tools.lake, IDENTITY))
+        return _Verified(manifest, ours, tools.decodings.place(ours))
+    except (OffsetlakeError, FileNotFoundError) as error:
+        return decode_failed(offsets, _explain(work, manifest, error))
 
 
-def _is_seen(standing: Decoding, ours: Decoding, tools: DecodeTools) -> bool:
-    """Says whether a reader sees what the document that stands names, from its own files or from ours of the same bytes."""
-    publish = tools.decodings.publish
-    return publish(standing) or (standing.digest == ours.digest and publish(_with_files(standing, ours)))
+def _commit(
+    work: Work, verified: Sequence[_Verified], postponed: list[_Verified] | None = None
+) -> Iterator[DecodeVerdict]:
+    """Commit ranges in one version of the table; yield what became of each.
+
+    Where no columns would hold their rows and those that stand they are `postponed`: once all ranges of the attempt go in
+    together, what stands in their way may be gone. At the end they fail.
+    """
+    tools, left = work.tools, {each.manifest.offsets: each for each in verified}
+    try:
+        while left:
+            standing = tools.decodings.read_ranges(work.topic)
+            ours = list[Decoding]()
+            for offsets, each in [*left.items()]:
+                found = _decide(work, each, standing.known.get(offsets))
+                if isinstance(found, DecodeVerdict):
+                    yield _give_up(work, left.pop(offsets), found)
+                else:
+                    ours.append(found)
+            tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
+            if not ours or not tools.decodings.commit(ours, standing, tools.now_ms()):
+                continue
+            tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
+            left.clear()
+            yield from (
+                DecodeVerdict(each.offsets, Decided.REPLACED if each.revision else Decided.DECODED, each)
+                for each in ours
+            )
+    except ColumnsDiffer as error:
+        if postponed is not None:
+            postponed += left.values()
+            return
+        yield from (
+            _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error)))
+            for each in left.values()
+        )
+    except OffsetlakeError as error:
+        yield from (_give_up(work, each, decode_failed(offsets, str(error))) for offsets, each in left.items())
 
 
-def _is_same(
-    standing: Decoding, ours: Decoding, decoded: parquet.PartFile | None, dead: parquet.PartFile | None, lake: Lake
-) -> bool:
-    """Says whether what was decoded now has the rows of what stands; another Spark may write them in other bytes."""
-    topic, offsets = ours.topic, ours.offsets
-    pairs = (
-        (standing.decoded, ours.decoded, decoded, decoded_path(topic, offsets)),
-        (standing.dead_letters, ours.dead_letters, dead, dead_letters_path(topic, offsets)),
-    )
-    for before, now, part, path in pairs:
-        if (before.rows if before else 0) != (now.rows if now else 0):
-            return False
-        if before is None or now is None or part is None or before.sha256 == now.sha256:
-            continue
-        if not lake.store.exists(path):
-            return False
-        with lake.local_copy(path) as published:
-            if parquet.differing_rows(published, part.path) is not None:
+def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
+    work.tools.decodings.take_away([verified.placed])
+    return verdict
+
+
+def _decide(work: Work, verified: _Verified, standing: Decoding | None) -> Decoding | DecodeVerdict:
+    """Return what to commit of a range beside what stands of it in the table now, or why nothing."""
+    manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
+    offsets, before = manifest.offsets, work.known.get(manifest.offsets)
+    if lake.is_replaced(manifest):  # asked after the table was read: who has decoded the later one comes after it
+        text = f"range {offsets.text(work.topic)} was landed anew while it was decoded"
+        return decode_failed(offsets, f"{text}; nothing of it became visible; it is decoded as it is landed now")
+    if standing is None:
+        return verified.placed
+    if standing.is_like(ours) and _is_same(standing, verified.placed, lake):
+        return DecodeVerdict(offsets, Decided.UNCHANGED if standing == before else Decided.SUPERSEDED, standing)
+    if standing != before and standing.is_of(manifest):
+        return DecodeVerdict(offsets, Decided.SUPERSEDED, standing)
+    return replace(verified.placed, revision=standing.revision + 1)
+
+
+def _is_same(standing: Decoding, ours: Decoding, lake: Lake) -> bool:
+    """Return whether the table has the rows that were decoded now; another Spark may write them in other bytes."""
+    pairs = ((standing.decoded, ours.decoded, path_of), (standing.dead_letters, ours.dead_letters, dead_letters_path))
+    for before, now, path in pairs:
+        if before is None or now is None:
+            if before is not now:
                 return False
+            continue
+        try:
+            with lake.local_copy(path(standing)) as there, lake.local_copy(path(ours)) as here:
+                if parquet.digest(there) != before.sha256 or parquet.differing_rows(there, here) is not None:
+                    return False
+        except (FileNotFoundError, OffsetlakeError):
+            return False  # somebody has deleted or changed it: what was decoded now takes its place
     return True
 
 
-def _with_files(standing: Decoding, ours: Decoding) -> Decoding:
-    """Is the document that stands, with the same rows as staged now: those that it names are gone."""
-    return replace(standing, decoded=ours.decoded, dead_letters=ours.dead_letters)
-
-
-def _next(work: Work, standing: Decoding, ours: Decoding) -> Decoding:
-    """Is the next revision. A file that has no rows any more stays as one without rows: a name is never free again."""
-    store, topic, offsets = work.tools.lake.store, ours.topic, ours.offsets
-    files: dict[str, StagedFile | None] = {"decoded": ours.decoded, "dead_letters": ours.dead_letters}
-    for name, path in (
-        ("decoded", decoded_path(topic, offsets)),
-        ("dead_letters", dead_letters_path(topic, offsets)),
-    ):
-        before: StagedFile | None = getattr(standing, name)
-        # seen, or only named: who committed it may stand still, and would publish it if the name were free
-        like = next((each for each in (path, before.path if before else path) if store.exists(each)), None)
-        if files[name] is None and like is not None:
-            files[name] = stage_empty(f"{offsets.key}.{name}", offsets, work.attempt, work.tools.lake, like)
-    return replace(ours, revision=standing.revision + 1, decoded=files["decoded"], dead_letters=files["dead_letters"])
+def _differs(work: Work, verified: _Verified, error: ColumnsDiffer) -> str:
+    return (
+        f"range {verified.manifest.offsets.text(work.topic)} does not fit into the table beside ranges that were decoded "
+        f"otherwise: {error}; nothing of it became visible; `{command('decode', work.topic, '--outdated')}` decodes those "
+        "again, as defs.yaml says now, and puts them in together"
+    )

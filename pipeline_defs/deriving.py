@@ -64,9 +64,10 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
     end_dead_runs(instance, edges.now_ms())
     found = read_undecoded(topic, coverage, edges, instance)
     held, now_ms = found.held.keys(), edges.now_ms()
-    unseen = find_unseen_decoded(topic, found.order, {*found.decoded.published} - held, instance)
+    decoded = found.decoded.with_empty(coverage)
+    unseen = find_unseen_decoded(topic, found.order, decoded.keys() - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
-        report_decoded(topic, found.decoded.known[offsets], edges, instance)
+        report_decoded(topic, decoded[offsets], edges, instance)
     requests: list[Request] = []
     if found.turns.may_ask:
         due = set(found.due)

@@ -16,11 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from .attempt import Attempt
-from .core.applied import Applied
 from .core.errors import LakeUnavailable
 from .core.latest import BucketFacts, Latest, Update, check_layout, plan_update
 from .core.offsets import OffsetRange
-from .edges.decodings import DecodedRanges, Decodings, decoded_path
+from .edges.decodings import DecodedRanges, Decodings
 from .edges.lake import Lake
 from .edges.latest_columns import common_schema
 from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble
@@ -75,12 +74,7 @@ def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: Decod
     if not facts and not decoded.has_rows:
         return Update({}, (), ())
     present = {bucket: facts[bucket].applied if bucket in facts else None for bucket in range(config.buckets)}
-    return _plan(present, decoded)
-
-
-def _plan(present: Mapping[int, Applied | None], decoded: DecodedRanges) -> Update:
-    held = {offsets: decoded.known[offsets].revision for offsets in decoded.held}
-    return plan_update(present, decoded.revisions, held)
+    return plan_update(present, decoded.revisions)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -137,32 +131,17 @@ def _update_once(work: Work) -> Updated | None:
     tools, topic = work.tools, work.topic
     decoded = tools.decodings.read_ranges(topic)
     applied = {bucket: each.facts.applied if each.facts else None for bucket, each in work.standing.items()}
-    plan = _plan(applied, decoded)
+    plan = plan_update(applied, decoded.revisions)
     if not plan.targets or not (decoded.has_rows or work.like):
         return None
-    readable = _readable(work, plan, decoded)
+    readable = {offsets for offsets, each in decoded.known.items() if each.rows}
     history = readable if plan.changed else set[OffsetRange]()  # for keys that have lost their winner
     sources = sorted(history | (readable & set(plan.fresh)))
     with ExitStack() as copies:
-        paths = {each: copies.enter_context(tools.lake.local_copy(decoded_path(topic, each))) for each in sources}
+        paths = {each: copies.enter_context(tools.lake.local_copy(decoded.path_of(each))) for each in sources}
         tools.on_step("read_decoded", topic=topic, ranges=len(plan.fresh), buckets=len(plan.targets))
         schema, staged = _stage(work, plan, decoded, paths, history)
-    now = tools.decodings.read_ranges(topic)
-    if any(decoded.state_of(offsets) != now.state_of(offsets) for offsets in sources):
-        tools.on_step("overtaken", topic=topic)  # a file may have been exchanged while it was read: begin again
-        return Updated(len(plan.fresh))
     return Updated(len(plan.fresh), _exchange(work, plan, schema, staged))
-
-
-def _readable(work: Work, plan: Update, decoded: DecodedRanges) -> set[OffsetRange]:
-    """Returns every range whose file may have rows that went in; of those that are not seen yet, as they are now."""
-    targets, size = set(plan.targets.values()), work.tools.lake.store.size
-    return {offsets for offsets in decoded.published if decoded.known[offsets].rows} | {
-        offsets
-        for offsets in decoded.held
-        if all(target.revision_of(offsets) is not None for target in targets)
-        and size(decoded_path(work.topic, offsets)) is not None
-    }
 
 
 def _stage(
@@ -175,11 +154,7 @@ def _stage(
     """Has Spark find the winners of the due buckets; nothing of it is visible."""
     due = [work.standing[bucket] for bucket in plan.targets]
     present = [each.rows for each in due if each.rows is not None]
-    of_each_schema = {
-        # what a document says of a range that is not seen yet, its file does not hold yet
-        str(sorted(decoded.known[offsets].schema.items()) if offsets in decoded.published else offsets): path
-        for offsets, path in paths.items()
-    }
+    of_each_schema = {decoded.known[offsets].columns: path for offsets, path in paths.items()}
     files = [*present, *of_each_schema.values()]
     schema = common_schema(work.topic, files or [work.like] if work.like else files)
     inputs = Inputs(

@@ -11,7 +11,6 @@ from .auditing import Finding
 from .checks import as_result
 from .core.command_lines import command
 from .core.latest import Latest
-from .edges.decodings import decoded_path
 from .edges.latest_columns import common_schema
 from .edges.latest_files import differences
 from .edges.spark_latest import Inputs
@@ -58,18 +57,17 @@ def check_bucket(topic: str, config: Latest, bucket: int, attempt: Attempt, tool
                 return Finding(RECOMPUTED, f"bucket {bucket}, which has no file yet", (), {"keys": 0, "ranges": 0})
             applied = present.facts.applied
             ranges = [offsets for offsets in sorted(decoded.known) if applied.revision_of(offsets) is not None]
-            current = {offsets: decoded.known[offsets].revision for offsets in ranges if offsets in decoded.published}
-            difference = applied.compare(current)
+            difference = applied.compare({offsets: decoded.known[offsets].revision for offsets in ranges})
             if not difference.only_adds:
                 return _moved(topic, bucket, len(difference.redone) + len(difference.gone))
             with ExitStack() as copies:
-                with_rows = [decoded_path(topic, offsets) for offsets in ranges if decoded.known[offsets].rows]
+                with_rows = [decoded.path_of(offsets) for offsets in ranges if decoded.known[offsets].rows]
                 paths = [copies.enter_context(tools.lake.local_copy(path)) for path in with_rows]
                 schema = common_schema(topic, [present.rows, *paths])
                 inputs, due = Inputs(fresh=paths), [bucket]
                 staged = tools.spark().stage(topic, inputs, schema, config.buckets, due, folder / "spark")
-            now = tools.decodings.read_ranges(topic)
-            if moved := sum(decoded.state_of(offsets) != now.state_of(offsets) for offsets in ranges):
+            now = tools.decodings.read(topic)
+            if moved := sum(decoded.known[offsets] != now.get(offsets) for offsets in ranges):
                 return _moved(topic, bucket, moved)
             found = differences(present, staged[bucket])
         facts = {"bucket": bucket, "keys": present.facts.keys, "ranges": len(ranges)}

@@ -58,14 +58,14 @@ def rebuild_topic(
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
     """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
-    decoded = edges.decodings.read_ranges(topic.name)
+    decoded = edges.decodings.read_ranges(topic.name).with_empty(edges.lake.coverage(topic.name))
     order = read_order(instance, topic)
     held = read_held(instance, topic.decoding, order).keys()
-    unseen = find_unseen_decoded(topic, order, decoded.published - held, instance)
-    versions = {offsets: decoding.digest for offsets, decoding in decoded.visible.items()}
+    unseen = find_unseen_decoded(topic, order, decoded.keys() - held, instance)
+    versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}
     owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
     for offsets in owed:
-        report_decoded(topic, decoded.known[offsets], edges, instance)
+        report_decoded(topic, decoded[offsets], edges, instance)
     return len(owed)
 
 

@@ -186,15 +186,17 @@ def _facts(part: parquet.PartFile, name: str, staging: Staging) -> tuple[StagedF
         return file, parquet.read_runs(part.path)
 
 
-def stage_empty(name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, like: str | None = None) -> StagedFile:
-    """Stage a file without rows, with the columns of another one or of raw records, for a revision that has none any more.
+def stage_empty(
+    name: str, offsets: OffsetRange, attempt: Attempt, lake: Lake, columns: Sequence[str] = parquet.RAW_SCHEMA.names
+) -> StagedFile:
+    """Stage a file without rows, with columns of raw records, for a revision that has none any more.
 
     Were the published file taken away instead, its name would be free, and a stale attempt could publish there again.
     """
     staged = f"staging/{attempt.id}/{name}.empty.parquet"
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         empty = Path(folder) / "empty.parquet"
-        parquet.write_empty(empty, opened.enter_context(lake.local_copy(like)) if like else None)
+        parquet.write_empty(empty, columns)
         opened.enter_context(told_if_gone(staged))
         lake.store.upload(empty, staged)
         lake.store.make_durable(staged)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .edges.decodings import Decodings
 from .edges.lake import Lake
 
 SWEEP_AFTER_SECONDS = 3 * 3600.0  # longer than the longest run that dagster.yaml allows (max_runtime_seconds)
@@ -59,13 +58,4 @@ def _needed(lake: Lake, names: set[str]) -> set[str]:
             name = manifest.file.path.split("/")[1] if manifest.file else ""
             if name in names - needed and not lake.is_published(manifest):
                 needed.add(name)
-    return needed | _needed_by_decodings(lake, names)
-
-
-def _needed_by_decodings(lake: Lake, names: set[str]) -> set[str]:
-    decodings = Decodings(lake)
-    needed: set[str] = set()
-    for topic in decodings.read_topics():
-        decoded = decodings.read_ranges(topic)
-        needed |= names & {decoded.known[offsets].provenance.attempt for offsets in decoded.held}
     return needed

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from ..core.decoders import Decode, Format, Side
 from ..core.latest import Latest
-from ..edges.decodings import decoded_path
 from ..latest import LatestTools, update
 from ..resources import Edges
 from .data import produce_values
@@ -76,12 +75,14 @@ def _measure(bench: Bench, place: Place, tell: Tell) -> dict[str, Any]:
     tools = edges.latest_tools(bench.pyspark)
     theirs = DeltaState(place.out / "delta")
     ranges = sorted(edges.lake.coverage(TOPIC).log.ranges, key=lambda offsets: (offsets.start, offsets.partition))
-    files = [place.out / decoded_path(TOPIC, offsets) for offsets in ranges]
+    files = list[Path]()
     taken = _Taken(bench.jvm_pid)
     for at in range(0, len(ranges), RANGES_PER_UPDATE):
         these = slice(at, at + RANGES_PER_UPDATE)
         tell(f"{TOPIC}: update after {at + RANGES_PER_UPDATE} of {len(ranges)} ranges")
         decode_ranges(bench, place, DECODE, edges, [offsets.key for offsets in ranges[these]])
+        decoded = edges.decodings.read_ranges(TOPIC)
+        files += [place.out / decoded.path_of(offsets) for offsets in ranges[these]]
         _take_turns(taken, tools, theirs, files[these], number=at // RANGES_PER_UPDATE)
     left = {"offsetlake": _left_behind(place.out / "latest" / TOPIC), "delta": _left_behind(theirs.folder)}
     keys = _compare(edges, place, theirs, "updates")

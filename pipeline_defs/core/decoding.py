@@ -1,4 +1,4 @@
-"""A decoding: the one immutable document that says what became of a landed range's records when they were decoded.
+"""A decoding: what became of a landed range's records when they were decoded, as the log of the decoded table says it.
 
 Derived from the landed file alone, so it can be made again at any time. Invariant: `decoded + dead letters` are the rows of
 the landed range, each row in one of them; with its holes and losses the equation of the range holds.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -44,9 +43,9 @@ class Decoding:
     `schema_ids` counts rows by the
     registry id that they were written with, `value:7`; `event_days` by the day of their event time, of which `event_time`
     says where it was taken from; both are empty where the topic has no days.
-    `schema` are the decoded file's columns, `schemas` what a registry gave: of the reader, of writers by their ids.
-    `revision` is 0 at first, and one more for each time that something else came out, or was decoded by another decoder, or
-    from another landed file.
+    `columns` are the decoded file's, `schemas` what a registry gave, of the reader and of writers by their ids: each by the
+    digest that the table keeps it under. `revision` is 0 at first, and one more for each
+    time that something else came out, or was decoded by another decoder, or from another landed file.
     """
 
     topic: str
@@ -61,8 +60,8 @@ class Decoding:
     schema_ids: Mapping[str, int] = field(default_factory=dict)
     event_days: Mapping[str, int] = field(default_factory=dict)
     error_classes: Mapping[str, int] = field(default_factory=dict)
-    schema: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
+    columns: str = ""
     event_time: str = ""
 
     @property
@@ -88,14 +87,14 @@ class Decoding:
         """Says whether both were decoded from the same landed file by the same decoder: only then one can stand for both."""
         return (self.source, self.decoder, self.configured) == (other.source, other.decoder, other.configured)
 
-    def to_json(self) -> bytes:
-        """Encodes the document; the same decoding gives the same bytes."""
+    def to_json(self) -> str:
+        """Encode it; the same decoding gives the same text."""
         document = asdict(self) | {"format": FORMAT, "key": self.offsets.key}
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+        return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Decoding:
-        """Decodes a document; `where` names the object in the error."""
+    def from_json(cls, data: str, where: str) -> Decoding:
+        """Decode it; `where` names the file that it is said of in the error."""
         try:
             document = json.loads(data)
             if document.pop("format") != FORMAT:
@@ -114,28 +113,30 @@ class Decoding:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
             raise BrokenManifest(
-                f"decoding {where} cannot be read: {error!r}; delete it and decode the range again: everything that it says "
-                "is derived from what is landed"
+                f"what the log says of {where} cannot be read: {error!r}; nothing was written; move the table's folder "
+                "away, and all ranges are decoded again from what is landed"
             ) from error
 
 
-def find_due(
-    coverage: Coverage, decodings: Mapping[OffsetRange, Decoding], published: AbstractSet[OffsetRange]
-) -> list[OffsetRange]:
-    """Finds the landed ranges that are not decoded as they are landed now, in log order.
+def of_nothing(manifest: Manifest) -> Decoding:
+    """Return what there is to say of a range without rows, which no table has a file of: it is decoded as it is landed."""
+    return Decoding(manifest.topic, manifest.offsets, manifest.digest, "", "", None, None, manifest.provenance)
+
+
+def find_due(coverage: Coverage, decodings: Mapping[OffsetRange, Decoding]) -> list[OffsetRange]:
+    """Find the landed ranges that are not decoded as they are landed now, in log order.
 
     A decoder that has changed makes nothing due: old ranges keep what they have until a person has them decoded again.
     """
     return [
         offsets
         for offsets in coverage.log.ranges
-        if coverage.is_landed(offsets)
-        and not (
-            offsets in published
-            and (decoding := decodings.get(offsets)) is not None
-            and decoding.is_of(coverage.manifests[offsets])
-        )
+        if coverage.is_landed(offsets) and not _is_decoded(coverage.manifests[offsets], decodings.get(offsets))
     ]
+
+
+def _is_decoded(manifest: Manifest, decoding: Decoding | None) -> bool:
+    return decoding.is_of(manifest) if decoding is not None else not manifest.rows
 
 
 def choose_schema(decodings: Mapping[OffsetRange, Decoding], schema_id: str) -> list[OffsetRange]:
@@ -150,8 +151,8 @@ def choose_dead(decodings: Mapping[OffsetRange, Decoding]) -> list[OffsetRange]:
 
 
 def choose_outdated(decodings: Mapping[OffsetRange, Decoding], configured: str) -> list[OffsetRange]:
-    """Chooses the ranges that were decoded by other settings than these."""
-    return [offsets for offsets, decoding in sorted(decodings.items()) if decoding.configured != configured]
+    """Chooses the ranges with rows that were decoded by other settings than these."""
+    return [offsets for offsets, each in sorted(decodings.items()) if each.configured not in {configured, ""}]
 
 
 def completeness_of(
@@ -207,7 +208,6 @@ class Decided(StrEnum):
     REPLACED = "replaced"  # something else came out than before: a mended decoder, or another landed file
     UNCHANGED = "unchanged"  # decoded again: the same rows
     ALREADY_DECODED = "already_decoded"  # nothing to do
-    ROLLED_FORWARD = "rolled_forward"  # was decided, and its files were not seen yet
     SUPERSEDED = "superseded"  # another attempt decided at the same time
     FAILED = "failed"  # nothing became visible
 

@@ -24,6 +24,7 @@ PROTOCOL: Mapping[str, Any] = {
     "minWriterVersion": 7,
     "writerFeatures": ["appendOnly", "invariants", "offsetlakeManaged"],
 }
+NTZ = "timestamp_ntz"  # a type that readers have to know
 CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
 
@@ -32,6 +33,7 @@ class File:
     """A Parquet file of a table: its path below the table's folder, its size, and what Delta says of it.
 
     `stats` is Delta's, with `numRecords`, and `minValues`, `maxValues` and `nullCount` by column; `tags` are ours.
+    `partition` has the values of the partition columns, which are in the log only.
     """
 
     path: str
@@ -39,11 +41,22 @@ class File:
     modified_at_ms: int
     stats: Mapping[str, Any]
     tags: Mapping[str, str] = field(default_factory=dict)
+    partition: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """Number of rows, as the commit that added the file says."""
         return int(self.stats["numRecords"])
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The table's identity, its columns as Delta writes them, and which of them are partition columns."""
+
+    id: str
+    schema: str
+    created_at_ms: int
+    partition_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,12 @@ class Snapshot:
     files: Mapping[str, File] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
+    metadata: Metadata | None = None
+    commit_id: str = field(default="", compare=False)  # of the last commit; empty where that is in a checkpoint
+
+    def is_same(self, other: Snapshot) -> bool:
+        """Return whether both are the same version of the same table."""
+        return (self.version, self.commit_id, self.metadata) == (other.version, other.commit_id, other.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +83,15 @@ class Commit:
     """The change that one version makes; `removes` has paths with when they were removed (ms since 1970).
 
     `is_compaction` says that the rows stay what they were: those of the removed files are those of the added ones.
+    `metadata` is what the table's is from then on; none where it stays.
     """
 
     adds: Sequence[File] = ()
     removes: Mapping[str, int] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
     is_compaction: bool = False
+    metadata: Metadata | None = None
+    id: str = field(default="", compare=False)
 
 
 def check(commit: Commit, onto: Snapshot, where: str) -> None:
@@ -104,24 +126,21 @@ def apply(commit: Commit, onto: Snapshot) -> Snapshot:
 def replay(commits: Iterable[Commit], onto: Snapshot | None = None) -> Snapshot:
     """Return what a table has after commits, in their order."""
     before = onto or Snapshot()
-    version, files, transactions, removed = (
-        before.version,
-        dict(before.files),
-        dict(before.transactions),
-        dict(before.removed),
-    )
+    version, metadata, commit_id = before.version, before.metadata, before.commit_id
+    files, transactions, removed = dict(before.files), dict(before.transactions), dict(before.removed)
     for commit in commits:
         version += 1
+        metadata, commit_id = commit.metadata or metadata, commit.id
         for path in commit.removes:
             files.pop(path, None)
         files |= {file.path: file for file in commit.adds}
         transactions |= commit.transactions
         removed |= commit.removes
-    return Snapshot(version, files, transactions, removed)
+    return Snapshot(version, files, transactions, removed, metadata, commit_id)
 
 
-def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str) -> bytes:
-    """Encode the commit that follows version `onto`; the first one has the protocol, and the schema as Delta writes it.
+def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
+    """Encode a commit; with its metadata, which the first one has, goes the protocol.
 
     `commit_id` is this commit's alone: who does not hear whether it was written finds it there or does not.
     """
@@ -136,8 +155,8 @@ def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str)
             }
         }
     ]
-    if onto == EMPTY:
-        actions += [{"protocol": PROTOCOL}, {"metaData": _metadata(schema, commit_id, now_ms)}]
+    if commit.metadata is not None:
+        actions += [{"protocol": _protocol(commit.metadata)}, {"metaData": _metadata(commit.metadata)}]
     # of what is read again the rows may be others: a change of data, whatever came of it
     is_change = not commit.is_compaction
     actions += [
@@ -152,21 +171,30 @@ def to_json(commit: Commit, onto: int, commit_id: str, now_ms: int, schema: str)
     return b"".join(json.dumps(action, separators=(",", ":")).encode() + b"\n" for action in actions)
 
 
-def _metadata(schema: str, table_id: str, now_ms: int) -> Mapping[str, Any]:
+def _protocol(metadata: Metadata) -> Mapping[str, Any]:
+    if f'"{NTZ}"' not in metadata.schema:
+        return PROTOCOL
+    feature = "timestampNtz"
+    return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature]} | {
+        "writerFeatures": [*PROTOCOL["writerFeatures"], feature]
+    }
+
+
+def _metadata(metadata: Metadata) -> Mapping[str, Any]:
     return {
-        "id": table_id,
+        "id": metadata.id,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema,
-        "partitionColumns": [],
+        "schemaString": metadata.schema,
+        "partitionColumns": [*metadata.partition_columns],
         "configuration": CONFIGURATION,
-        "createdTime": now_ms,
+        "createdTime": metadata.created_at_ms,
     }
 
 
 def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
     return {
         "path": quote(file.path),
-        "partitionValues": {},
+        "partitionValues": dict(file.partition),
         "size": file.bytes,
         "modificationTime": file.modified_at_ms,
         "dataChange": is_change,
@@ -182,7 +210,8 @@ def from_json(data: bytes, where: str) -> Commit:
 
 def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
     """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
-    adds, removes, transactions = list[File](), dict[str, int](), dict[str, int]()
+    adds, removes, transactions, metadata = list[File](), dict[str, int](), dict[str, int](), None
+    commit_id = ""
     try:
         for action in actions:
             kinds = {
@@ -194,20 +223,29 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
                 removes[unquote(kinds["remove"]["path"])] = int(kinds["remove"]["deletionTimestamp"])
             elif "txn" in kinds:
                 transactions[kinds["txn"]["appId"]] = int(kinds["txn"]["version"])
+            elif "metaData" in kinds:
+                metadata = _read_metadata(kinds["metaData"])
+            elif "commitInfo" in kinds:
+                commit_id = str(kinds["commitInfo"].get("txnId", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenTable(
             f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; where no range "
             "files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else restore the "
             "folder from a backup"
         ) from error
-    return Commit(adds, removes, transactions)
+    return Commit(adds, removes, transactions, metadata=metadata, id=commit_id)
 
 
 def _read_add(add: Mapping[str, Any]) -> File:
     stats = json.loads(add["stats"])
     if not isinstance(stats["numRecords"], int):
         raise TypeError("numRecords is no number")
-    return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, dict(add.get("tags") or {}))
+    tags, partition = (dict(add.get(name) or {}) for name in ("tags", "partitionValues"))
+    return File(unquote(add["path"]), add["size"], add["modificationTime"], stats, tags, partition)
+
+
+def _read_metadata(said: Mapping[str, Any]) -> Metadata:
+    return Metadata(said["id"], said["schemaString"], int(said["createdTime"]), tuple(said["partitionColumns"]))
 
 
 def without_files(snapshot: Snapshot) -> Snapshot:

@@ -88,29 +88,22 @@ class Update:
     changed: tuple[OffsetRange, ...]
 
 
-def plan_update(
-    present: Mapping[int, Applied | None], decoded: Mapping[OffsetRange, int], held: Mapping[OffsetRange, int]
-) -> Update:
+def plan_update(present: Mapping[int, Applied | None], decoded: Mapping[OffsetRange, int]) -> Update:
     """Plans what brings the buckets to the decoded ranges, each at its revision; no target where nothing is due.
 
-    `present` must have been read before `decoded`: else what another update has just applied would seem gone. A range that
-    is `held`, decided at this revision and not seen yet, is what can be read of it now: it went in at the revision before,
-    which is never seen again, so that it is read once more when it is seen. A bucket that is none yet is due.
+    `present` must have been read before `decoded`: else what another update has just applied would seem gone. A bucket that
+    is none yet is due.
     """
     targets: dict[int, Applied] = {}
     fresh: set[OffsetRange] = set()
     changed: set[OffsetRange] = set()
-    before = {offsets: revision - 1 for offsets, revision in held.items() if revision}
-    first = held.keys() - before.keys()
     planned: dict[Applied, tuple[Applied, Collection[OffsetRange], Collection[OffsetRange]]] = {}
     for bucket, found in sorted(present.items()):
         applied = found or Applied()
         if applied not in planned:
-            kept = {offsets: revision for offsets in first if (revision := applied.revision_of(offsets)) is not None}
-            wanted = {**decoded, **before, **kept}
-            difference = applied.compare(wanted)
+            difference = applied.compare(decoded)
             planned[applied] = (
-                Applied.of(wanted),
+                Applied.of(decoded),
                 {*difference.new, *difference.redone},
                 {*difference.redone, *difference.gone},
             )

@@ -170,13 +170,13 @@ def revisions_of(file: File) -> Mapping[int, int]:
 
 def name_of(manifest: Manifest, number: int = 0) -> str:
     """Return the name of a range's file in the table; the next number names a copy that takes the place of a rotten one."""
-    name = f"{_stem(manifest.offsets)}.r{manifest.revision:03d}"
+    name = f"{stem_of(manifest.offsets)}.r{manifest.revision:03d}"
     return f"{name}.{number}.parquet" if number else f"{name}.parquet"
 
 
 def compacted_name(offsets: OffsetRange, compaction: str) -> str:
     """Return the name of a compacted file, which no other compaction gives."""
-    return f"{_stem(offsets)}.c-{compaction}.parquet"
+    return f"{stem_of(offsets)}.c-{compaction}.parquet"
 
 
 def is_compacted_name(path: str) -> bool:
@@ -184,7 +184,8 @@ def is_compacted_name(path: str) -> bool:
     return _COMPACTED.fullmatch(path.rpartition("/")[2]) is not None
 
 
-def _stem(offsets: OffsetRange) -> str:
+def stem_of(offsets: OffsetRange) -> str:
+    """Return what the names of a range's files in a table begin with."""
     return f"g{offsets.generation}-p{offsets.partition:04d}-{offsets.stem}"
 
 
@@ -226,7 +227,7 @@ def file_of(manifest: Manifest, path: str) -> File:
     staged, offsets = manifest.file, manifest.offsets
     if staged is None:
         raise ValueError(f"range {offsets.text(manifest.topic)} has no file")
-    return _file(path, offsets, staged, manifest.provenance.landed_at_ms, {REVISION: str(manifest.revision)})
+    return range_file(path, offsets, staged, manifest.provenance.landed_at_ms, {REVISION: str(manifest.revision)})
 
 
 def compacted_file(
@@ -240,10 +241,11 @@ def compacted_file(
     """Return what the Delta log says of a compacted file; `revisions` are those of its ranges, by where they start."""
     later = {str(start): revision for start, revision in sorted(revisions.items()) if revision}
     tags = {REVISIONS: json.dumps(later, separators=(",", ":")), WEIGHT: str(weight_bytes)}
-    return _file(path, offsets, staged, made_at_ms, tags)
+    return range_file(path, offsets, staged, made_at_ms, tags)
 
 
-def _file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:
+def range_file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:
+    """Return what the Delta log says of a file with rows of these offsets."""
     stats: dict[str, Any] = {"numRecords": staged.rows}
     if staged.rows:
         place = {"generation": offsets.generation, "partition": offsets.partition}

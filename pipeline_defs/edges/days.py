@@ -22,7 +22,7 @@ from ..core.decoding import Decoding
 from ..core.errors import BrokenManifest
 from ..core.offsets import OffsetRange
 from . import event_time as times
-from .decodings import decoded_path
+from .decodings import path_of
 from .lake import Lake
 from .swapping import Seen, see, swap
 
@@ -125,7 +125,7 @@ class DayFiles:
         """
         found: Counts | None = {}
         if decoding.decoded is not None and decoding.rows:
-            with self.lake.local_copy(decoded_path(decoding.topic, decoding.offsets)) as file:
+            with self.lake.local_copy(path_of(decoding)) as file:
                 found = times.count_days_of(file, decoding.decoded.sha256, event_time)
         if found is None:
             return None
@@ -136,14 +136,14 @@ class DayFiles:
         self._counts[path] = found
         return found
 
-    def url_of(self, topic: str, offsets: OffsetRange) -> str:
-        """Is where the decoded rows of a range lie."""
-        return self.lake.store.url(decoded_path(topic, offsets))
+    def url_of(self, decoding: Decoding) -> str:
+        """Return where the decoded rows of a range lie."""
+        return self.lake.store.url(path_of(decoding))
 
     def refuse_wrong_column(self, decoding: Decoding, event_time: EventTime) -> None:
         """Raises `BadSetting` where a decoded range's file has no such event time."""
         if decoding.rows:
-            with self.lake.local_copy(decoded_path(decoding.topic, decoding.offsets)) as file:
+            with self.lake.local_copy(path_of(decoding)) as file:
                 kind, found = times.find_kind(file, event_time)
             if not event_time.accepts(kind):
                 raise event_time.refuse(found)

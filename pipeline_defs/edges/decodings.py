@@ -1,188 +1,184 @@
-"""What is decoded of a lake's topics, beside what is landed: two files and one document per range.
+"""The decoded tables of a lake's topics: read as what became of each range, written by one commit for any number of ranges.
 
-    decoded/<topic>/g0/p0003/<start20>-<end20>.parquet          rows that could be decoded; a glob has each once, always
-    dead_letters/<topic>/g0/p0003/<start20>-<end20>.parquet     rows that could not, where there ever were any
-    decodings/<topic>/g0/p0003/<start20>-<end20>.<rev>.json     what became of the range: the document decides
+    tables/decoded/<topic>/<g0>-<p0003>-<start20>-<end20>.<id>.parquet    rows of a range, or its dead letters
+    tables/decoded/<topic>/_schemas/<digest>.json                         what a registry gave, and columns, each once
+    tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.decoded_table`
 
-As with landed ranges, a document is there before its files are seen, and a later revision exchanges a file in one step.
-Of a new revision the decoded rows are seen first: a row that is no dead letter any more is never seen nowhere.
+No file is ever exchanged: a range that is decoded again has files of other names, in the same commit that takes away its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..core.coverage import Coverage
-from ..core.decoding import Decoding, find_due
-from ..core.errors import BrokenManifest
+from ..core.decoded_table import DEAD, by_range, paths_of, read_decodings, replace_ranges
+from ..core.decoding import Decoding, find_due, of_nothing
+from ..core.delta import Snapshot
+from ..core.errors import DamagedFile, StagedFileGone
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
+from ..core.raw_table import stem_of
+from .columns_of_table import schema_of
+from .delta_log import DeltaLog
 from .lake import Lake
-from .store import Answer
 
-DECODED, DEAD_LETTERS = "decoded", "dead_letters"
+TREE = "tables/decoded"
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRanges:
-    """Is what is decoded of a topic: all documents, and the ranges of which just what the document says can be read."""
+    """What is decoded of a topic at one version of its table."""
 
     topic: str
     known: Mapping[OffsetRange, Decoding]
-    published: AbstractSet[OffsetRange]
-
-    @property
-    def visible(self) -> dict[OffsetRange, Decoding]:
-        """Are the documents of the ranges that can be read."""
-        return {offsets: decoding for offsets, decoding in self.known.items() if offsets in self.published}
+    table: Snapshot
 
     @property
     def revisions(self) -> dict[OffsetRange, int]:
-        """Are the ranges that can be read, each at its revision."""
-        return {offsets: self.known[offsets].revision for offsets in self.published}
-
-    @property
-    def held(self) -> set[OffsetRange]:
-        """Are the ranges that are decided and not seen yet: what can be read of them is what was there before."""
-        return self.known.keys() - self.published
+        """Revisions of the ranges."""
+        return {offsets: decoding.revision for offsets, decoding in self.known.items()}
 
     @property
     def has_rows(self) -> bool:
-        """Says whether any record is decoded: without one there are no columns that a file could have."""
-        return any(self.known[offsets].rows for offsets in self.published)
-
-    def state_of(self, offsets: OffsetRange) -> tuple[int, bool] | None:
-        """Is what tells whether the file of a range may have been exchanged since."""
-        return (self.known[offsets].revision, offsets in self.published) if offsets in self.known else None
+        """Whether any record is decoded: without one there are no columns that a file could have."""
+        return any(each.rows for each in self.known.values())
 
     def find_due(self, coverage: Coverage) -> list[OffsetRange]:
-        """Finds the landed ranges that are not decoded as they are landed now, in log order."""
-        return find_due(coverage, self.known, self.published)
+        """Find the landed ranges that are not decoded as they are landed now, in log order."""
+        return find_due(coverage, self.known)
+
+    def with_empty(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
+        """Return what became of each range, also of those without rows, of which the table says nothing."""
+        empty = (each for each in coverage.manifests.values() if not each.rows and coverage.is_landed(each.offsets))
+        return {each.offsets: of_nothing(each) for each in empty} | dict(self.known)
+
+    def find_lacking(self, lake: Lake) -> list[tuple[OffsetRange, str]]:
+        """Find the files that the table names and that are not there, or not as large, each with its range."""
+        folder = f"{TREE}/{self.topic}"
+        sizes = lake.store.list(folder)
+        return [
+            (offsets, f"{folder}/{path}")
+            for offsets, decoding in self.known.items()
+            for path in paths_of(decoding)
+            if sizes.get(f"{folder}/{path}") != self.table.files[path].bytes
+        ]
+
+    def path_of(self, offsets: OffsetRange) -> str:
+        """Return where the decoded rows of a range lie, below the lake's root; it has some."""
+        return path_of(self.known[offsets])
 
 
 class Decodings:
-    """Reads and writes what is decoded of one lake; keeps what it has read, which never changes."""
+    """Reads and writes the decoded tables of one lake; keeps what it has read, and reads only what is newer."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self._documents: dict[str, Decoding] = {}
-        self._shown: set[tuple[str, int]] = set()
+        self._seen: dict[str, tuple[Snapshot, dict[str, Decoding], DecodedRanges]] = {}
+        self._texts: dict[str, str] = {}
 
     def read_topics(self) -> tuple[str, ...]:
-        """Reads the topics that anything was ever decoded of."""
-        return self.lake.store.folders("decodings")
+        """Read the topics that anything was ever decoded of."""
+        return self.lake.store.folders(TREE)
 
-    def read(self, topic: str) -> dict[OffsetRange, Decoding]:
-        """Reads the newest revision of every decoding of a topic."""
-        newest: dict[str, str] = {}
-        for path in self.lake.store.list(f"decodings/{topic}"):
-            key = path.rsplit(".", 2)[0]
-            newest[key] = max(path, newest.get(key, path), key=_revision_of)
-        decodings = (self._read(path) for path in newest.values())
-        return {decoding.offsets: decoding for decoding in decodings}
+    def read(self, topic: str) -> Mapping[OffsetRange, Decoding]:
+        """Read what became of each range with rows of a topic."""
+        return self.read_ranges(topic).known
 
     def read_ranges(self, topic: str) -> DecodedRanges:
-        """Reads what is decoded of a topic now: documents, and of which of them each file can be seen.
+        """Read what is decoded of a topic now; raise `BrokenTable` where the table cannot be read."""
+        before, by_path, ranges = self._seen.get(topic, (None, {}, None))
+        table = self._log(topic).read(before)
+        if ranges is not None and before is not None and table.is_same(before):
+            return ranges
+        by_path = read_decodings(table, by_path)
+        ranges = DecodedRanges(topic, by_range(by_path.values()), table)
+        self._seen[topic] = (table, by_path, ranges)
+        return ranges
 
-        A file can be where it stands under its final name, and is of this revision.
+    def place(self, decoding: Decoding) -> Decoding:
+        """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
+
+        def placed(staged: StagedFile | None) -> StagedFile | None:
+            if staged is None:
+                return None
+            path = f"{stem_of(decoding.offsets)}.{uuid.uuid4()}.parquet"
+            self.lake.store.publish(staged.path, f"{TREE}/{decoding.topic}/{path}")
+            return replace(staged, path=path)
+
+        return replace(decoding, decoded=placed(decoding.decoded), dead_letters=placed(decoding.dead_letters))
+
+    def take_away(self, decodings: Iterable[Decoding]) -> None:
+        """Delete files that were placed and that no version will have."""
+        for decoding in decodings:
+            for path in paths_of(decoding):
+                self.lake.store.delete_folder(f"{TREE}/{decoding.topic}/{path}")
+
+    def commit(self, ours: Sequence[Decoding], onto: DecodedRanges, now_ms: int) -> bool:
+        """Give ranges their files in one version; false where another one is there since `onto`: look again.
+
+        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `StagedFileGone` where a file is gone.
         """
-        decodings, store = self.read(topic), self.lake.store
-        sizes = store.list(f"{DECODED}/{topic}") | store.list(f"{DEAD_LETTERS}/{topic}")
-        published = {
-            offsets
-            for offsets, decoding in decodings.items()
-            if all(sizes.get(path) == file.bytes for path, file in _files(decoding))
-            and not (decoding.revision and any(store.exists(file.path) for _, file in _files(decoding)))
-            and all(self._is_shown(decoding, file, path) for path, file in _files(decoding))
-        }
-        return DecodedRanges(topic, decodings, published)
+        for decoding in ours:
+            self._check_there(decoding)
+        standing = dict(onto.known)
+        commit = replace_ranges(ours, standing, now_ms)
+        after = standing | {each.offsets: each for each in ours}
+        digests = sorted({each.columns for each in after.values() if each.columns})
+        schema = schema_of([self._text(onto.topic, digest) for digest in digests])
+        return self._log(onto.topic).commit(commit, onto.table, now_ms, schema)
 
-    def commit(self, decoding: Decoding) -> Decoding:
-        """Decides what became of a range; returns the document that stands, ours or the one that was there first."""
-        path = _document_path(decoding.topic, decoding.offsets, decoding.revision)
-        scratch = f"staging/{decoding.provenance.attempt}/decoding-{decoding.offsets.key}.json"
-        if self.lake.store.put_new(path, decoding.to_json(), scratch) is Answer.COMMITTED:
-            self._documents[path] = decoding
-            return decoding
-        return self._read(path)
+    def keep(self, topic: str, text: str) -> str:
+        """Keep a schema beside the table, once; return its digest, by which ranges name it."""
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if digest not in self._texts:
+            path = f"{TREE}/{topic}/_schemas/{digest}.json"
+            self.lake.store.put_new(path, json.dumps(text).encode(), f"staging/schema-{uuid.uuid4()}")
+            self._texts[digest] = text
+        return digest
 
-    def publish(self, decoding: Decoding, on_file: Callable[[str], None] = lambda path: None) -> bool:
-        """Gives the files that a decoding names their final names; false where a staged one is gone: decode again.
-
-        `on_file` is told of each as it can be seen.
-        """
-        for path, file in _files(decoding):
+    def _text(self, topic: str, digest: str) -> str:
+        if digest not in self._texts:
+            path = f"{TREE}/{topic}/_schemas/{digest}.json"
             try:
-                self._show(decoding, file, path)
-            except FileNotFoundError:
-                if self.lake.store.size(path) != file.bytes or not self._is_shown(decoding, file, path):
-                    return False
-            on_file(path)
-        return True
+                self._texts[digest] = json.loads(self.lake.store.get(path) or b"")
+            except ValueError as error:
+                raise DamagedFile(
+                    f"{self.lake.store.url(path)}, the columns of decoded files, is gone or was changed; nothing was written; "
+                    f"restore it from a backup, or move {self.lake.store.url(f'{TREE}/{topic}')} away, and all ranges are "
+                    "decoded again"
+                ) from error
+        return self._texts[digest]
 
-    def _show(self, decoding: Decoding, file: StagedFile, path: str) -> None:
-        """Gives one file its final name, unless a later revision stands: what that took away no stale attempt brings back."""
-        store = self.lake.store
-        later = _document_path(decoding.topic, decoding.offsets, decoding.revision + 1)
-        guard = _document_path(decoding.topic, decoding.offsets, 0)
+    def _check_there(self, decoding: Decoding) -> None:
+        for file in (decoding.decoded, decoding.dead_letters):
+            if file is not None and self.lake.store.size(f"{TREE}/{decoding.topic}/{file.path}") != file.bytes:
+                raise StagedFileGone(
+                    f"file {file.path} of range {decoding.offsets.text(decoding.topic)} is gone, or not as large as it was, "
+                    "before it was committed: somebody deletes files of the table; nothing became visible; the next run "
+                    "decodes the range again"
+                )
 
-        def is_due() -> bool:
-            return not store.exists(later)
-
-        if decoding.revision:
-            store.exchange(file.path, path, guard=guard, is_due=is_due)
-        else:
-            store.publish(file.path, path, guard=guard, is_due=is_due)
-
-    def _is_shown(self, decoding: Decoding, file: StagedFile, path: str) -> bool:
-        """Says whether a file of a document's size is its own: where an earlier revision had one as large, it is read."""
-        from .parquet import digest
-
-        seen = path, decoding.revision
-        if not decoding.revision or seen in self._shown:
-            return True
-        paths = [_document_path(decoding.topic, decoding.offsets, revision) for revision in range(decoding.revision)]
-        earlier = (self._read(each) for each in paths if each in self._documents or self.lake.store.exists(each))
-        if any((path, file.bytes) == (other, each.bytes) for document in earlier for other, each in _files(document)):
-            with self.lake.local_copy(path) as published:
-                if digest(published) != file.sha256:
-                    return False
-        self._shown.add(seen)
-        return True
-
-    def _read(self, path: str) -> Decoding:
-        if path not in self._documents:
-            url = self.lake.store.url(path)
-            decoding = Decoding.from_json(self.lake.store.get(path) or b"", url)
-            if path != _document_path(decoding.topic, decoding.offsets, decoding.revision):
-                raise BrokenManifest(f"decoding {url} is of {decoding.offsets.text(decoding.topic)}: delete it there")
-            self._documents[path] = decoding
-        return self._documents[path]
+    def _log(self, topic: str) -> DeltaLog:
+        return decoded_table_log(topic, self.lake)
 
 
-def decoded_path(topic: str, offsets: OffsetRange) -> str:
-    """Is where the decoded rows of a range lie, below the lake's root."""
-    return f"{DECODED}/{topic}/{offsets.folder}/{offsets.stem}.parquet"
+def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
+    """Return the log of a topic's decoded table."""
+    return DeltaLog(lake.store, f"{TREE}/{topic}", schema_of([]), (DEAD,))
 
 
-def dead_letters_path(topic: str, offsets: OffsetRange) -> str:
-    """Is where the dead letters of a range lie, below the lake's root; no file where there never were any."""
-    return f"{DEAD_LETTERS}/{topic}/{offsets.folder}/{offsets.stem}.parquet"
+def path_of(decoding: Decoding) -> str:
+    """Return where the decoded rows of a range lie, below the lake's root."""
+    assert decoding.decoded is not None
+    return f"{TREE}/{decoding.topic}/{decoding.decoded.path}"
 
 
-def _document_path(topic: str, offsets: OffsetRange, revision: int) -> str:
-    return f"decodings/{topic}/{offsets.folder}/{offsets.stem}.{revision:03d}.json"
-
-
-def _revision_of(path: str) -> int:
-    return int(path.rsplit(".", 2)[1])
-
-
-def _files(decoding: Decoding) -> Iterator[tuple[str, StagedFile]]:
-    """Yields final path and staged file, in the order in which they are to be seen."""
-    if decoding.decoded is not None:
-        yield decoded_path(decoding.topic, decoding.offsets), decoding.decoded
-    if decoding.dead_letters is not None:
-        yield dead_letters_path(decoding.topic, decoding.offsets), decoding.dead_letters
+def dead_letters_path(decoding: Decoding) -> str:
+    """Return where the dead letters of a range lie, below the lake's root."""
+    assert decoding.dead_letters is not None
+    return f"{TREE}/{decoding.topic}/{decoding.dead_letters.path}"

@@ -15,7 +15,19 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from ..core.delta import EMPTY, Commit, Snapshot, apply, check, from_actions, from_json, replay, to_json, without_files
+from ..core.delta import (
+    EMPTY,
+    Commit,
+    Metadata,
+    Snapshot,
+    apply,
+    check,
+    from_actions,
+    from_json,
+    replay,
+    to_json,
+    without_files,
+)
 from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable
 from ..core.raw_table import SCHEMA
 from .parquet import read_rows
@@ -34,21 +46,29 @@ def raw_table_log(topic: str, store: Store) -> DeltaLog:
 class DeltaLog:
     """The log of the table in one folder of a store; `schema` is what its first version says, as Delta writes it."""
 
-    def __init__(self, store: Store, folder: str, schema: str) -> None:
+    def __init__(self, store: Store, folder: str, schema: str, partition_columns: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self._store = store
         self._schema = schema
+        self._partition_columns = partition_columns
 
-    def read(self) -> Snapshot:
-        """Return the newest snapshot, files and all."""
+    def read(self, known: Snapshot | None = None) -> Snapshot:
+        """Return the newest snapshot, files and all; of a `known` one that was read before, only what is newer is read."""
         base, newest = self._find()
-        snapshot = Snapshot()
-        if base != EMPTY:
+        snapshot = known if known is not None and self._has(known, newest) else Snapshot()
+        if base > snapshot.version:
+            snapshot = Snapshot()
             with suppress(
                 DamagedFile
             ):  # the disk had not all of it when the power went: the commits before are still there
                 snapshot = self._read_checkpoint(base)
         return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
+
+    def _has(self, known: Snapshot, newest: int) -> bool:
+        """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
+        path = self._path(known.version, _JSON)
+        is_there = EMPTY < known.version <= newest and self._store.exists(path)
+        return is_there and bool(known.commit_id) and self._read(known.version).id == known.commit_id
 
     def read_head(self) -> Snapshot:
         """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it."""
@@ -61,16 +81,22 @@ class DeltaLog:
             return without_files(self._read_checkpoint(base))
         return without_files(apply(self._read(newest), Snapshot(newest - 1)))
 
-    def commit(self, commit: Commit, onto: Snapshot, now_ms: int) -> bool:
+    def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.
+
+        `schema` is the table's from then on, where it is not what the first version says for good.
 
         Raise `BrokenTable` where it would break a law, as far as the snapshot says; then nothing is written. Each file
         that is added is there, durable, before.
         """
         check(commit, onto, self._store.url(self.folder))
-        said = replace(commit, transactions={**onto.transactions, **commit.transactions})
-        commit_id = str(uuid.uuid4())
-        data = to_json(said, onto.version, commit_id, now_ms, self._schema)
+        commit_id, before = str(uuid.uuid4()), onto.metadata
+        said = replace(commit, id=commit_id, transactions={**onto.transactions, **commit.transactions})
+        if onto.version == EMPTY:
+            said = replace(said, metadata=Metadata(commit_id, schema or self._schema, now_ms, self._partition_columns))
+        elif schema is not None and before is not None and schema != before.schema:
+            said = replace(said, metadata=replace(before, schema=schema))
+        data = to_json(said, commit_id, now_ms)
         answer = self._store.put_new(self._path(onto.version + 1, _JSON), data, f"staging/table-{commit_id}")
         return answer is Answer.COMMITTED
 
@@ -107,7 +133,7 @@ class DeltaLog:
 
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)
-        actions = read_rows(self._store.get(path) or b"", self._store.url(path), ("add", "remove", "txn"))
+        actions = read_rows(self._store.get(path) or b"", self._store.url(path), ("add", "remove", "txn", "metaData"))
         return apply(from_actions(actions, self._store.url(path)), Snapshot(version - 1))
 
     def _find(self) -> tuple[int, int]:

@@ -15,13 +15,15 @@ import duckdb
 import pyarrow as pa
 
 from ..core.coverage import Coverage
+from ..core.decoded_table import DEAD
 from ..core.delta import File
 from ..core.errors import BrokenTable, OffsetlakeError, Refused, TableFileGone, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import RangeFiles, is_compacted_name, offsets_of, ranges_by_file, revision_in
 from .days import TREE as DAYS
-from .decodings import DEAD_LETTERS, DECODED
+from .decodings import TREE as DECODED
+from .decodings import decoded_table_log
 from .delta_log import raw_table_log
 from .duck_questions import ask, close_in, explained
 from .lake import Lake
@@ -74,7 +76,8 @@ _TABLES = """
 """
 TABLES = ("ranges", "losses")
 _SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
-DERIVED_TREES = (DECODED, DEAD_LETTERS, "latest", DAYS)
+DERIVED_TREES = ("latest", DAYS)
+DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
            NULL::TIMESTAMPTZ AS "timestamp", NULL::INTEGER AS timestamp_type, NULL::BLOB AS "key", NULL::BLOB AS "value",
@@ -219,11 +222,16 @@ def _views(topic: str, coverage: Coverage, lake: Lake, whole: InTable, cut: InTa
         within = " OR ".join(f'"offset" >= {start} AND "offset" < {end}' for start, end in cuts)
         parts.append(f"SELECT * FROM read_parquet({_files_at(lake, path)}, hive_partitioning = false) WHERE {within}")
     yield "main", " UNION ALL BY NAME ".join(parts) or _EMPTY_TOPIC
-    for tree in DERIVED_TREES:
-        paths = lake.store.list(f"{tree}/{topic}")
+    decoded = decoded_table_log(topic, lake).read().files.values()
+    trees = {
+        schema: [f"{DECODED}/{topic}/{file.path}" for file in decoded if file.partition[DEAD] == is_dead]
+        for schema, is_dead in DECODED_VIEWS.items()
+    }
+    trees |= {tree: sorted(lake.store.list(f"{tree}/{topic}")) for tree in DERIVED_TREES}
+    for schema, paths in trees.items():
         if paths:
-            found = f"[{', '.join(_files_at(lake, path) for path in paths)}]"
-            yield tree, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
+            found = f"[{', '.join(_files_at(lake, path) for path in sorted(paths))}]"
+            yield schema, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
 
 
 def _cuts(ranges: InTable) -> dict[str, list[tuple[int, int]]]:

@@ -41,7 +41,7 @@ def common_schema(topic: str, paths: Sequence[Path]) -> pa.Schema:
     if not reason:
         try:
             return pa.schema(
-                pa.field(name, reduce(lambda one, other: _merge(one, other, name), _types(schemas, name)))
+                pa.field(name, reduce(lambda one, other: merge_types(one, other, name), _types(schemas, name)))
                 for name in COLUMNS
             )
         except ValueError as error:
@@ -61,17 +61,17 @@ def _types(schemas: Sequence[pa.Schema], name: str) -> list[pa.DataType]:
     return [schema.field(name).type for schema in schemas]
 
 
-def _merge(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
+def merge_types(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
     """Is the type that holds values of both, fields by their names; raises `ValueError` where there is none."""
     if one.equals(other):
         return one
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         return _merge_fields(one, other, where)
     if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(_merge(one.value_type, other.value_type, f"an item of {where}"))
+        return pa.list_(merge_types(one.value_type, other.value_type, f"an item of {where}"))
     if pa.types.is_map(one) and pa.types.is_map(other):
-        item = _merge(one.item_type, other.item_type, f"an item of {where}")
-        return pa.map_(_merge(one.key_type, other.key_type, f"a key of {where}"), item)
+        item = merge_types(one.item_type, other.item_type, f"an item of {where}")
+        return pa.map_(merge_types(one.key_type, other.key_type, f"a key of {where}"), item)
     wider = _wider(one, other)
     if wider is None:
         raise ValueError(f"{where} is of type {one} and of {other}, expected types of which one holds both")
@@ -85,7 +85,7 @@ def _merge_fields(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataTy
         name = field.name
         if spelled.setdefault(name.lower(), name) != name:
             raise ValueError(f"{where} has the fields {spelled[name.lower()]} and {name}, which differ in case only")
-        fields[name] = _merge(fields[name], field.type, f"{where}.{name}") if name in fields else field.type
+        fields[name] = merge_types(fields[name], field.type, f"{where}.{name}") if name in fields else field.type
     return pa.struct([*fields.items()])
 
 

@@ -102,6 +102,11 @@ def read_part(path: File) -> PartFile | None:
     )
 
 
+def read_schema(path: File) -> pa.Schema:
+    """Read the columns of a file."""
+    return pq.read_schema(source(path))
+
+
 def read_runs(path: File) -> tuple[tuple[int, int], ...]:
     """Reads the offset column as contiguous half-open runs in file order; a repeated or lower offset begins a run."""
     column = _read_columns(path, "offset").column("offset")
@@ -172,10 +177,9 @@ def staged_as(part: PartFile, lake_path: str, size: int, sha256: str) -> StagedF
     )
 
 
-def write_empty(path: Path, like: Path | None = None) -> None:
-    """Write a file without rows, with the columns of another one, or of raw records."""
-    schema = pq.read_schema(like) if like else RAW_SCHEMA
-    pq.write_table(schema.empty_table(), path, compression="zstd")
+def write_empty(path: Path, columns: Sequence[str] = RAW_SCHEMA.names) -> None:
+    """Write a file without rows, with the columns of raw records, or some of them."""
+    pq.write_table(RAW_SCHEMA.empty_table().select(list(columns)), path, compression="zstd")
 
 
 def read_ranges(path: Path, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.Table]]:

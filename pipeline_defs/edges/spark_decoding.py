@@ -183,7 +183,7 @@ def _dead_letters(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
     failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
     columns = [
         *map(f.col, IDENTITY),
-        *(f.col(name).cast("binary").alias(name) for name in sides),
+        *(f.col(name).cast("binary").alias(f"raw_{name}") for name in sides),
         f.col("headers"),
         f.when(~key.is_right, "key").otherwise("value").alias("side"),
         failure["error_class"].alias("error_class"),

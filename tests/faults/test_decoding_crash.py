@@ -6,28 +6,26 @@ The control is the last step: the same child, killed when it has told all.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided
 from pipeline_defs.deriving import run_derive_tick
 from pipeline_defs.launching import decode_through_dagster
+from tests.support.decoded import shown_places
 from tests.support.killing import stopped_at
 from tests.support.world import World
 
-STEPS: dict[str, tuple[int, int, bool]] = {
-    # step -> (documents, files to be seen, at least; whether anything is staged) when the process dies there
-    "find_landed": (0, 0, False),
-    "read_landed": (0, 0, False),
-    "stage_decoded": (0, 0, True),
-    "verify_decoded": (0, 0, True),
-    "commit_decoded": (1, 0, True),
-    "file_published": (1, 1, True),
-    "publish_decoded": (1, 1, True),
-    "reported_decoded": (1, 1, True),
+STEPS: dict[str, tuple[int, bool]] = {
+    # step -> (ranges that are decoded, whether anything is staged) when the process dies there
+    "find_landed": (0, False),
+    "read_landed": (0, False),
+    "stage_decoded": (0, True),
+    "verify_decoded": (0, True),
+    "place_decoded": (0, True),
+    "commit_decoded": (3, True),
+    "reported_decoded": (3, False),
 }
 POISONED = [(0, 7), (0, 120), (1, 30)]
 
@@ -51,14 +49,8 @@ def configure(world: World, schema: str) -> None:
     world.topic = dataclasses.replace(world.topic, decode=decode)
 
 
-def seen(world: World, tree: str) -> list[tuple[Any, ...]]:
-    """Are the rows that are shown to who opens each file once: DuckDB does not, and may see a part (docs/decoding.md)."""
-    rows = list[tuple[Any, ...]]()
-    for path in (world.lake_folder / tree / world.name).rglob("*.parquet"):
-        with path.open("rb") as file:
-            table = pq.ParquetFile(file).read(columns=["partition", "offset"])
-        rows += zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
-    return sorted(rows)
+def seen(world: World, *, is_dead: bool = False) -> list[tuple[int, int]]:
+    return shown_places(world.edges.lake, world.name, is_dead=is_dead)
 
 
 def restart(world: World) -> None:
@@ -73,7 +65,7 @@ def restart(world: World) -> None:
         assert launched.succeeded, launched.reason
 
 
-QUICK = ("commit_decoded",)  # in make test; the others in make test-long
+QUICK = ("place_decoded",)  # in make test; the others in make test-long
 
 
 @pytest.mark.parametrize(
@@ -81,38 +73,28 @@ QUICK = ("commit_decoded",)  # in make test; the others in make test-long
 )
 def test_decoding_killed_at_any_step_ends_with_every_row_in_one_place(poisoned: World, step: str) -> None:
     """[R-68] After SIGKILL each landed row is decoded or a dead letter, once; redone it is the same; no lock to clean."""
-    documents, files, is_staged = STEPS[step]
+    ranges, is_staged = STEPS[step]
     with stopped_at(poisoned, "decode", step):
-        assert len(poisoned.decodings) >= documents
-        assert len(seen(poisoned, "decoded")) >= (20 if files else 0)
+        assert len(poisoned.decodings) == ranges
         assert any(poisoned.lake_folder.glob("staging/**/*.parquet")) == is_staged
-        rows, letters = seen(poisoned, "decoded"), seen(poisoned, "dead_letters")
-        assert len({*rows, *letters}) == len(rows) + len(letters), "a row was seen twice, in the middle of it"
-    digests = {offsets: each.digest for offsets, each in poisoned.decodings.items()}
+        assert len(seen(poisoned)) + len(seen(poisoned, is_dead=True)) == (len(poisoned.sent) if ranges else 0)
     restart(poisoned)
-    assert seen(poisoned, "dead_letters") == POISONED
-    assert seen(poisoned, "decoded") == sorted({*poisoned.sent} - {*POISONED})
-    assert digests.items() <= {offsets: each.digest for offsets, each in poisoned.decodings.items()}.items()
+    assert seen(poisoned, is_dead=True) == POISONED
+    assert seen(poisoned) == sorted({*poisoned.sent} - {*POISONED})
     again = poisoned.decode([offsets.key for offsets in poisoned.decodings], redo=True)
     assert {verdict.outcome for verdict in again} == {Decided.UNCHANGED}
 
 
-@pytest.mark.parametrize("step", ["commit_decoded", "file_published"])
-def test_a_mended_decoding_killed_between_its_files_is_finished_by_the_next_run(poisoned: World, step: str) -> None:
-    """[R-68] [R-69] In the middle of an exchange a row is seen decoded, or as a dead letter, or both: never nowhere, and
-    the next run finishes what was decided."""
+@pytest.mark.parametrize("step", ["place_decoded", "commit_decoded"])
+def test_a_mended_decoding_killed_at_its_commit_shows_each_row_once(poisoned: World, step: str) -> None:
+    """[R-68] [R-69] Before it each row is where it was, after it where it is now: never nowhere, never twice."""
     poisoned.decode()
     configure(poisoned, "id DOUBLE")
     with stopped_at(poisoned, "decode_again", step):
-        # first: the other ranges go on, and a row is shown decoded before it goes here
-        letters = seen(poisoned, "dead_letters")
-        rows = seen(poisoned, "decoded")
-        assert {*rows, *letters} == {*poisoned.sent}
-        assert len(rows) == len({*rows})
-        assert letters, "the fault: what is decided is not seen yet"
-    assert max(decoding.revision for decoding in poisoned.decodings.values()) == 1
-    restart(poisoned)  # finishes what was decided of the first range; the others are of the old decoder, and stay
-    mended = {offsets for offsets, each in poisoned.decodings.items() if each.revision}
-    left = [place for place in POISONED if not any(place[0] == o.partition and place[1] in o for o in mended)]
-    assert seen(poisoned, "dead_letters") == left
-    assert seen(poisoned, "decoded") == sorted({*poisoned.sent} - {*left})
+        rows, letters = seen(poisoned), seen(poisoned, is_dead=True)
+        assert sorted([*rows, *letters]) == sorted(poisoned.sent)
+        assert letters == (POISONED if step == "place_decoded" else []), "the control"
+    assert {verdict.outcome for verdict in poisoned.decode([o.key for o in poisoned.decodings], redo=True)} == {
+        Decided.REPLACED if step == "place_decoded" else Decided.UNCHANGED
+    }
+    assert (seen(poisoned), seen(poisoned, is_dead=True)) == (sorted(poisoned.sent), [])

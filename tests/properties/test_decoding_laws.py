@@ -1,4 +1,4 @@
-"""Laws of decodings: each landed row in one of two files, once; what is due; what a selection chooses; round trips."""
+"""Laws of decodings: each landed row in one of two files, once, at each version; what is due; selections; round trips."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.decoded_table import by_range, paths_of, read_decodings, replace_ranges
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import (
     Budget,
@@ -20,7 +21,9 @@ from pipeline_defs.core.decoding import (
     find_due,
     verify_decoding,
 )
+from pipeline_defs.core.delta import Snapshot, apply, check, from_json, to_json
 from pipeline_defs.core.errors import BrokenManifest
+from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep
@@ -103,35 +106,58 @@ def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict
     assert after.to_json() == before.to_json()
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format": 2}', b"\xff", b"null"])
-def test_a_document_that_cannot_be_read_is_named(data: bytes) -> None:
+@pytest.mark.parametrize("data", ["", "{}", "[]", '{"format": 2}', "null"])
+def test_what_the_log_says_and_cannot_be_read_is_named(data: str) -> None:
     """[R-66] With where it lies and what to do."""
-    with pytest.raises(BrokenManifest, match=r"decoding here cannot be read.*decode the range again"):
+    with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*decoded again"):
         Decoding.from_json(data, "here")
 
 
-@given(st.lists(st.sampled_from(["none", "current", "other_source", "unpublished", "pending"]), max_size=12))
+@given(st.lists(st.sampled_from(["none", "current", "other_source", "empty", "pending"]), max_size=12))
 def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[str]) -> None:
-    """[R-70] In log order; what is not landed is never due, and a decoder that has changed makes nothing due."""
+    """[R-70] In log order; what is not landed, or has no rows, is never due; a decoder that has changed makes nothing due."""
     ranges = [OffsetRange(0, 0, 10 * n, 10 * n + 10) for n in range(len(states))]
     links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges)
     heads = {0: Head(10 * len(ranges), 0)}
     log = PlanLog("t", (PlanStep(0, "t", 0, None, 0, {}, {}, links, heads),)) if links else PlanLog("t", ())
+    by_range = dict(zip(ranges, states, strict=True))
     manifests = {
         offsets: Manifest("t", offsets, file_of(10), (), WHO)
-        for offsets, state in zip(ranges, states, strict=True)
+        if state != "empty"
+        else Manifest("t", offsets, None, (Interval(offsets.start, offsets.end, Cause.COMPACTED),), WHO)
+        for offsets, state in by_range.items()
         if state != "pending"
     }
     decodings = {
         offsets: decoding_of(offsets, 10, 0, "b" * 64 if state == "other_source" else "a" * 64)
-        for offsets, state in zip(ranges, states, strict=True)
-        if state in {"current", "other_source", "unpublished"}
+        for offsets, state in by_range.items()
+        if state in {"current", "other_source"}
     }
-    seen = {offsets for offsets, state in zip(ranges, states, strict=True) if state in {"current", "other_source"}}
-    coverage = Coverage(log, manifests, dict.fromkeys(manifests, 10))
-    due = find_due(coverage, decodings, seen)
-    expected = {"none", "other_source", "unpublished"}
-    assert due == [offsets for offsets, state in zip(ranges, states, strict=True) if state in expected]
+    coverage = Coverage(log, manifests, {offsets: 10 for offsets, each in manifests.items() if each.file})
+    due = find_due(coverage, decodings)
+    assert due == [offsets for offsets, state in by_range.items() if state in {"none", "other_source"}]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), max_size=20), st.booleans())
+def test_at_each_version_a_range_has_its_newest_files_and_no_other(
+    events: list[tuple[int, int, int]], is_cached: bool
+) -> None:
+    """[R-69] Any history of ranges that are decoded and decoded again, read back with and without a memory."""
+    table, known, expected = Snapshot(), dict[str, Decoding](), dict[OffsetRange, Decoding]()
+    for number, (at, rows, dead) in enumerate(events):
+        offsets = OffsetRange(0, 0, 10 * at, 10 * at + 10)
+        files = {name: replace(file_of(count), path=f"{number}-{name}") for name, count in (("a", rows), ("b", dead))}
+        decoding = decoding_of(offsets, rows, dead)
+        decoding = replace(decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number))
+        commit = replace_ranges([decoding], by_range(known.values()), number)
+        check(commit, table, "t")
+        table = apply(from_json(to_json(commit, "id", 0), "t"), table)
+        known = read_decodings(table, known if is_cached else {})
+        expected[offsets] = decoding
+        assert by_range(known.values()) == dict(sorted(expected.items()))
+        assert {path for each in known.values() for path in paths_of(each)} == table.files.keys()
+        assert {file.partition["_dead"] for file in table.files.values()} <= {"true", "false"}
+        assert sum(file.rows for file in table.files.values()) == sum(each.rows + each.dead for each in known.values())
 
 
 def test_selections_choose_by_what_documents_say() -> None:

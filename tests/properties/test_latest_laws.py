@@ -75,7 +75,7 @@ def decodings(draw: st.DrawFn) -> Rows:
 
 
 Event = tuple[str, OffsetRange, Rows]
-KINDS = ["decode", "decode", "hold", "forget", "lose", "update", "full"]
+KINDS = ["decode", "decode", "forget", "lose", "update", "full"]
 EVENTS = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(RANGES), decodings()), min_size=12, max_size=30)
 
 
@@ -85,27 +85,15 @@ LOSES_ITS_WINNER: list[Event] = [
     ("update", RANGES[0], {}),
     ("decode", RANGES[1], {}),
 ]
-NEVER_WENT_IN: list[Event] = [
-    ("decode", RANGES[2], {0: (1, 5)}),
-    ("update", RANGES[0], {}),
-    ("decode", RANGES[0], {0: (1, 6)}),
-    ("hold", RANGES[0], {}),  # it is not seen yet that key 1 is none of it any more
-    ("decode", RANGES[2], {}),  # key 1 has lost its winner
-    ("update", RANGES[0], {}),
-]
 
 
 @dataclass
 class Model:
-    """Is what is decoded of a topic, and the buckets of its latest state. `decoded` is what can be read.
-
-    Of a range in `held` another revision is decided, of these rows: it is seen later.
-    """
+    """Is what is decoded of a topic, and the buckets of its latest state."""
 
     buckets: dict[int, Bucket] = field(default_factory=lambda: {number: Bucket() for number in range(BUCKETS)})
     decoded: dict[OffsetRange, Rows] = field(default_factory=dict)
     revisions: dict[OffsetRange, int] = field(default_factory=dict)
-    held: dict[OffsetRange, Rows] = field(default_factory=dict)
 
     @property
     def applied(self) -> dict[int, Applied | None]:
@@ -113,76 +101,47 @@ class Model:
 
     @property
     def seen(self) -> dict[OffsetRange, int]:
-        return {offsets: self.revisions[offsets] for offsets in self.decoded if offsets not in self.held}
+        return {offsets: self.revisions[offsets] for offsets in self.decoded}
 
     def recomputed(self, number: int) -> dict[int, Winner]:
         return fold([row for offsets, rows in self.decoded.items() for row in rows_of(offsets, rows, number)])
 
     def happen(self, what: str, offsets: OffsetRange, rows: Rows) -> None:
         decoded = {offsets.start + at: row for at, row in rows.items()}
-        if what in {"decode", "hold"}:
+        if what == "decode":
             self.revisions[offsets] = self.revisions.get(offsets, -1) + 1
-            self.held.pop(offsets, None)
-            (self.decoded if what == "decode" else self.held)[offsets] = decoded
+            self.decoded[offsets] = decoded
         elif what == "forget":
             self.decoded.pop(offsets, None)
-            self.held.pop(offsets, None)
         elif what == "lose":
             self.buckets[offsets.partition] = Bucket()
 
-    def see_held(self) -> None:
-        self.decoded |= self.held
-        self.held.clear()
-
-    def update(self, *, full: bool = False, dies: bool = False, is_overtaken: bool = False) -> None:
-        """Updates; dies before the last bucket is exchanged; what is held is seen while it is read."""
+    def update(self, *, full: bool = False, dies: bool = False) -> None:
+        """Updates; dies before the last bucket is exchanged."""
         standing = {number: Bucket() for number in self.buckets} if full else dict(self.buckets)
-        held = {offsets: self.revisions[offsets] for offsets in self.held}
-        plan = plan_update({number: bucket.applied for number, bucket in standing.items()}, self.seen, held)
-        if is_overtaken:
-            self.see_held()
+        plan = plan_update({number: bucket.applied for number, bucket in standing.items()}, self.seen)
         fresh = [offsets for offsets in plan.fresh if offsets in self.decoded]
-        in_all = {o: rows for o, rows in self.decoded.items() if all(revision_of(t, o) for t in plan.targets.values())}
         for number, target in plan.targets.items():
             if not (dies and number == BUCKETS - 1):
-                winners = merge(number, standing[number], in_all, fresh, [*plan.changed])
+                winners = merge(number, standing[number], self.decoded, fresh, [*plan.changed])
                 self.buckets[number] = Bucket(target, winners)
-
-
-def revision_of(target: Applied, offsets: OffsetRange) -> bool:
-    return target.revision_of(offsets) is not None
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
 @example(LOSES_ITS_WINNER, Random(0))
-@example(NEVER_WENT_IN, Random(0))
 def test_whatever_happened_an_update_is_equal_to_a_full_recomputation(events: list[Event], draw: Random) -> None:
-    """Late, redone, empty, forgotten and half-done ranges; buckets that another update has left behind, or that are lost."""
+    """Late, redone, empty, and forgotten ranges; buckets that another update has left behind, or that are lost."""
     model = Model()
     for what, offsets, rows in events:
         if what in {"update", "full"}:
-            model.update(full=what == "full", dies=draw.random() < 0.3, is_overtaken=draw.random() < 0.3)
+            model.update(full=what == "full", dies=draw.random() < 0.3)
         else:
             model.happen(what, offsets, rows)
     model.update()
     for number, bucket in model.buckets.items():
-        assert bucket.winners == model.recomputed(number), "of what is not seen yet, what can be read"
-    model.see_held()
-    model.update()
-    for number, bucket in model.buckets.items():
         assert bucket.winners == model.recomputed(number)
         assert bucket.applied == Applied.of(model.seen)
-    assert not plan_update(model.applied, model.seen, {}).targets
-
-
-def test_a_range_that_is_decided_and_not_seen_yet_counts_as_what_can_be_read_of_it() -> None:
-    """Were it left out, its rows would go, and come back a moment later."""
-    applied = Applied.of({RANGES[0]: 0, RANGES[1]: 0})
-    assert not plan_update({0: applied}, {RANGES[0]: 0}, {RANGES[1]: 1}).targets
-    assert plan_update({0: applied}, {RANGES[0]: 0}, {}).changed == (RANGES[1],)  # the control: it is gone
-    assert plan_update({0: applied}, {RANGES[0]: 0, RANGES[1]: 0}, {RANGES[2]: 0}).targets == {}, "nothing can be read"
-    assert plan_update({0: applied}, {RANGES[0]: 0, RANGES[1]: 0}, {RANGES[2]: 1}).fresh == (RANGES[2],)
-    assert plan_update({0: applied}, {RANGES[0]: 0}, {RANGES[1]: 0}).targets == {}, "made again from its beginning"
+    assert not plan_update(model.applied, model.seen).targets
 
 
 @given(st.sets(st.sampled_from(RANGES)))

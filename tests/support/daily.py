@@ -26,7 +26,7 @@ from pipeline_defs.edges.spark_days import SparkDays
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher, no_step
-from tests.support.decoded import DecodedTopic
+from tests.support.decoded import DecodedTopic, table_files
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -51,13 +51,11 @@ class DecodedDays:
         self.topic = DecodedTopic(Lake(str(folder)), f"t{uuid.uuid4().hex[:8]}", pa.string(), row_type(*fields))
         self.name = self.topic.name
 
-    def put(
-        self, offsets: OffsetRange, days: Iterable[str], revision: int = 0, *, publish: bool = True, **values: object
-    ) -> Decoding:
+    def put(self, offsets: OffsetRange, days: Iterable[str], revision: int = 0, **values: object) -> Decoding:
         """Decodes a range to one row per day, whose other fields have these values."""
         at = [datetime.fromisoformat(f"{day}T12:00:00Z") for day in days]
         rows = {offsets.start + n: ("k", {"at": each, **values}) for n, each in enumerate(at)}
-        return self.topic.put(offsets, rows, revision, publish=publish)
+        return self.topic.put(offsets, rows, revision)
 
     def change_fields(self, *fields: tuple[str, pa.DataType]) -> None:
         """Has what is decoded from now on hold these fields beside `at`."""
@@ -157,8 +155,8 @@ def shown(world: World) -> list[tuple[object, ...]]:
 
 def expected(world: World, column: str = "value.at") -> list[tuple[object, ...]]:
     """Is the same, computed in full by DuckDB from the decoded ranges."""
-    files = f"{world.lake_folder}/decoded/{world.name}/**/*.parquet"
+    files = table_files(world.edges.lake, world.name)
     return duckdb.sql(
         f'SELECT strftime({column}, \'%Y-%m-%d\'), generation, "partition", "offset", value.n, epoch_ms({column}) '
-        f"FROM read_parquet('{files}', union_by_name = true) WHERE {column} >= '{START}' AND {column} < now() ORDER BY ALL"
+        f"FROM read_parquet({files}, union_by_name = true) WHERE {column} >= '{START}' AND {column} < now() ORDER BY ALL"
     ).fetchall()

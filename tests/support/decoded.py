@@ -1,4 +1,4 @@
-"""Decoded ranges without Kafka: files and documents as decoding leaves them, through the same commit and publish."""
+"""Decoded ranges without Kafka: as decoding leaves them in the table, through the same commit; and how readers see it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from pipeline_defs.component import build_topic_defs
+from pipeline_defs.core.decoded_table import DEAD
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.edges import parquet
-from pipeline_defs.edges.decodings import Decodings
+from pipeline_defs.edges.columns_of_table import text_of
+from pipeline_defs.edges.decodings import TREE, Decodings
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.latest_launching import update_latest_through_dagster
 from pipeline_defs.launching import open_instance
@@ -43,10 +46,11 @@ class DecodedTopic:
     key_type: pa.DataType
     value_type: pa.DataType = VALUE
 
-    def put(self, offsets: OffsetRange, rows: Rows, revision: int = 0, *, publish: bool = True) -> Decoding:
-        """Decodes a range to these rows, as the revision that comes next; with `publish` false it dies before it is seen."""
+    def put(self, offsets: OffsetRange, rows: Rows, revision: int = 0) -> Decoding:
+        """Decodes a range to these rows, as the revision that comes next."""
         decodings = Decodings(self.lake)
         attempt = f"test-{uuid.uuid4().hex[:8]}"
+        columns = decodings.keep(self.name, text_of(pa.schema(self._types))) if rows else ""
         decoding = Decoding(
             self.name,
             offsets,
@@ -57,10 +61,11 @@ class DecodedTopic:
             None,
             Provenance(attempt, "run", "test", "test", 0, None, EPOCH_MS, 0.0),
             revision,
-            schema={name: str(kind) for name, kind in self._types.items()},
+            columns=columns,
         )
-        assert decodings.commit(decoding) is decoding
-        assert not publish or decodings.publish(decoding)
+        if decoding.decoded is not None:
+            decoding = decodings.place(decoding)
+            assert decodings.commit([decoding], decodings.read_ranges(self.name), EPOCH_MS)
         return decoding
 
     def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:
@@ -96,10 +101,10 @@ class DecodedTopic:
         }
 
     def recomputed(self) -> list[tuple[Any, ...]]:
-        """Is the latest state by one SQL statement over the plain glob of what is decoded."""
+        """Is the latest state by one SQL statement over the files of the decoded table."""
         newest = 'PARTITION BY "key" ORDER BY generation DESC, "partition" DESC, "offset" DESC'
         return self._query(
-            f"SELECT * FROM (SELECT {COLUMNS} FROM read_parquet('{self._folder('decoded')}/**/*.parquet', "
+            f"SELECT * FROM (SELECT {COLUMNS} FROM read_parquet({table_files(self.lake, self.name)}, "
             f'union_by_name = true) WHERE "key" IS NOT NULL QUALIFY row_number() OVER ({newest}) = 1) '
             'WHERE "value" IS NOT NULL'
         )
@@ -115,6 +120,22 @@ class DecodedTopic:
     def _query(sql: str) -> list[tuple[Any, ...]]:
         with duckdb.connect() as connection:
             return sorted(connection.execute(sql).fetchall(), key=lambda row: row[:3])
+
+
+def table_files(lake: Lake, topic: str, *, is_dead: bool = False) -> list[str]:
+    """Are the files of a decoded table of this machine as delta-rs sees it: of decoded rows, or of dead letters."""
+    url = lake.store.url(f"{TREE}/{topic}")
+    if not DeltaTable.is_deltatable(url):
+        return []
+    return sorted(DeltaTable(url).file_uris(file_pruning_predicate=[(DEAD, "=", str(is_dead).lower())]))
+
+
+def shown_places(lake: Lake, topic: str, *, is_dead: bool = False) -> list[tuple[int, int]]:
+    """Are Kafka partition and offset of each row of a decoded table, or of its dead letters; a doubled row stands twice."""
+    tables = [pq.ParquetFile(path).read(["partition", "offset"]) for path in table_files(lake, topic, is_dead=is_dead)]
+    return sorted(
+        place for table in tables for place in zip(*(column.to_pylist() for column in table.columns), strict=True)
+    )
 
 
 COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "value"'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,20 +15,23 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict, Decoding
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.holes import Cause, Interval
+from pipeline_defs.core.manifest import Manifest, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.decoded_staging import DecodeTools
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges import parquet
-from pipeline_defs.edges.decodings import Decodings
+from pipeline_defs.edges.decodings import TREE, Decodings, path_of
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
+from tests.support.decoded import shown_places, table_files
 from tests.support.strategies import EPOCH_MS, TOPIC, provenance
 
 RAW = pa.schema(
@@ -44,6 +47,7 @@ RAW = pa.schema(
         "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     }
 )
+KINDS = {"DOUBLE": pa.float64(), "INT": pa.int32()}  # by name in DDL; else BIGINT
 Watch = Callable[..., None]
 
 
@@ -53,7 +57,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class ArrowDecoder:
-    """Reads JSON with whole numbers, or with any, as the column that `schema` says; adds `shift` to each."""
+    """Reads JSON with whole numbers, or with any, as the column that `schema` says; adds `shift` to each, or a field."""
 
     schema: str = "id BIGINT"
     shift: int = 0
@@ -71,7 +75,8 @@ class ArrowDecoder:
 
     def _stage(self, files: Sequence[Path], folder: Path, *, is_good: bool) -> None:
         folder.mkdir(parents=True)
-        kind = pa.float64() if "DOUBLE" in self.schema else pa.int64()
+        kind = next((each for name, each in KINDS.items() if f" {name}" in self.schema), pa.int64())
+        more = [("more", pa.string())] if "more" in self.schema else []
         for at, path in enumerate(files):
             raw = pq.read_table(path)
             numbers = [self._read(text) for text in raw["value"].to_pylist()]
@@ -80,9 +85,12 @@ class ArrowDecoder:
                 continue
             nothing = pa.array([None] * rows.num_rows, pa.int32())
             if is_good:
-                values = pa.array([{"id": each} for each in numbers if each is not None], pa.struct([("id", kind)]))
+                found = [{"id": each} | dict.fromkeys(dict(more), "x") for each in numbers if each is not None]
+                values = pa.array(found, pa.struct([("id", kind), *more]))
                 rows = rows.drop_columns(["timestamp_type", "value"]).append_column("value", values)
             else:
+                rows = rows.drop_columns(["timestamp_type"])
+                rows = rows.rename_columns({"key": "raw_key", "value": "raw_value"})
                 for name in ("side", "error_class", "error"):
                     rows = rows.append_column(name, pa.array(["json_mismatch"] * rows.num_rows))
             rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
@@ -113,13 +121,20 @@ class LandedTopic:
             (TOPIC, offsets.generation, offsets.partition, offsets.start + n, at, 0, None, value, None)
             for n, value in enumerate(values)
         ]
-        columns = zip(*rows, strict=True)
+        columns = zip(*rows, strict=True) if rows else [()] * len(RAW)
         pq.write_table(
             pa.table([pa.array(column, each.type) for column, each in zip(columns, RAW, strict=True)], schema=RAW), path
         )
-        (part,) = (each for each in parquet.read_parts(path.parent) if each.path == path)
-        file = parquet.staged_file(part, path.relative_to(self.root).as_posix())
-        manifest = Manifest(TOPIC, offsets, file, (), provenance(offsets, attempt), revision, schema=part.schema)
+        found = path.relative_to(self.root).as_posix()
+        if values:
+            (part,) = (each for each in parquet.read_parts(path.parent) if each.path == path)
+            file = parquet.staged_file(part, found)
+        else:  # a later revision that has lost all
+            start, size = offsets.start, path.stat().st_size
+            file = StagedFile(found, size, parquet.digest(path), 0, start, start, None, None)
+        gone = offsets.start + len(values)
+        holes = (Interval(gone, offsets.end, Cause.COMPACTED),) if gone < offsets.end else ()
+        manifest = Manifest(TOPIC, offsets, file, holes, provenance(offsets, attempt), revision)
         assert lake.commit_manifest(manifest) == manifest
         assert lake.publish(manifest) == manifest
         return manifest
@@ -155,13 +170,30 @@ class LandedTopic:
         return Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC))
 
     @property
-    def known(self) -> dict[OffsetRange, Decoding]:
+    def known(self) -> Mapping[OffsetRange, Decoding]:
         return Decodings(self.lake).read(TOPIC)
 
     def shown(self, tree: str) -> list[int]:
-        """Are the offsets that a plain glob over a tree shows."""
-        files = sorted((self.root / tree / TOPIC).rglob("*.parquet"))
-        return [offset for path in files for offset in pq.read_table(path)["offset"].to_pylist()]
+        """Are the offsets of the table's decoded rows, or of its dead letters."""
+        return [offset for _, offset in shown_places(self.lake, TOPIC, is_dead=tree == "dead_letters")]
+
+    def table(self) -> DeltaTable:
+        """Is the decoded table as delta-rs reads it."""
+        return DeltaTable(f"{self.root}/{TREE}/{TOPIC}")
+
+    def path(self, offsets: OffsetRange) -> Path:
+        """Is where the decoded rows of a range lie."""
+        return self.root / path_of(self.known[offsets])
+
+    def values(self, offsets: OffsetRange) -> list[int]:
+        """Are the decoded values of a range, in order."""
+        return [value["id"] for value in pq.ParquetFile(self.path(offsets)).read()["value"].to_pylist()]
+
+    def unnamed(self) -> list[str]:
+        """Are the files of the table's folder that no version names."""
+        named = {Path(each).name for each in table_files(self.lake, TOPIC)}
+        named |= {Path(each).name for each in table_files(self.lake, TOPIC, is_dead=True)}
+        return [each.name for each in (self.root / TREE / TOPIC).glob("*.parquet") if each.name not in named]
 
 
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:

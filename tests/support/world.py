@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -243,7 +243,7 @@ class World:
         return list(decode(self.name, due if keys is None else keys, attempt, tools))
 
     @property
-    def decodings(self) -> dict[OffsetRange, Decoding]:
+    def decodings(self) -> Mapping[OffsetRange, Decoding]:
         return Edges(self.settings).decodings.read(self.name)
 
     def query(self, tree: str, columns: str) -> list[tuple[Any, ...]]:

@@ -1,20 +1,21 @@
-"""Documents and files of decoded ranges: which can be seen, who may exchange them, and what a sweep leaves to them."""
+"""The decoded table's commit: who is second looks again, and a table that was made anew is not taken for the one before."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from pipeline_defs.core.errors import BrokenManifest, DamagedFile, StagedFileGone
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.decodings import Decodings, decoded_path
+from pipeline_defs.edges.decodings import TREE, Decodings
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
-from tests.support.decoded import DecodedTopic, numbered
+from tests.support.decoded import DecodedTopic, numbered, shown_places
+from tests.support.strategies import EPOCH_MS
 
-RANGE = OffsetRange(0, 0, 0, 10)
-FAR_MS = 1 << 43  # later than anything that is written now
+RANGE, NEXT = OffsetRange(0, 0, 0, 10), OffsetRange(0, 0, 10, 20)
 
 
 @pytest.fixture
@@ -22,44 +23,76 @@ def topic(tmp_path: Path) -> DecodedTopic:
     return DecodedTopic(Lake(str(tmp_path / "lake")), "orders", pa.string())
 
 
-def shown(topic: DecodedTopic) -> list[int]:
-    path = Path(topic.lake.store.url(decoded_path(topic.name, RANGE)))
-    return [value["n"] for value in pa.parquet.read_table(path)["value"].to_pylist()]
+def folder(topic: DecodedTopic) -> Path:
+    return Path(topic.lake.store.url(f"{TREE}/{topic.name}"))
 
 
-def test_a_revision_that_is_not_exchanged_yet_cannot_be_seen_though_its_file_has_as_many_bytes(
-    topic: DecodedTopic,
-) -> None:
-    """[R-69] The bytes of a file do not say which revision it is of; that nothing of it is staged any more does."""
-    first = topic.put(RANGE, numbered(RANGE, "a"))
-    second = topic.put(RANGE, numbered(RANGE, "a", n=50), revision=1, publish=False)
-    assert first.decoded is not None and second.decoded is not None
-    assert first.decoded.bytes == second.decoded.bytes and first.digest != second.digest, "the fault"
+def test_of_two_writers_of_a_version_one_looks_again(topic: DecodedTopic) -> None:
+    """[R-68] What was decided on a version that is not the last one any more is not written."""
     decodings = Decodings(topic.lake)
-    assert (decodings.read_ranges(topic.name).published, shown(topic)) == (set(), [0])
-    assert decodings.publish(second)
-    assert (decodings.read_ranges(topic.name).published, shown(topic)) == ({RANGE}, [50])
-
-
-def test_who_comes_late_with_a_revision_does_not_take_a_later_one_away(topic: DecodedTopic) -> None:
-    """[R-69] A process that stood still between its document and its file finds the next revision, and leaves it."""
+    before = decodings.read_ranges(topic.name)
     topic.put(RANGE, numbered(RANGE, "abc"))
-    stale = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1, publish=False)
-    topic.put(RANGE, numbered(RANGE, "abc", n=90), revision=2)
-    assert stale.decoded is not None and topic.lake.store.exists(stale.decoded.path), "the fault: its file is there"
-    Decodings(topic.lake).publish(stale)
-    assert shown(topic) == [90, 91, 92]
+    stale = topic.put(NEXT, numbered(NEXT, "abc"))
+    assert not decodings.commit([stale], before, EPOCH_MS)
+    assert shown_places(topic.lake, topic.name) == [(0, at) for at in (0, 1, 2, 10, 11, 12)]
 
 
-def test_a_sweep_leaves_what_a_document_still_needs(topic: DecodedTopic) -> None:
-    """[R-58] However old it is; once it is published nothing needs it."""
-    waiting = topic.put(RANGE, numbered(RANGE, "abc"), publish=False)
-    orphan = topic.lake.store.local_root
-    assert orphan is not None and waiting.decoded is not None
-    (orphan / "staging" / "dead").mkdir()
-    (orphan / "staging" / "dead" / "part.parquet").write_bytes(bytes(10))
-    assert [each.name for each in sweep_orphans(topic.lake, FAR_MS, SWEEP_AFTER_SECONDS)] == ["dead"]
-    assert Decodings(topic.lake).publish(waiting)
-    assert shown(topic) == [0, 1, 2]
-    sweep_orphans(topic.lake, FAR_MS, SWEEP_AFTER_SECONDS)
-    assert not topic.lake.store.list("staging")
+def test_a_range_gives_its_files_away_in_the_commit_that_gives_it_others(topic: DecodedTopic) -> None:
+    """[R-69] At each version each row is once; the files of the version before stay for who reads it."""
+    first = topic.put(RANGE, numbered(RANGE, "abc"))
+    second = topic.put(RANGE, numbered(RANGE, "abc", n=50), revision=1)
+    assert first.decoded is not None and second.decoded is not None
+    assert first.decoded.path != second.decoded.path
+    assert shown_places(topic.lake, topic.name) == [(0, 0), (0, 1), (0, 2)]
+    assert (folder(topic) / first.decoded.path).exists()
+
+
+def test_who_has_read_a_table_reads_only_what_is_newer_and_sees_that_it_was_made_anew(topic: DecodedTopic) -> None:
+    """A process that lives long: the folder is moved away, and the next table comes to the same version."""
+    decodings = Decodings(topic.lake)
+    topic.put(RANGE, numbered(RANGE, "abc"))
+    assert decodings.read_ranges(topic.name) is decodings.read_ranges(topic.name), "nothing is newer"
+    topic.put(NEXT, numbered(NEXT, "abc"))
+    assert set(decodings.read(topic.name)) == {RANGE, NEXT}
+    shutil.move(folder(topic), folder(topic).with_name("away"))
+    assert decodings.read(topic.name) == {}
+    shutil.move(folder(topic).with_name("away"), folder(topic))
+    assert set(decodings.read(topic.name)) == {RANGE, NEXT}, "the control"
+    shutil.rmtree(folder(topic))
+    for offsets in (NEXT, OffsetRange(0, 1, 0, 10)):
+        topic.put(offsets, numbered(offsets, "xyz"))
+    assert set(decodings.read(topic.name)) == {NEXT, OffsetRange(0, 1, 0, 10)}
+
+
+def test_a_file_that_is_gone_before_the_commit_is_not_committed(topic: DecodedTopic) -> None:
+    """[R-68] A version never names what is not there."""
+    topic.put(RANGE, numbered(RANGE, "abc"))
+    decodings = Decodings(topic.lake)
+    lost = topic.put(RANGE, numbered(RANGE, "abc"), revision=1)
+    assert lost.decoded is not None
+    (folder(topic) / lost.decoded.path).unlink()
+    with pytest.raises(StagedFileGone, match=r"range orders/0 \[0, 10\) is gone.*nothing became visible"):
+        decodings.commit([lost], decodings.read_ranges(topic.name), EPOCH_MS)
+    ((_, path),) = decodings.read_ranges(topic.name).find_lacking(topic.lake)
+    assert path.endswith(lost.decoded.path), "and what goes later is named"
+
+
+def test_columns_that_are_gone_are_one_clear_error(topic: DecodedTopic) -> None:
+    topic.put(RANGE, numbered(RANGE, "abc"))
+    shutil.rmtree(folder(topic) / "_schemas")
+    decodings = Decodings(topic.lake)
+    other = topic.put
+    topic.value_type = pa.struct([("m", pa.int64())])
+    with pytest.raises(
+        DamagedFile, match=r"_schemas/\w{16}\.json, the columns of decoded files, is gone or was changed"
+    ):
+        other(NEXT, {10: ("k", {"m": 1})})
+    assert set(decodings.read(topic.name)) == {RANGE}
+
+
+def test_a_log_that_says_nonsense_of_a_range_is_one_clear_error(topic: DecodedTopic) -> None:
+    topic.put(RANGE, numbered(RANGE, "abc"))
+    (commit,) = (folder(topic) / "_delta_log").glob("*.json")
+    commit.write_text(commit.read_text().replace('\\"format\\":1', '\\"format\\":9'))
+    with pytest.raises(BrokenManifest, match=r"expected format 1.*move the table's folder away"):
+        Decodings(topic.lake).read(topic.name)

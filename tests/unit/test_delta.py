@@ -71,6 +71,6 @@ def test_a_commit_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_path_reads_back_as_it_is() -> None:
     """Delta's paths are URLs: what a name may not have in one is escaped there."""
     file = File("a b%20.parquet", 1, 0, {"numRecords": 1}, {"t": "ä"})
-    data = to_json(Commit([file]), 0, "id", 0, SCHEMA)
+    data = to_json(Commit([file]), "id", 0)
     assert b"a%20b%2520.parquet" in data
     assert from_json(data, "t").adds == [file]

@@ -410,7 +410,7 @@ def test_a_range_that_was_replaced_by_no_row_is_in_the_table_without_a_file(lake
 def replace_by_nothing(lake: Lake, manifest: Manifest) -> None:
     """Has a range land as one that Kafka has no record of any more: its file is one without rows."""
     attempt = Attempt("empty", "no-run", "test")
-    file = stage_empty(manifest.offsets.key, manifest.offsets, attempt, lake, published_path(manifest))
+    file = stage_empty(manifest.offsets.key, manifest.offsets, attempt, lake)
     holes = (Interval(manifest.offsets.start, manifest.offsets.end, Cause.COMPACTED),)
     place = provenance(manifest.offsets)
     newer = Manifest(TOPIC, manifest.offsets, file, holes, place, 1, schema=manifest.schema)

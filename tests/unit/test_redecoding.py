@@ -1,16 +1,14 @@
-"""Decoding again: another landed file, another decoder, attempts that stand still, and staging that is gone.
+"""Decoding again: another landed file, another decoder, attempts that stand still, columns that change.
 
-By a decoder without Spark; what decides, commits and publishes is the protocol's own.
+By a decoder without Spark; what decides and commits is the protocol's own.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.core.decoders import Decode, Format, Side
@@ -18,7 +16,6 @@ from pipeline_defs.core.decoding import Decided, choose_outdated
 from pipeline_defs.core.errors import EngineUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import read_dead_letters
-from pipeline_defs.edges.decodings import Decodings, decoded_path
 from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
@@ -39,10 +36,6 @@ ALL = list(range(10))
 def topic(lake: Lake, tmp_path: Path) -> LandedTopic:
     """Is a topic with two planned ranges, of which nothing is landed."""
     return LandedTopic(tmp_path)
-
-
-def lose_staging(topic: LandedTopic) -> None:
-    shutil.rmtree(topic.root / "staging")
 
 
 def test_a_replaced_range_with_the_same_decoded_rows_is_decoded_once(topic: LandedTopic) -> None:
@@ -67,100 +60,119 @@ def test_what_was_decoded_again_by_other_settings_is_outdated_no_more(topic: Lan
     assert (choose_outdated(topic.known, configured), topic.shown("decoded")) == ([], ALL)
 
 
-@pytest.mark.parametrize("step", ["commit_decoded", "file_published"])
+@pytest.mark.parametrize("step", ["verify_decoded", "place_decoded"])
 def test_a_stale_attempt_does_not_bring_a_dead_letter_back(topic: LandedTopic, step: str) -> None:
-    """[R-67] [R-69] Who stands still while a mended decoder makes the next revision publishes nothing that it took away."""
+    """[R-67] [R-69] Who stands still while a mended decoder decodes the range again finds it decoded, and leaves it."""
     topic.land(FIRST, POISONED)
-    (verdict,) = topic.decode(FIRST, watch=stop_at(step, lambda: topic.outcome(FIRST, MENDED, redo=True)))
-    assert verdict.decoding is not None and verdict.decoding.dead == 1, "the fault: a dead letter was to be published"
-    assert topic.known[FIRST].revision == 1
+    (verdict,) = topic.decode(FIRST, watch=stop_at(step, lambda: topic.outcome(FIRST, MENDED)))
+    assert verdict.outcome is Decided.SUPERSEDED and verdict.decoding == topic.known[FIRST]
     assert (topic.shown("decoded"), topic.shown("dead_letters"), topic.due) == (ALL, [], [])
+    assert topic.unnamed() == [], "its own files are gone"
 
 
 def test_a_stale_attempt_does_not_bring_decoded_rows_back(topic: LandedTopic) -> None:
-    """[R-67] [R-69] The mirror image: what the next revision has as dead letters alone."""
+    """[R-67] [R-69] The mirror image, decoding again: what the next revision has as dead letters alone."""
     topic.land(FIRST, [b'{"id": 1.5}'] * 10)
-    meanwhile = stop_at("commit_decoded", lambda: topic.outcome(FIRST, redo=True))
-    (verdict,) = topic.decode(FIRST, by=MENDED, watch=meanwhile)
-    assert verdict.decoding is not None and verdict.decoding.rows == 10, "the fault"
+    topic.outcome(FIRST, MENDED)
+    meanwhile = stop_at("place_decoded", lambda: topic.outcome(FIRST, redo=True))
+    (verdict,) = topic.decode(FIRST, by=replace(MENDED, shift=1), redo=True, watch=meanwhile)
+    assert verdict.outcome is Decided.SUPERSEDED and topic.known[FIRST].revision == 1
     assert (topic.shown("decoded"), topic.shown("dead_letters"), topic.due) == ([], ALL, [])
 
 
-def test_a_stale_attempt_between_the_next_document_and_its_files_changes_nothing(topic: LandedTopic) -> None:
-    """[R-69] Also where the mended attempt was killed before anything of it could be seen: the next run publishes it."""
-    topic.land(FIRST, POISONED)
+def test_a_range_that_is_landed_anew_while_it_is_decoded_is_not_committed_as_it_was(topic: LandedTopic) -> None:
+    """[R-70] Also where the later one was decoded first: an old row never takes the place of a new one."""
+    topic.land(FIRST, WHOLE)
 
-    def mend_and_die() -> None:
-        with pytest.raises(Killed):
-            topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("commit_decoded"))
+    def land_and_decode() -> None:
+        topic.land(FIRST, [b'{"id": %d}' % (n + 50) for n in range(10)], revision=1)
+        assert topic.outcome(FIRST) is Decided.DECODED
 
-    topic.decode(FIRST, watch=stop_at("commit_decoded", mend_and_die))
+    (verdict,) = topic.decode(FIRST, watch=stop_at("place_decoded", land_and_decode))
+    assert verdict.outcome is Decided.FAILED and "was landed anew while it was decoded" in verdict.violations[0]
+    assert (topic.values(FIRST), topic.due) == (list(range(50, 60)), [])
+
+
+def test_a_range_that_has_no_rows_any_more_has_none_in_the_table(topic: LandedTopic) -> None:
+    """[R-70] And is not due again; its revision goes on counting when it has rows again."""
+    topic.land(FIRST, WHOLE)
+    topic.outcome(FIRST)
+    topic.land(FIRST, [], revision=1)
     assert topic.due == [FIRST], "the fault"
-    assert topic.outcome(FIRST, MENDED) is Decided.ROLLED_FORWARD
+    assert topic.outcome(FIRST) is Decided.REPLACED
+    assert (topic.shown("decoded"), topic.due, topic.known[FIRST].revision) == ([], [], 1)
+    topic.land(FIRST, WHOLE, revision=2)
+    assert topic.outcome(FIRST) is Decided.REPLACED
+    assert (topic.shown("decoded"), topic.known[FIRST].revision) == (ALL, 2)
+
+
+@pytest.mark.parametrize("step", ["verify_decoded", "place_decoded"])
+def test_an_attempt_that_dies_before_its_commit_has_changed_nothing(topic: LandedTopic, step: str) -> None:
+    """[R-68] And one that dies after it has done all: the control."""
+    topic.land(FIRST, POISONED)
+    topic.outcome(FIRST)
+    with pytest.raises(Killed):
+        topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at(step))
+    assert (topic.shown("decoded"), topic.shown("dead_letters")) == ([n for n in ALL if n != 3], [3])
+    with pytest.raises(Killed):
+        topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("commit_decoded"))
     assert (topic.shown("decoded"), topic.shown("dead_letters"), topic.due) == (ALL, [], [])
 
 
-def test_a_mended_range_whose_staging_is_lost_between_its_files_loses_its_dead_letter_still(topic: LandedTopic) -> None:
-    """[R-68] Its document says that there is none any more; the file without rows that was staged for it is gone."""
-    topic.land(FIRST, POISONED)
-    topic.outcome(FIRST)
-    with pytest.raises(Killed):
-        topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("file_published"))
-    lose_staging(topic)
-    assert (topic.due, topic.shown("dead_letters")) == ([FIRST], [3]), "the fault"
-    assert topic.outcome(FIRST, MENDED) is Decided.REPLACED
-    assert (topic.due, topic.shown("decoded"), topic.shown("dead_letters")) == ([], ALL, [])
-
-
-def test_a_decoder_that_is_put_back_after_staging_was_lost_is_published(topic: LandedTopic) -> None:
-    """[R-68] A document of another decoder stands, whose files are gone; what can be seen is of the one before."""
+@pytest.mark.parametrize("harm", ["delete", "change"])
+def test_a_file_of_the_table_that_is_gone_or_changed_is_made_again(topic: LandedTopic, harm: str) -> None:
+    """[R-68] By the same decoder the same rows come out, under another name."""
     topic.land(FIRST, WHOLE)
     topic.outcome(FIRST)
-    with pytest.raises(Killed):
-        topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("commit_decoded"))
-    lose_staging(topic)
-    assert topic.due == [FIRST], "the fault"
-    assert topic.outcome(FIRST) is Decided.REPLACED
-    assert (topic.due, topic.known[FIRST].schema["value"]) == ([], "struct<id: int64>")
+    assert topic.outcome(FIRST, redo=True) is Decided.UNCHANGED, "the control"
+    path = topic.path(FIRST)
+    content = path.read_bytes()
+    path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+    assert topic.outcome(FIRST, redo=True) is Decided.REPLACED
+    assert (topic.values(FIRST), path.name in {each.name for each in topic.root.rglob("*.parquet")}) == (
+        ALL,
+        harm == "change",
+    )
 
 
-def test_a_first_decoding_whose_staging_is_lost_is_made_again(topic: LandedTopic) -> None:
-    """[R-68] By the same decoder the same bytes come out: then the document that stands is published, and stays."""
-    topic.land(FIRST, POISONED)
-    with pytest.raises(Killed):
-        topic.decode(FIRST, watch=stop_at("commit_decoded"))
-    lose_staging(topic)
-    assert (topic.due, topic.shown("decoded")) == ([FIRST], []), "the fault"
-    assert topic.outcome(FIRST) is Decided.UNCHANGED
-    assert (topic.due, topic.shown("dead_letters"), topic.known[FIRST].revision) == ([], [3], 0)
-
-
-def test_a_file_as_large_as_that_of_the_revision_before_is_told_from_it(topic: LandedTopic) -> None:
-    """[R-68] With its staging lost only the bytes tell which revision can be seen."""
-    first, second = ArrowDecoder(compression="none"), ArrowDecoder(shift=100, compression="none")
+def test_fields_that_are_added_and_types_that_are_widened_are_the_tables(topic: LandedTopic) -> None:
+    """[R-66] Every reader sees all rows by the columns that hold them; what an older range has not is null."""
     topic.land(FIRST, WHOLE)
-    topic.outcome(FIRST, first)
-    before = topic.known[FIRST].decoded
-    with pytest.raises(Killed):
-        topic.decode(FIRST, by=replace(second, schema="id  BIGINT"), redo=True, watch=stop_at("commit_decoded"))
-    after = topic.known[FIRST].decoded
-    lose_staging(topic)
-    assert before is not None and after is not None
-    assert before.bytes == after.bytes and before.sha256 != after.sha256, "the fault"
-    assert topic.due == [FIRST]
-    assert topic.outcome(FIRST, replace(second, schema="id  BIGINT")) is Decided.UNCHANGED
-    path = topic.root / decoded_path(TOPIC, FIRST)
-    assert (topic.due, pq.read_table(path)["value"].to_pylist()[0]) == ([], {"id": 100})
+    topic.land(SECOND, WHOLE)
+    topic.outcome(FIRST, ArrowDecoder("id INT"))
+    topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
+    shown = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value"]).sort_by("offset").to_pylist()
+    assert [row["value"] for row in shown[:1] + shown[-1:]] == [{"id": 0, "more": None}, {"id": 9, "more": "x"}]
+    assert len(shown) == 20
+    topic.outcome(FIRST, ArrowDecoder("id BIGINT, more STRING"), redo=True)
+    assert topic.table().version() == 2
 
 
-def test_the_thousandth_revision_is_later_than_the_one_before(topic: LandedTopic) -> None:
-    """As text 1000 comes before 999."""
+def test_a_type_that_is_changed_waits_until_all_ranges_have_it(topic: LandedTopic) -> None:
+    """[R-66] No columns hold both: the range fails by name, and goes in with the others when these are decoded again."""
     topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
     topic.outcome(FIRST)
-    decodings = Decodings(topic.lake)
-    for revision in (999, 1000):
-        decodings.commit(replace(topic.known[FIRST], revision=revision))
-    assert topic.known[FIRST].revision == 1000
+    (verdict,) = topic.decode(SECOND, by=MENDED)
+    assert verdict.outcome is Decided.FAILED
+    assert "value.id is of type " in verdict.violations[0] and "--outdated" in verdict.violations[0]
+    assert (topic.shown("decoded"), topic.due, topic.unnamed()) == (ALL, [SECOND], [])
+    outcomes = [each.outcome for each in topic.decode(FIRST, SECOND, by=MENDED, redo=True)]
+    assert sorted(outcomes) == [Decided.DECODED, Decided.REPLACED]
+    assert len(topic.shown("decoded")) == 20 and topic.due == []
+
+
+def test_what_does_not_fit_goes_in_once_the_last_batch_makes_room(
+    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-66] Of a history of many Spark jobs all ranges go in together, in one version."""
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
+    topic.decode(FIRST, SECOND)
+    monkeypatch.setattr("pipeline_defs.decoding.RANGES_PER_JOB", 1)
+    verdicts = topic.decode(FIRST, SECOND, by=MENDED, redo=True)
+    assert [each.outcome for each in verdicts] == [Decided.REPLACED] * 2
+    assert topic.table().version() == 1, "one commit"
 
 
 def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) -> None:
@@ -177,17 +189,14 @@ def test_a_landed_file_that_goes_away_fails_its_range_alone(topic: LandedTopic) 
     assert topic.outcome(FIRST) is Decided.DECODED, "the control"
 
 
-def test_dead_letters_are_shown_while_others_wait_to_be_published(topic: LandedTopic) -> None:
-    """A document is there before its files: those of other ranges are shown all the same."""
+def test_dead_letters_are_shown_of_all_ranges_or_some(topic: LandedTopic) -> None:
+    """With their bytes as they were landed."""
     for offsets in (FIRST, SECOND):
         topic.land(offsets, POISONED)
-    topic.outcome(FIRST)
-    with pytest.raises(Killed):
-        topic.decode(SECOND, watch=stop_at("commit_decoded"))
-    assert topic.known[SECOND].dead == 1 and topic.due == [SECOND], "the fault"
+        topic.outcome(offsets)
     total, columns, rows = read_dead_letters(Topic(TOPIC, Policy()), None, 10, topic.edges)
-    assert (total, [row[columns.index("offset")] for row in rows]) == (1, [3])
-    topic.outcome(SECOND)
+    assert total == 2 and [row[columns.index("offset")] for row in rows] == [3, SECOND.start + 3]
+    assert {bytes(row[columns.index("value")]) for row in rows} == {b'{"id": 1.5}'}
     assert read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, topic.edges)[0] == 1
 
 
