@@ -112,8 +112,8 @@ def decoded_description(topic: Topic, decode: Decode) -> str:
         topic,
         f"""
         What the records of Kafka topic `{topic.name}` say: keys decoded as `{decode.key.format}`, values as
-        `{decode.value.format}`. **The partitions are those of `raw/{topic.name}`**, one Parquet file each, made from the landed
-        file alone: it can be made again when a decoder is mended, or when Kafka has long deleted the records.
+        `{decode.value.format}`. **The partitions are those of `raw/{topic.name}`**, the rows are in one Delta table, made
+        from landed rows alone: it can be made again when a decoder is mended, or when Kafka has long deleted the records.
 
         - `topic`, `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
         - A record that cannot be decoded is set aside with what is wrong: `{command("dead-letters", topic.name)}`. More than
@@ -131,14 +131,14 @@ def days_description(topic: Topic, days: Days) -> str:
         f"""
         The decoded records of Kafka topic `{topic.name}` by the day of their event, `{days.event_time.path}`, in UTC. **One
         partition is one day is one Parquet file**, `days/{topic.name}/2013-01-01.parquet`; the columns are those of
-        `decoded/{topic.name}`, and `event_time`.
+        `tables/decoded/{topic.name}`, and `event_time`.
 
         - A record that comes late, be it years, is put into its own day: that file is exchanged in one step, no other is
           touched, and there is never a second file of a day. Who reads `days/{topic.name}/*.parquet` sees each record once.
         - `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
         - The sensor `{topic.days_sensor}` asks for the days that decoded ranges touch. Materialising a day makes it anew from
           all its ranges; the same rows are the same file.
-        - Rows of days before {days.start}, of days to come and without a time stay in `decoded/{topic.name}`; the check
+        - Rows of days before {days.start}, of days to come and without a time stay in `tables/decoded/{topic.name}`; the check
           `rows_outside_of_days` names them.
         """,
     )
@@ -174,9 +174,9 @@ def raw_metadata(topic: Topic, lake: str | None) -> Mapping[str, Any]:
 
 
 def derived_asset(
-    topic: Topic, tree: str, glob: str, lake: str | None, **own: Any
+    topic: Topic, tree: str, glob: str, lake: str | None, folder: str = "", **own: Any
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Is `dg.asset` with what assets made of landed ranges have in common; their files lie in a tree of the lake."""
+    """Is `dg.asset` with what assets made of landed ranges have in common; files lie in a tree of that name, or in `folder`."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
         key=dg.AssetKey([tree, topic.name]),
         pool=op_name(dg.AssetKey([tree, topic.name])),
@@ -184,7 +184,7 @@ def derived_asset(
         kinds={"spark", "parquet"},
         owners=topic.owners,
         tags=asset_tags(topic),
-        metadata=_files(topic, tree, glob, lake),
+        metadata=_files(topic, folder or tree, glob, lake),
         **own,
     )
     return decorator
@@ -195,7 +195,7 @@ def _files(topic: Topic, tree: str, glob: str, lake: str | None) -> dict[str, An
     if lake is None:
         return {}
     folder = Store(lake).url(f"{tree}/{topic.name}")
-    return {"dagster/uri": folder, "files": dg.MetadataValue.path(f"{folder}/{glob}")}
+    return {"dagster/uri": folder} | ({"files": dg.MetadataValue.path(f"{folder}/{glob}")} if glob else {})
 
 
 def asset_tags(topic: Topic) -> Mapping[str, str]:

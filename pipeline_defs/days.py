@@ -1,7 +1,7 @@
 """Event days: find -> read -> stage -> verify -> swap, from decoded files alone; the landed ranges stay as they are.
 
 A day's file carries what went into it, so one exchange changes both: who dies before it has changed nothing, who is second
-begins again. Invariant: a file that takes a day's place has as many rows as the documents of its ranges count.
+begins again. Invariant: a file that takes a day's place has as many rows as the decoded table counts of its ranges.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .attempt import Attempt
-from .core.day_verdicts import DayDecided, DayVerdict, day_failed, day_waits
+from .core.day_verdicts import DayDecided, DayVerdict, day_failed
 from .core.days import Days, DayUpdate, split_jobs
 from .core.errors import BrokenManifest, OffsetlakeError, ScanFailed
 from .day_situation import Situation, facts_of, read_days, read_facts
@@ -81,8 +81,8 @@ def _left(topic: str, day: str, situation: Situation, tools: DayTools) -> DayVer
     """Is the verdict of a chosen day that nothing is done for, or of one that nothing can be done for."""
     if day in situation.broken:
         return day_failed(day, situation.broken[day])
-    if ranges := situation.waits_for(day, tools.days):
-        return day_waits(topic, day, ranges)
+    if situation.waits_for(day, tools.days):  # a range of it was decoded again while it was counted
+        return DayVerdict(day, DayDecided.OVERTAKEN)
     if day not in situation.states:
         return DayVerdict(day, DayDecided.EMPTY)
     return DayVerdict(day, DayDecided.UP_TO_DATE, read_facts(topic, day, situation, tools.files))
@@ -236,7 +236,7 @@ def _digest(topic: str, day: str, lake: Lake) -> str:
 def _wrong_rows(topic: str, update: DayUpdate, rows: int) -> DayVerdict:
     return _failed(
         update.day,
-        f"day {update.day} of {topic} was written with {rows} rows, expected {update.rows}, as its ranges' documents count",
+        f"day {update.day} of {topic} was written with {rows} rows, expected {update.rows}, as the decoded table counts",
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from .attempt import Attempt
 from .catalog import days_description, derived_asset
 from .core.day_verdicts import DayDecided, DayFacts, DayVerdict
 from .core.days import Days
@@ -54,11 +53,10 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
             tools = edges.day_tools(days, pyspark, step_logger(context))
             failures: list[DayVerdict] = []
             pace = Pace(len(chosen), edges.now_ms)
-            attempt = new_attempt(context)
-            for verdict in update_days(topic.name, chosen, attempt, tools):
+            for verdict in update_days(topic.name, chosen, new_attempt(context), tools):
                 if progress := pace.after_one():
                     context.log.info("step=progress %s", progress)
-                if _falls_short(context, verdict, attempt):
+                if verdict.outcome in {DayDecided.FAILED, DayDecided.OVERTAKEN}:
                     failures.append(verdict)
                 elif verdict.facts is not None and context.has_partition_key:
                     metadata = day_metadata(topic, verdict, verdict.facts, edges)
@@ -77,14 +75,6 @@ def build_days_asset(topic: Topic, days: Days, lake: str | None = None) -> dg.As
                 )
 
     return daily
-
-
-def _falls_short(context: dg.AssetExecutionContext, verdict: DayVerdict, attempt: Attempt) -> bool:
-    """Says whether a day makes the run red; one that waits does where a person asked for it, else it is found due later."""
-    if verdict.outcome is DayDecided.WAITING and not attempt.redo:
-        context.log.warning(verdict.violations[0])
-        return False
-    return verdict.outcome in {DayDecided.FAILED, DayDecided.OVERTAKEN, DayDecided.WAITING}
 
 
 def _tell_checks(context: dg.AssetExecutionContext, topic: Topic, days: Days, edges: Edges) -> None:

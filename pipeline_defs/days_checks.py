@@ -1,4 +1,4 @@
-"""Dagster's checks of event days: that each day has the rows that its ranges' documents count, and what no day holds."""
+"""Dagster's checks of event days: that each day has the rows that the decoded table counts, and what no day holds."""
 
 import dagster as dg
 
@@ -23,7 +23,7 @@ def build_days_checks(topic: Topic, days: Days) -> list[dg.AssetChecksDefinition
     @dg.asset_check(
         asset=topic.days_key,
         name=COMPLETE,
-        description="Each day holds as many rows as the documents of its decoded ranges count, day by day.",
+        description="Each day holds as many rows as the decoded table counts, day by day.",
     )
     def days_complete(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
         return days_results(topic, days, edges)[COMPLETE]
@@ -48,7 +48,7 @@ def days_results(topic: Topic, days: Days, edges: Edges) -> dict[str, dg.AssetCh
 
 
 def check_days(topic: Topic, days: Days, edges: Edges) -> Finding:
-    """Holds the rows of every day's file against the documents; one that is due, or held up, is counted as waiting."""
+    """Holds the rows of every day's file against the decoded table; one that is due, or held up, is counted as waiting."""
     situation = _read(topic, days, edges)
     now_ms = edges.now_ms()
     waiting = set(situation.due(days, now_ms)) | situation.held_up.keys()
@@ -68,8 +68,8 @@ def check_days(topic: Topic, days: Days, edges: Edges) -> Finding:
             )
         elif day not in waiting and state.rows != expected.get(day, 0):
             violations.append(
-                f"day {day} of {topic.name} has {state.rows} rows, expected {expected.get(day, 0)}, as the documents of its "
-                f"ranges count; materialise the day: it is made anew"
+                f"day {day} of {topic.name} has {state.rows} rows, expected {expected.get(day, 0)}, as the decoded "
+                f"table counts; materialise the day: it is made anew"
             )
     facts = {
         "days": len(situation.states),
@@ -94,7 +94,7 @@ def check_outside(topic: Topic, days: Days, edges: Edges) -> Finding:
                 facts[why] += rows
                 ranges.append(offsets.key)
                 violations.append(
-                    f"range {offsets.text(topic.name)}: {rows} rows {reason}; they are in decoded/{topic.name} as ever"
+                    f"range {offsets.text(topic.name)}: {rows} rows {reason}; they are in tables/decoded/{topic.name} as ever"
                 )
     return Finding(OUTSIDE, f"{len(situation.counts)} decoded ranges", tuple(violations), facts, tuple(ranges))
 

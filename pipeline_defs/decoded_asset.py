@@ -17,7 +17,7 @@ from .core.errors import RangesFailed
 from .core.verdicts import violations_by_range
 from .decoded_checks import decoded_results
 from .decoding import decode
-from .edges.decodings import dead_letters_path, path_of
+from .edges.decodings import TREE, dead_letters_path, path_of
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
@@ -32,8 +32,9 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
     @derived_asset(
         topic,
         "decoded",
-        "**/*.parquet",
+        "",
         lake,
+        folder=TREE,
         deps=[topic.asset_key],
         partitions_def=topic.partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),  # not its parent's, or Dagster skips it in a backfill of both

@@ -30,10 +30,11 @@ from .core.offsets import OffsetRange, TopicRange
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
 from .edges.columns_of_table import ColumnsDiffer
-from .edges.decodings import dead_letters_path, path_of
+from .edges.decodings import dead_letters_path, decoded_table_log, path_of
 from .edges.lake import Lake
 from .edges.spark_decoding import IDENTITY
 from .landing import find_ranges
+from .raw_table import write_checkpoint_if_due
 from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from .staging_places import Landed
 
@@ -230,7 +231,9 @@ def _commit(
             tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
             if not ours or not tools.decodings.commit(ours, standing, tools.now_ms()):
                 continue
-            tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
+            version = standing.table.version + 1
+            tools.on_step("commit_decoded", topic=work.topic, version=version, ranges=len(ours))
+            write_checkpoint_if_due(work.topic, decoded_table_log(work.topic, tools.lake), version, tools.on_step)
             left.clear()
             yield from (
                 DecodeVerdict(each.offsets, Decided.REPLACED if each.revision else Decided.DECODED, each)

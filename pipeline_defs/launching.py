@@ -114,10 +114,22 @@ def decode_through_dagster(
     instance: dg.DagsterInstance,
     *,
     redo: bool,
+    in_one_run: bool = False,
     topics: dg.Definitions | None = None,
 ) -> Iterator[Launched]:
-    """Runs the topic's decoding job in this process, as `land_through_dagster` does its landing job."""
-    yield from _run_ranges(topic, topic.decoding, ranges, edges, instance, {}, redo=redo, topics=topics)
+    """Runs the topic's decoding job in this process, as `land_through_dagster` does its landing job.
+
+    `in_one_run` puts all ranges into one, with those that lie between them: columns that change go in together.
+    """
+    wanted = set(ranges)
+    if in_one_run:
+        register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
+        order = read_order(instance, topic)
+        places = [place for place, offsets in enumerate(order) if offsets in wanted]
+        between = order[places[0] : places[-1] + 1] if places else []
+        wanted.update(offsets for offsets in between if offsets is not None)
+    most = len(wanted) if in_one_run else RANGES_PER_RUN
+    yield from _run_ranges(topic, topic.decoding, wanted, edges, instance, {}, redo=redo, topics=topics, most=most)
 
 
 def _run_ranges(
@@ -130,12 +142,13 @@ def _run_ranges(
     *,
     redo: bool,
     topics: dg.Definitions | None,
+    most: int = RANGES_PER_RUN,
 ) -> Iterator[Launched]:
     wanted = set(ranges)
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
     end_dead_runs(instance, edges.now_ms())
     order = read_order(instance, topic)
-    requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=RANGES_PER_RUN)
+    requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=most)
     job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
     for request in requests:
         tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}

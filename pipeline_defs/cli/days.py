@@ -45,9 +45,7 @@ def days(topic: str, chosen: tuple[str, ...], whole: bool) -> None:
         wanted = [_checked(day, settings, now_ms) for day in chosen]
     wanted = wanted or situation.due(settings, now_ms)
     if not wanted:
-        held_up = len(situation.held_up)
-        waiting = f", {held_up} wait for ranges that are decoded and not seen yet" if held_up else ""
-        OUT.print(f"no day of {topic} is due; {len(situation.states) - held_up} are up to date{waiting}")
+        OUT.print(f"no day of {topic} is due; {len(situation.states)} are up to date")
         return
     logging.getLogger("dagster").setLevel(logging.ERROR)
     redo = bool(chosen) or whole

@@ -20,6 +20,7 @@ from pipeline_defs.core.errors import BadSetting, BrokenManifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.day_situation import read_days
 from pipeline_defs.days_checks import check_days, check_outside
+from pipeline_defs.edges.decodings import path_of
 from tests.support.daily import AT, START, DecodedDays
 
 if TYPE_CHECKING:
@@ -38,37 +39,6 @@ def not_ours() -> bytes:
 
 def outcomes(verdicts: dict[str, Any]) -> dict[str, DayDecided]:
     return {day: verdict.outcome for day, verdict in verdicts.items()}
-
-
-def test_a_day_made_anew_keeps_the_rows_of_a_range_that_is_being_decoded_again(tmp_path: Path, engine: Engine) -> None:
-    """It waits, by name, as a day that is due does: without the range, its rows would be gone from the day until it is seen."""
-    state = DecodedDays(tmp_path, engine)
-    state.put(A, [ONE])
-    state.put(B, [ONE, ONE])
-    state.update()
-    again = state.put(B, [ONE, ONE, ONE], 1, publish=False)
-    new = state.put(C, [TWO], publish=False)
-    found = check_days(SimpleNamespace(name=state.name), state.days, state.edges())  # type: ignore[arg-type]
-    assert found.passed, found.violations
-    assert found.facts["waiting_days"] == 1
-    for redo in (True, False):
-        waiting = state.update(ONE, redo=redo)
-        assert outcomes(waiting) == {ONE: DayDecided.WAITING}
-        assert (
-            f"waits for 2 ranges that are decoded and not seen yet: {B.text(state.name)}" in waiting[ONE].violations[0]
-        )
-        assert state.offsets() == {ONE: [0, 4, 5]}, "what stood stands"
-    assert state.update() == {}
-    assert outcomes(state.update(TWO)) == {TWO: DayDecided.WAITING}, "nobody knows yet which days it is of"
-
-    for decoding in (again, new):
-        assert state.edges().decodings.publish(decoding)
-    assert outcomes(state.update(ONE, TWO, THREE, redo=True)) == {
-        ONE: DayDecided.UPDATED,
-        TWO: DayDecided.CREATED,
-        THREE: DayDecided.EMPTY,
-    }
-    assert state.offsets() == {ONE: [0, 4, 5, 6], TWO: [8]}
 
 
 def test_a_day_made_anew_is_made_anew_although_others_come_between(tmp_path: Path, engine: Engine) -> None:
@@ -216,7 +186,7 @@ def test_a_range_that_is_decoded_anew_while_it_is_counted_is_counted_later(tmp_p
     (kept,) = tmp_path.rglob("event_days/**/*.json")
     kept.unlink()
     assert edges.day_files.read_counts(state.name, {A: again}, AT) == {}, "what a person has deleted is counted again"
-    (file,) = tmp_path.glob("decoded/**/*.parquet")
+    file = tmp_path / path_of(again)
     whole = file.read_bytes()
     file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
     with pytest.raises(BrokenManifest, match=f"decode {state.name} --partition {A.key}` decodes it again"):

@@ -19,7 +19,7 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges.decoded import Decoded
-from pipeline_defs.edges.decodings import dead_letters_path
+from pipeline_defs.edges.decodings import TREE
 from pipeline_defs.edges.spark_decoding import SparkDecoder
 from tests.support.footers import list_encodings_falling
 from tests.support.world import World
@@ -77,11 +77,11 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
         *((f"k{n}", {"id": n, "name": f"n{n}"}) for n in range(100 - len(POISON) - 1)),
         ("k0", None),
     ]
-    letters = world.query("dead_letters", '"partition", "offset", key, value, side, error_class')
+    letters = world.query("dead_letters", '"partition", "offset", raw_key, raw_value, side, error_class')
     assert letters == [
         (*place, b"k", value, "value", error) for place, (value, error) in zip(places, POISON.items(), strict=True)
     ]
-    assert not (world.lake_folder / dead_letters_path(world.name, clean.offsets)).exists()
+    assert clean.decoding is not None and clean.decoding.dead_letters is None
     for verdict in (clean, poisoned):
         assert verdict.decoding is not None
         manifest = world.coverage.manifests[verdict.offsets]
@@ -89,7 +89,7 @@ def test_one_poison_record_stops_and_loses_nothing_else(world: World) -> None:
         assert verdict.decoding.rows + verdict.decoding.dead + gone == len(verdict.offsets)
     assert poisoned.decoding is not None
     assert sum(poisoned.decoding.error_classes.values()) == len(POISON)
-    errors = dict(world.query("dead_letters", "value, error"))
+    errors = dict(world.query("dead_letters", "raw_value, error"))
     assert errors[b'{"id": "one"}'] == "id: expected BIGINT, found string"
     assert errors[b"{'id': 1}"].startswith("the text is not one JSON value, or one beyond")
 
@@ -127,7 +127,7 @@ def test_a_mended_decoder_empties_the_dead_letters_of_the_redone_range_only(worl
         world.send([{"partition": partition, "key": b"k", "value": b'{"id": 99.5}'}])
     world.plan_and_land()
     first, second = world.decode()
-    before = {path: path.read_bytes() for path in world.lake_folder.glob("d*/**/p0001/*.parquet")}
+    before = {path: path.read_bytes() for path in (world.lake_folder / TREE).rglob("*.parquet")}
     assert len(world.query("dead_letters", '"offset"')) == 2
 
     same = world.decode([first.offsets.key], redo=True)  # the control: the same decoder finds the same
@@ -157,8 +157,7 @@ def test_when_kafka_has_nothing_any_more_the_same_is_decoded_again(world: World)
     again = world.decode([offsets.key for offsets in first], redo=True)
     assert [verdict.outcome for verdict in again] == [Decided.UNCHANGED, Decided.UNCHANGED]
 
-    for tree in ("decoded", "dead_letters", "decodings"):
-        (world.lake_folder / tree).rename(world.lake_folder / f"lost-{tree}")
+    (world.lake_folder / "tables/decoded").rename(world.lake_folder / "lost")
     afresh = {verdict.offsets: verdict.decoding for verdict in world.decode()}
     assert {offsets: each and each.digest for offsets, each in afresh.items()} == {
         offsets: each and each.digest for offsets, each in first.items()
@@ -229,8 +228,7 @@ def test_the_same_rows_are_the_same_bytes_whatever_jvm_wrote_them(world: World, 
     (first,) = world.decode()
     (again,) = decode_with(world, engine, "shuffles encodings", redo=True)
     assert again.outcome is Decided.UNCHANGED
-    for tree in ("decoded", "decodings"):
-        (world.lake_folder / tree).rename(world.lake_folder / f"lost-{tree}")
+    (world.lake_folder / "tables/decoded").rename(world.lake_folder / "lost")
     (afresh,) = decode_with(world, engine, "shuffles encodings")
     assert first.decoding is not None and afresh.decoding is not None
     assert afresh.decoding.digest == first.decoding.digest

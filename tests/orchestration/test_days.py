@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.day_dispatch import DayRequest
 from pipeline_defs.core.errors import BadKey
-from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.day_due import DaysTick, day_run_request, run_days_tick
 from pipeline_defs.days_checks import COMPLETE, OUTSIDE
 from pipeline_defs.days_launching import LaunchedDays, update_through_dagster
+from pipeline_defs.edges.decodings import path_of
 from pipeline_defs.project import plan_project, write_project
-from tests.support.daily import AT, SCHEMA, START, configure, digests, event, expected, row_type, shown
-from tests.support.decoded import DecodedTopic
+from tests.support.daily import AT, SCHEMA, START, configure, digests, event, expected, shown
 from tests.support.world import World
-
-WAITED = "that are decoded and not seen yet:"
 
 
 def tick(world: World) -> DaysTick:
@@ -115,8 +110,7 @@ def test_a_run_that_fails_is_red_and_asked_for_again_later(world: World) -> None
     world.plan_and_land()
     (verdict,) = world.decode()
     assert verdict.decoding is not None
-    assert verdict.decoding.decoded is not None
-    (file,) = (world.lake_folder / "decoded" / world.name).rglob("*.parquet")
+    file = world.lake_folder / path_of(verdict.decoding)
     whole = file.read_bytes()
     file.write_bytes(whole[:4] + b"\0" * (len(whole) - 4))
     (request,) = tick(world).requests
@@ -133,21 +127,6 @@ def test_a_run_that_fails_is_red_and_asked_for_again_later(world: World) -> None
     file.write_bytes(whole)
     assert run(world, again).succeeded
     assert shown(world) == expected(world)
-
-
-def test_a_run_is_red_for_a_day_that_waits_where_a_person_asked_for_it(world: World) -> None:
-    """A sensor's run that covers it is green: the day is found due once its ranges are seen."""
-    configure(world)
-    topic = DecodedTopic(world.edges.lake, world.name, pa.string(), row_type())
-    offsets = OffsetRange(0, 0, 0, 4)
-    topic.put(offsets, {0: ("k", {"at": datetime.fromisoformat("2013-01-01T12:00:00Z")})}, publish=False)
-    for redo in (True, False):
-        launched = run(world, DayRequest(("2013-01-01",), 1), redo=redo)
-        assert launched.succeeded is not redo
-        assert (
-            not redo
-            or f"waits for 1 ranges that are decoded and not seen yet: {offsets.text(world.name)}" in launched.reason
-        )
 
 
 @pytest.fixture

@@ -234,3 +234,29 @@ def test_what_is_made_of_decoded_ranges_waits_for_a_backlog_but_not_for_long(dec
     assert not waits(0, late), "it has waited for long enough"
     decoded.decode(others)
     assert not waits(edges.now_ms()), "the backlog is gone"
+
+
+def test_a_type_that_is_changed_is_decoded_in_one_run_however_many_ranges_there_are(
+    decoded: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-66] New ranges fail and say what is to be done; in runs of their own the old ones stand in each other's way."""
+    monkeypatch.setattr("pipeline_defs.launching.RANGES_PER_RUN", 2)
+    ranges = list(decoded.coverage.log.ranges)
+    assert all(each.succeeded for each in launch(decoded, ranges))
+    decode = Decode(value=Side(Format.JSON, "id STRING"), budget=Budget(5, 1.0))
+    decoded.topic = dataclasses.replace(decoded.topic, decode=decode)
+    apart = launch(decoded, ranges, redo=True)
+    assert [each.succeeded for each in apart] == [False, False], "the fault"
+    assert f"`offsetlake decode {decoded.name} --outdated`" in apart[0].reason
+    assert decoded.query("decoded", "typeof(value.id)")[0] == ("INTEGER",), "what stood stands"
+    through = decode_through_dagster(
+        decoded.topic,
+        [ranges[0], ranges[-1]],
+        decoded.edges,
+        decoded.instance,
+        redo=True,
+        in_one_run=True,
+        topics=decoded.definitions,
+    )
+    assert [(len(each.ranges), each.succeeded) for each in through] == [(len(ranges), True)]
+    assert decoded.query("decoded", "typeof(value.id)")[0] == ("VARCHAR",)

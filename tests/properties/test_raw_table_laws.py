@@ -16,7 +16,6 @@ from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.core.raw_table import (
-    SCHEMA,
     Due,
     RangeFiles,
     file_of,
@@ -67,7 +66,7 @@ class History:
             [file_of(each, name_of(each)) for each in due.adds], dict.fromkeys(due.removes, 1), due.transactions
         )
         check(commit, self.table, "t")
-        self.commits.append(to_json(commit, self.table.version, f"id-{len(self.commits)}", EPOCH_MS, SCHEMA))
+        self.commits.append(to_json(commit, f"id-{len(self.commits)}", EPOCH_MS))
         for name, version in self.table.transactions.items():
             assert commit.transactions[name] >= version
         self.table = apply(commit, self.table)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,7 +79,7 @@ class ArrowDecoder:
         more = [("more", pa.string())] if "more" in self.schema else []
         for at, path in enumerate(files):
             raw = pq.read_table(path)
-            numbers = [self._read(text) for text in raw["value"].to_pylist()]
+            numbers = self.read(raw)
             rows = raw.filter(pa.array([(number is not None) == is_good for number in numbers]))
             if not rows.num_rows:
                 continue
@@ -96,9 +96,23 @@ class ArrowDecoder:
             rows = rows.append_column("key_schema_id", nothing).append_column("value_schema_id", nothing)
             pq.write_table(rows, folder / f"part-{at:05d}.parquet", compression=self.compression)
 
+    def read(self, raw: pa.Table) -> list[float | None]:
+        """Read the number of each row; none is a dead letter."""
+        return [self._read(text) for text in raw["value"].to_pylist()]
+
     def _read(self, text: bytes) -> float | None:
         number = json.loads(text)["id"]
         return None if isinstance(number, float) and "DOUBLE" not in self.schema else number + self.shift
+
+
+@dataclass(frozen=True)
+class OffsetDecoder(ArrowDecoder):
+    """Decodes a row to its offset, whatever its value is; those with an odd one are dead letters, until it is mended."""
+
+    is_mended: bool = False
+
+    def read(self, raw: pa.Table) -> list[float | None]:
+        return [offset if self.is_mended or not offset % 2 else None for offset in raw["offset"].to_pylist()]
 
 
 @dataclass
@@ -143,17 +157,7 @@ class LandedTopic:
         self, *ranges: OffsetRange, by: ArrowDecoder | None = None, redo: bool = False, watch: Watch | None = None
     ) -> list[DecodeVerdict]:
         """Decodes ranges in an attempt of its own, which tells `watch` its steps."""
-        decoder: Any = by or ArrowDecoder()
-        side = Side(Format.JSON, decoder.schema)
-        tools = DecodeTools(
-            Decodings(self.lake),
-            Decode(value=side, budget=self.budget),
-            lambda: decoder,
-            lambda: EPOCH_MS,
-            watch or (lambda *_, **__: None),
-        )
-        attempt = Attempt(f"d-{uuid.uuid4().hex[:6]}", "run", "code", redo=redo)
-        return list(decode(TOPIC, [offsets.key for offsets in ranges], attempt, tools))
+        return decode_by(by or ArrowDecoder(), self.lake, ranges, self.budget, redo=redo, watch=watch)
 
     def outcome(self, offsets: OffsetRange, by: ArrowDecoder | None = None, *, redo: bool = False) -> Decided:
         """Decodes a range; is how that ended."""
@@ -194,6 +198,23 @@ class LandedTopic:
         named = {Path(each).name for each in table_files(self.lake, TOPIC)}
         named |= {Path(each).name for each in table_files(self.lake, TOPIC, is_dead=True)}
         return [each.name for each in (self.root / TREE / TOPIC).glob("*.parquet") if each.name not in named]
+
+
+def decode_by(
+    decoder: ArrowDecoder,
+    lake: Lake,
+    ranges: Iterable[OffsetRange],
+    budget: Budget,
+    *,
+    redo: bool = False,
+    watch: Watch | None = None,
+) -> list[DecodeVerdict]:
+    """Decodes ranges of a lake in an attempt of its own, which tells `watch` its steps."""
+    by: Any = decoder
+    config = Decode(value=Side(Format.JSON, decoder.schema), budget=budget)
+    tools = DecodeTools(Decodings(lake), config, lambda: by, lambda: EPOCH_MS, watch or (lambda *_, **__: None))
+    attempt = Attempt(f"d-{uuid.uuid4().hex[:6]}", "run", "code", redo=redo)
+    return list(decode(TOPIC, [offsets.key for offsets in ranges], attempt, tools))
 
 
 def stop_at(step: str, then: Callable[[], object] | None = None) -> Watch:

@@ -36,6 +36,7 @@ from pipeline_defs.sensors import Tick, run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.topics import Topic
+from tests.support.decoded import table_files
 from tests.support.migrations import read_migrations_once
 
 read_migrations_once()
@@ -247,13 +248,16 @@ class World:
         return Edges(self.settings).decodings.read(self.name)
 
     def query(self, tree: str, columns: str) -> list[tuple[Any, ...]]:
-        """Reads columns of what a plain glob over a tree of this topic shows, in offset order."""
-        files = list((self.lake_folder / tree / self.name).rglob("*.parquet"))
+        """Reads columns of this topic in offset order: of a tree's plain glob, or of decoded rows or dead letters."""
+        if tree in {"decoded", "dead_letters"}:
+            files = table_files(self.edges.lake, self.name, is_dead=tree == "dead_letters")
+        else:
+            files = [*map(str, (self.lake_folder / tree / self.name).rglob("*.parquet"))]
         if not files:
             return []
         order = 'generation, "partition", "offset"'
         return duckdb.sql(
-            f"SELECT {columns} FROM read_parquet('{self.lake_folder}/{tree}/{self.name}/**/*.parquet') ORDER BY {order}"
+            f"SELECT {columns} FROM read_parquet({files}, union_by_name = true) ORDER BY {order}"
         ).fetchall()
 
     def plan_and_land(self) -> list[Verdict]:

@@ -16,6 +16,7 @@ from pipeline_defs.core.decoding import Decided, choose_outdated
 from pipeline_defs.core.errors import EngineUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import read_dead_letters
+from pipeline_defs.edges.decodings import TREE, Decodings
 from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
@@ -246,3 +247,20 @@ def test_decoding_goes_on_with_another_spark(topic: LandedTopic, deaths: int, ou
     assert [verdict.outcome for verdict in topic.decode(FIRST, SECOND, by=dying)] == [outcome] * 2
     assert len(set(dying.folders)) == len(dying.folders) == 3
     assert topic.due == ([] if outcome is Decided.DECODED else [FIRST, SECOND])
+
+
+def test_a_long_history_is_read_from_a_checkpoint(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By who begins now as by who has read it all along; what became of each range is in it, and so are the columns."""
+    monkeypatch.setattr("pipeline_defs.raw_table.CHECKPOINT_EVERY", 3)
+    topic.land(FIRST, WHOLE)
+    topic.outcome(FIRST)
+    known = Decodings(topic.lake)
+    for shift in range(1, 8):
+        assert topic.outcome(FIRST, ArrowDecoder(f"id BIGINT, n{shift} INT", shift), redo=True) is Decided.REPLACED
+        assert known.read(TOPIC) == topic.known
+    for commit in (topic.root / TREE / TOPIC / "_delta_log").glob("*.json"):
+        if int(commit.stem) < 6:
+            commit.unlink()
+    assert known.read(TOPIC) == topic.known
+    assert (topic.known[FIRST].revision, topic.values(FIRST)) == (7, [n + 7 for n in range(10)])
+    assert topic.outcome(FIRST, ArrowDecoder("id DOUBLE"), redo=True) is Decided.REPLACED, "it knows the columns"

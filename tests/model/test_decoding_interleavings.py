@@ -1,0 +1,175 @@
+"""Who decodes a topic, decodes it again, lands or replaces, handed over at each call of the store, or struck there.
+
+A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at random, each time others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs import decoding
+from pipeline_defs.core.decoding import Budget, completeness_of
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
+from pipeline_defs.edges.lake import Lake
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+from tests.support.redecoding import OffsetDecoder, decode_by
+from tests.support.strategies import EPOCH_MS
+
+KINDS = ["disk", "bucket"]
+STARTS = ["landed", "decoded", "half decoded"]
+ACTS = ["decode", "mend", "replace", "land"]
+MOST_CALLS, MOST_WRITES = 60, 14
+EACH = int(os.environ.get("HUNT", "20"))
+RANDOM = random.Random(None if "HUNT" in os.environ else 12)
+OLD = OffsetDecoder("id BIGINT")
+MENDED = OffsetDecoder("id BIGINT NOT NULL", is_mended=True)
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+    monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Yields folders for lakes, one after the other."""
+    return (tmp_path / str(number) for number in count())
+
+
+def begin(folder: Path, kind: str, start: str) -> SmallWorld:
+    """Return a topic of three landed ranges of two rows, decoded so far as `start` says, and a fourth that is not landed.
+
+    Kafka has one row less of the second range than was landed.
+    """
+    world = SmallWorld(folder, kind, records=6, grid=2)
+    world.land()
+    if start != "landed":
+        ranges = list(world.coverage.log.ranges)
+        decode_by(OLD, world.lake, ranges if start == "decoded" else ranges[:2], Budget(9, 1.0))
+    log = world.kafka.now.partitions[0]
+    log.append([SpanKind.DATA] * 2, "v", EPOCH_MS)
+    world.kafka.now.is_compacted = True
+    log.compacted.add(2)
+    world.plan()
+    return world
+
+
+def decode_due(lake: Lake) -> None:
+    due = Decodings(lake).read_ranges(TOPIC).find_due(lake.coverage(TOPIC))
+    if due:
+        decode_by(OLD, lake, due, Budget(9, 1.0))
+
+
+def act(world: SmallWorld, name: str, writer: Writer) -> None:
+    lake = world.open(writer)
+    if name == "decode":
+        decode_due(lake)
+    elif name == "mend":
+        coverage = lake.coverage(TOPIC)
+        landed = [offsets for offsets in coverage.log.ranges if coverage.is_landed(offsets)]
+        decode_by(MENDED, lake, landed, Budget(9, 1.0), redo=True)
+    else:
+        world.land(name, lake)
+
+
+def in_table(world: SmallWorld) -> Counter[int]:
+    """Return how often the table's newest version has each offset, from what its log names alone."""
+    rows = Counter[int]()
+    for path, file in decoded_table_log(TOPIC, world.open(Writer())).read().files.items():
+        data = world.lake.store.get(f"{TREE}/{TOPIC}/{path}")
+        assert data is not None, path
+        offsets = pq.read_table(pa.BufferReader(data), columns=["offset"]).column("offset").to_pylist()
+        assert len(offsets) == file.rows
+        rows.update(offsets)
+    return rows
+
+
+def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
+    """No row is twice, none that was decoded is gone but those of a replaced range, and the next run does the rest."""
+    found = in_table(world)
+    assert max(found.values(), default=1) == 1
+    assert before - {2} <= found.keys() or any(each.revision for each in world.coverage.manifests.values())
+    world.lake = world.open(Writer())
+    world.land()
+    decode_due(world.lake)
+    lake = world.open(Writer())
+    coverage, decodings = lake.coverage(TOPIC), Decodings(lake).read_ranges(TOPIC)
+    assert decodings.find_due(coverage) == [] and decodings.find_lacking(lake) == []
+    assert completeness_of(TOPIC, coverage.manifests, decodings.known) == []
+    assert in_table(world) == world.landed()
+
+
+def draw(*choices: Any) -> list[tuple[Any, ...]]:
+    """Draws some of all combinations."""
+    return RANDOM.choices([*product(*choices)], k=EACH)
+
+
+def test_two_who_decode_hand_over_anywhere(folders: Iterator[Path]) -> None:
+    """[R-68] [R-69] Two decoders, of one mind or of two, one beside a landing or a replace: each row once, always."""
+    calls, handed_over = range(MOST_CALLS), 0
+    for kind, start, one, other, first, second in draw(KINDS, STARTS, ACTS, ACTS, calls, calls):
+        world = begin(next(folders), kind, start)
+        before, writers = {*in_table(world)}, [Writer(), Writer()]
+
+        def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
+            def go(before: Callable[[int], None]) -> None:
+                writers[number].before = before  # noqa: B023 (used before the next)
+                act(world, name, writers[number])  # noqa: B023
+
+            return go
+
+        try:
+            run_interleaved([run(0, one), run(1, other)], [(0, first), (1, second)])
+            handed_over += len(writers[0].calls) > first and len(writers[1].calls) > second
+            assert_ends_well(world, before)
+        except BaseException as error:
+            error.add_note(
+                f"{kind}, {start}: {one} to {first} {writers[0].calls}, {other} to {second} {writers[1].calls}"
+            )
+            raise
+    assert handed_over > EACH // 10, "the control: some do hand over"
+
+
+@pytest.mark.parametrize("fault", ["dies", "loses the answer", "has a full disk"])
+def test_one_who_decodes_is_struck_anywhere(folders: Iterator[Path], fault: str) -> None:
+    """[R-68] [R-69] At each call of the store: each row is once, and who comes next ends it well."""
+    struck = 0
+    numbers = range(MOST_CALLS if fault == "dies" else MOST_WRITES)
+    for kind, start, name, number in draw(KINDS, STARTS, ["decode", "mend"], numbers):
+        world = begin(next(folders), kind, start)
+        before = {*in_table(world)}
+
+        def die(at: int, number: int = number) -> None:
+            if at >= number:
+                raise Dead
+
+        writer = (
+            Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
+        )
+        try:
+            try:
+                act(world, name, writer)
+            except Dead:
+                struck += 1
+            except LakeUnavailable:
+                assert writer.has_lost
+            struck += writer.has_lost
+            assert_ends_well(world, before)
+        except Exception as error:
+            error.add_note(f"{kind}, {start}: {name} {fault} at {number} of {writer.calls}")
+            raise
+    assert struck > EACH // 20, "the control: some are struck"
