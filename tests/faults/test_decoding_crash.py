@@ -25,7 +25,7 @@ STEPS: dict[str, tuple[int, bool]] = {
     "verify_decoded": (0, True),
     "place_decoded": (0, True),
     "commit_decoded": (3, True),
-    "reported_decoded": (3, False),
+    "reported_decoded": (3, True),
 }
 POISONED = [(0, 7), (0, 120), (1, 30)]
 
