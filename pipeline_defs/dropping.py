@@ -6,7 +6,6 @@ The mark in `dropped/` comes before the first file goes, and stays. Invariant: n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from .core.coverage import Coverage
@@ -16,11 +15,11 @@ from .core.errors import Refused
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.raw_table import DIGEST, is_compacted, offsets_of, ranges_by_file
-from .edges import parquet
 from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
 from .edges.layout import manifest_path, published_path
 from .settings import code_version
+from .standing import why_changed
 from .steps import StepWatcher, no_step
 
 
@@ -88,7 +87,7 @@ def drop_range_files(
     Before, the compacted file has the digest that the table's log says.
     """
     for plan in plans:
-        reason = _why_changed(topic, plan.file, lake)
+        reason = why_changed(plan.file, raw_table_log(topic, lake.store).folder, lake)
         if reason is None:
             lake.commit_dropped(
                 Dropped(
@@ -107,16 +106,6 @@ def drop_range_files(
             if kept is None:
                 on_step("range_file_dropped", key=manifest.offsets.key)
             yield DropVerdict(manifest.offsets, kept)
-
-
-def _why_changed(topic: str, file: File, lake: Lake) -> str | None:
-    path = f"{raw_table_log(topic, lake.store).folder}/{file.path}"
-    found = None
-    with suppress(FileNotFoundError), lake.local_copy(path) as copy:
-        found = parquet.digest(copy)
-    if found == file.tags[DIGEST]:
-        return None
-    return f"the compacted file {lake.store.url(path)} has sha256 {found}, expected {file.tags[DIGEST]}"
 
 
 def _drop(manifest: Manifest, lake: Lake) -> str | None:

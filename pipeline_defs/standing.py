@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .core.errors import TableFileGone
+from .core.delta import File as TableFile
+from .core.errors import DamagedFile, TableFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.raw_table import DIGEST, RangeFiles
@@ -67,6 +68,30 @@ def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[Of
                     parquet.write(rows, folder / f"{offsets.key}.parquet")
                     files[offsets] = LandedFile(folder / f"{offsets.key}.parquet", is_cut=True)
         yield files
+
+
+@contextmanager
+def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
+    """Gives a file of a table to read, for a while; raises `DamagedFile` where it is not what the table's log says."""
+    path = f"{folder}/{file.path}"
+    url, expected = lake.store.url(path), file.tags[DIGEST]
+    try:
+        with lake.local_copy(path) as copy:
+            found = parquet.digest(copy)
+            if found != expected:
+                raise DamagedFile(f"the table's file {url} has sha256 {found}, expected {expected}")
+            yield copy
+    except FileNotFoundError:
+        raise DamagedFile(f"the table's file {url} is not there, expected sha256 {expected}") from None
+
+
+def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
+    """Return why a file of a table is not what the table's log says; none where it is."""
+    try:
+        with table_file(file, folder, lake):
+            return None
+    except DamagedFile as error:
+        return str(error)
 
 
 @contextmanager
@@ -129,10 +154,10 @@ class Digests:
             )
         path = f"{log.folder}/{file.path}"
         if path not in self._why_changed:
-            self._why_changed[path] = self._find_change(path, file.tags[DIGEST])
+            self._why_changed[path] = why_changed(file, log.folder, self._lake)
         if reason := self._why_changed[path]:
             raise TableFileGone(
-                f"the file of range {where} was dropped, and {reason}: it was changed; restore it from a backup",
+                f"the file of range {where} was dropped, and {reason}; restore that from a backup",
                 topic=topic,
             )
         return path
@@ -143,10 +168,3 @@ class Digests:
         for manifest in manifests:
             groups.setdefault(self.table_path(manifest), []).append(manifest)
         return groups
-
-    def _find_change(self, path: str, expected: str) -> str | None:
-        found = None
-        with suppress(FileNotFoundError), self._lake.local_copy(path) as copy:
-            found = parquet.digest(copy)
-        url = self._lake.store.url(path)
-        return None if found == expected else f"the table's file {url} has sha256 {found}, expected {expected}"

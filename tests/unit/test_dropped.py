@@ -205,7 +205,7 @@ def test_rows_that_are_nowhere_are_named_by_whoever_needs_them(lake: Lake) -> No
     """[R-74] The compacted file of dropped ranges was changed, or is gone: audit, redo, reading and views say which."""
     manifests, path = dropped(lake)
     content = path.read_bytes()
-    for spoil, said in ((damage, "it was changed; restore it from a backup"), (Path.unlink, "has sha256 None")):
+    for spoil, said in ((damage, "restore that from a backup"), (Path.unlink, "is not there, expected")):
         path.write_bytes(content)
         spoil(path)
         published = check_published(TOPIC, lake).violations
