@@ -67,9 +67,9 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
             at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests))
         )
         if is_whole and is_old and doubled.isdisjoint(manifest.offsets for manifest in manifests):
-            with_files = [manifest for manifest in manifests if manifest.file]
-            here = [manifest for manifest in with_files if manifest.offsets in coverage.published]
-            found += [Droppable(file, with_files, here)] if here else []
+            with_rows = [manifest for manifest in manifests if manifest.rows]
+            here = [manifest for manifest in with_rows if manifest.offsets in coverage.published]
+            found += [Droppable(file, with_rows, here)] if here else []
     return found
 
 
@@ -89,7 +89,7 @@ def drop_range_files(
     for plan in plans:
         reason = why_changed(plan.file, raw_table_log(topic, lake.store).folder, lake)
         if reason is None:
-            lake.commit_dropped(
+            reason = lake.commit_dropped(
                 Dropped(
                     topic,
                     offsets_of(plan.file),
@@ -100,6 +100,7 @@ def drop_range_files(
                     now_ms,
                 )
             )
+        if reason is None:
             on_step("drop_marked", key=offsets_of(plan.file).key)
         for manifest in plan.manifests:
             kept = reason or _drop(manifest, lake)

@@ -7,7 +7,7 @@ them, whose digest is checked first.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from .core.raw_table import DIGEST, RangeFiles
 from .edges import parquet
 from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
+from .edges.layout import published_path
 from .edges.remote_file import File
 
 TRIES = 3  # at a file that is dropped between being found and being read
@@ -59,15 +60,17 @@ def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[
 
 
 @contextmanager
-def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
+def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
     with scratch_folder(lake, "cut") as folder:
-        files = {}
-        for path, some in Digests(lake).by_table_file(manifests).items():
+        paths = {manifest.offsets: folder / f"{manifest.offsets.key}.parquet" for manifest in manifests}
+        for manifest in manifests:
+            if not manifest.rows:
+                parquet.write_empty(paths[manifest.offsets])
+        for path, some in Digests(lake).by_table_file(each for each in manifests if each.rows).items():
             with lake.local_copy(path) as compacted:
                 for offsets, rows in parquet.read_ranges(compacted, sorted(manifest.offsets for manifest in some)):
-                    parquet.write(rows, folder / f"{offsets.key}.parquet")
-                    files[offsets] = LandedFile(folder / f"{offsets.key}.parquet", is_cut=True)
-        yield files
+                    parquet.write(rows, paths[offsets])
+        yield {offsets: LandedFile(path, is_cut=True) for offsets, path in paths.items()}
 
 
 @contextmanager
@@ -109,7 +112,8 @@ def standing_path(manifest: Manifest, lake: Lake) -> str:
 
     Raise `TableFileGone` where the file was dropped and the table does not have its rows.
     """
-    return lake.own_path(manifest) or Digests(lake).table_path(manifest)
+    own = lake.own_path(manifest) if manifest.rows else published_path(manifest)
+    return own or Digests(lake).table_path(manifest)
 
 
 class Digests:
@@ -131,7 +135,8 @@ class Digests:
             with suppress(FileNotFoundError):
                 own = self._lake.own_path(manifest)
                 if own is None:
-                    self.table_path(manifest)
+                    if manifest.rows:
+                        self.table_path(manifest)
                     return manifest.digest
                 if not self._lake.store.exists(own):
                     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs.auditing import check_table
+from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.errors import DamagedFile, LakeUnavailable
+from pipeline_defs.core.dropped import Dropped
+from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.dropping import DropVerdict
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed
-from tests.support.dropped import R, another, compacted, damage, land, planned, run_compact, view
+from pipeline_defs.standing import landed_files
+from tests.support.dropped import (
+    R,
+    another,
+    compacted,
+    damage,
+    drop,
+    dropped,
+    land,
+    planned,
+    replace_by_nothing,
+    root,
+    run_compact,
+    shown,
+    view,
+)
+from tests.support.interleaving import Dead, SmallWorld, watch_obstore
 from tests.support.strategies import EPOCH_MS, TOPIC
 
 
@@ -88,3 +110,91 @@ def test_a_file_that_goes_away_before_it_is_compacted_is_one_clear_sentence(lake
     assert verdict.outcome is CompactionOutcome.FAILED
     (said,) = verdict.violations
     assert f"{path} is not there" in said and f"offsetlake audit {TOPIC}" in said and "Errno" not in said
+
+
+def marks(lake: Lake) -> list[Path]:
+    return sorted((root(lake) / "dropped").rglob("*.json"))
+
+
+def test_rows_that_stand_again_under_a_later_revision_get_a_mark_of_it(lake: Lake) -> None:
+    """[R-72] The compacted file has the very bytes of the one before, and is another: its mark is another, too."""
+    dropped(lake)
+    land(lake, R[1], 1)
+    append(lake)
+    (verdict,) = run_compact(lake)
+    assert verdict.file is not None
+    (before,) = marks(lake)
+    assert verdict.file.tags["sha256"] == json.loads(before.read_text())["sha256"], "the control: equal bytes"
+    assert drop(lake) == [DropVerdict(R[1])]
+    assert len(marks(lake)) == 2 and another(lake).coverage(TOPIC).is_landed(R[1]) and view(lake) == [*range(30)]
+
+
+def test_a_mark_that_says_otherwise_keeps_the_range_files(lake: Lake) -> None:
+    """[R-72] What somebody has put under its name is never taken for it."""
+    _, path = compacted(lake)
+    mark = root(lake) / f"dropped/{TOPIC}/g0/p0000" / path.name.removeprefix("g0-p0000-").replace(".c-", ".")
+    mark = mark.with_suffix(".json")
+    mark.parent.mkdir(parents=True)
+    mark.write_bytes(Dropped(TOPIC, OffsetRange(0, 0, 0, 30), {}, path.name, "ab", "test", 0).to_json())
+    found = drop(lake)
+    assert [each.offsets for each in found] == R[:3]
+    assert all(f"{mark} says otherwise" in str(each.reason) for each in found) and shown(lake) == ["0", "10", "20"]
+    mark.unlink()
+    assert drop(another(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and marks(lake) == [mark], "the control"
+
+
+def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
+    """[R-72] Its file of no rows stays in `data/`: the table has none of it, and is not asked for it."""
+    manifests, _ = compacted(lake)
+    replace_by_nothing(lake, manifests[1])
+    append(lake)
+    run_compact(lake)
+    assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(another(lake)) == []
+    assert shown(lake) == ["10"] and view(lake) == [*range(10), *range(20, 30)]
+    newest = another(lake).newest(manifests[1])
+    another(lake).commit_dropped(Dropped(TOPIC, R[1], {R[1]: 1}, "g0-p0000-x.c-y.parquet", "ab", "before", 0))
+    (root(lake) / published_path(newest)).unlink()
+    assert check_published(TOPIC, another(lake)).violations == (), "as an older release has dropped it"
+    assert view(lake) == [*range(10), *range(20, 30)]
+    with landed_files([newest], another(lake)) as files:
+        assert pq.read_table(files[R[1]].path).num_rows == 0
+
+
+@pytest.mark.parametrize("cure", ["replace", "drop"])
+def test_a_range_file_that_rots_between_its_mark_and_its_end_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cure: str
+) -> None:
+    """[R-73] By what the audit advises, or by the drop's end: the table has the rows."""
+    watch_obstore(monkeypatch)
+    world = SmallWorld(tmp_path, "disk", records=6, grid=3)
+    world.has_raw_table = True
+    world.land()
+    world.compact()
+
+    def die(step: str, **_: object) -> None:
+        if step == "drop_marked":
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.drop(on_step=die)
+    (path, _) = sorted((tmp_path / "data").rglob("*.parquet"))
+    damage(path)
+    assert {each.outcome for each in world.land("redo")} == {Outcome.FAILED, Outcome.UNCHANGED}
+    assert len(check_published(TOPIC, world.lake).violations) == 1
+    if cure == "replace":
+        world.land("replace")
+    else:
+        world.drop()
+    assert check_published(TOPIC, world.lake).violations == ()
+    assert world.standing() == dict.fromkeys(range(6), 1)
+    world.drop()
+    assert world.shown() == {} and world.standing() == dict.fromkeys(range(6), 1)
+
+
+def test_what_is_no_mark_by_its_name_is_to_be_moved_away(lake: Lake) -> None:
+    """[R-75] It is nothing of Offsetlake's, so no backup has it."""
+    foreign = root(lake) / f"dropped/{TOPIC}/notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("mine")
+    with pytest.raises(BrokenManifest, match=r"notes.txt is no mark's name: move it away"):
+        another(lake).coverage(TOPIC)
