@@ -31,6 +31,7 @@ from .core.raw_table import (
     find_due,
     find_due_by_files,
     find_unwanted,
+    how_to_mend,
     is_compacted,
     name_of,
     number_of,
@@ -186,8 +187,6 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
             raise _not_there(manifest, lake, log) from None
         if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
             raise _LookAgain
-        if lake.store.size(path) != file.bytes:
-            raise _not_there(manifest, lake, log)
         return name
     raise AssertionError("names never end")
 
@@ -252,15 +251,25 @@ def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
 def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS) -> list[str]:
     """Find the files of a raw table that no version of the last week names, and no later one will; return their paths.
 
-    A link that was made just now is not old, whatever the age of the file that it leads to.
+    A link that was made just now is not old, whatever the age of the file that it leads to. Raise `DamagedFile` where a file is
+    not there that the table names: then none is nobody's.
     """
     log, found = raw_table_log(topic, lake.store), []
     table, coverage = log.read(), lake.coverage(topic)
-    names = (path.removeprefix(f"{log.folder}/") for path in lake.store.list(log.folder))
-    for name in find_unwanted(names, coverage, table):
-        path = f"{log.folder}/{name}"
-        left_ms = table.removed[name] if name in table.removed else lake.store.linked_at_ms(path)
-        if left_ms is not None and now_ms - left_ms > older_than_seconds * 1000:
+    names = {path.removeprefix(f"{log.folder}/") for path in lake.store.list(log.folder)}
+    url = lake.store.url(log.folder)
+    if gone := sorted(table.files.keys() - names):
+        raise DamagedFile(
+            f"the table's file {url}/{gone[0]} is not there; nothing of the table was deleted; {how_to_mend(coverage, url)}; "
+            f"`{command('audit', topic)}` names all that is amiss"
+        )
+    unwanted = find_unwanted(names, coverage, table)
+    clock_ms = lake.store.clock_ms() if set(unwanted) - table.removed.keys() else 0
+    for name in unwanted:
+        path, at_ms, left_ms = f"{log.folder}/{name}", now_ms, table.removed.get(name)
+        if left_ms is None:  # the file system dates it, by a clock of its own
+            at_ms, left_ms = clock_ms, lake.store.linked_at_ms(path)
+        if left_ms is not None and at_ms - left_ms > older_than_seconds * 1000:
             found.append(path)
     return found
 
@@ -273,7 +282,9 @@ def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
         return True
 
 
-def vacuum(lake: Lake, now_ms: int) -> tuple[list[str], list[OffsetlakeError]]:
+def vacuum(
+    lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS
+) -> tuple[list[str], list[OffsetlakeError]]:
     """Delete what `find_unnamed` finds of all raw tables; return the paths, and what ended one table and no other.
 
     Any number of processes may do so at once.
@@ -281,7 +292,7 @@ def vacuum(lake: Lake, now_ms: int) -> tuple[list[str], list[OffsetlakeError]]:
     deleted, errors = list[str](), list[OffsetlakeError]()
     for topic in lake.store.folders("tables/raw"):
         try:
-            for path in find_unnamed(topic, lake, now_ms):
+            for path in find_unnamed(topic, lake, now_ms, older_than_seconds):
                 lake.store.delete_folder(path)
                 deleted.append(path)
         except OffsetlakeError as error:
@@ -290,14 +301,10 @@ def vacuum(lake: Lake, now_ms: int) -> tuple[list[str], list[OffsetlakeError]]:
 
 
 def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedFile:
-    topic = coverage.log.topic
-    step = (
-        "restore them from a backup" if coverage.dropped else f"move {url} away, and the next run makes the table anew"
-    )
     return DamagedFile(
         f"{len(uncut)} files of the table {url} cannot be cut, though ranges of them were replaced: they are not what its log "
-        f"says; they stay as they are, all else is in the table, and the replaced ranges are in `data/`; {step}; "
-        f"`{command('audit', topic)}` names all that is amiss",
+        f"says; they stay as they are, all else is in the table, and the replaced ranges are in `data/`; "
+        f"{how_to_mend(coverage, url)}; `{command('audit', coverage.log.topic)}` names all that is amiss",
         [*uncut.values()],
     )
 

@@ -281,6 +281,13 @@ def violations(coverage: Coverage, table: Snapshot) -> list[str]:
     return found
 
 
+def how_to_mend(coverage: Coverage, url: str) -> str:
+    """Return what to do about files that a table names and does not have as they were."""
+    if coverage.dropped:
+        return "restore these files from a backup"
+    return f"move {url} away, and the next run makes the table anew"
+
+
 def ranges_by_file(coverage: Coverage, table: Snapshot) -> dict[str, list[Manifest]]:
     """Return by path which ranges, as they stand now, each file of a table has, in offset order."""
     files, found = RangeFiles(table), dict[str, list[Manifest]]()

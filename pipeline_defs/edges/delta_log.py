@@ -64,10 +64,19 @@ class DeltaLog:
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.
 
-        Raise `BrokenTable` where it would break a law, as far as the snapshot says; then nothing is written. Each file
-        that is added is there, durable, before.
+        Raise `BrokenTable` where it would break a law, as far as the snapshot says, and `LakeUnavailable` where a file that it
+        adds, which was made durable, is not there any more; then nothing is written.
         """
         check(commit, onto, self._store.url(self.folder))
+        for file in commit.adds:
+            path = f"{self.folder}/{file.path}"
+            if self._store.size(path) != file.bytes:
+                raise LakeUnavailable(
+                    f"cannot add {self._store.url(path)} to its table: it is not there any more, or has not {file.bytes:,} "
+                    "bytes: somebody deletes files of the lake, or a disk lost it; the table stays as it was, nothing is "
+                    "lost; the next run makes it again",
+                    path=path,
+                )
         said = replace(commit, transactions={**onto.transactions, **commit.transactions})
         commit_id = str(uuid.uuid4())
         data = to_json(said, onto.version, commit_id, now_ms, self._schema)

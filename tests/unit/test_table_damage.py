@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -18,12 +19,13 @@ from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.dropped import Dropped
 from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.raw_table import compacted_name
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.dropping import DropVerdict
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
-from pipeline_defs.raw_table import append_landed
+from pipeline_defs.raw_table import append_landed, find_unnamed, is_vacuum_due, vacuum
 from pipeline_defs.standing import landed_files
 from tests.support.dropped import (
     R,
@@ -42,6 +44,8 @@ from tests.support.dropped import (
 )
 from tests.support.interleaving import Dead, SmallWorld, watch_obstore
 from tests.support.strategies import EPOCH_MS, TOPIC
+
+DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture
@@ -198,3 +202,70 @@ def test_what_is_no_mark_by_its_name_is_to_be_moved_away(lake: Lake) -> None:
     foreign.write_text("mine")
     with pytest.raises(BrokenManifest, match=r"notes.txt is no mark's name: move it away"):
         another(lake).coverage(TOPIC)
+
+
+def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> None:
+    """[R-81] A vacuum, or a power cut, took it away: of a compaction, and of what is left of a file that was cut."""
+
+    def lose(step: str, **_: object) -> None:
+        if step in {"compaction_named", "link_to_table"}:
+            for path in (root(lake) / log.folder).glob("*.c-*"):
+                if path.name not in log.read().files:
+                    path.unlink()
+
+    log = raw_table_log(TOPIC, lake.store)
+    for offsets in R[:3]:
+        land(lake, offsets)
+    append(lake)
+    before = log.read()
+    (verdict,) = run_compact(lake, lose)
+    assert verdict.outcome is CompactionOutcome.FAILED and "is not there any more" in verdict.violations[0]
+    assert log.read() == before
+    run_compact(lake)
+    before = log.read()
+    land(lake, R[1], 1, b"w")
+    with pytest.raises(LakeUnavailable, match="is not there any more"):
+        append_landed(TOPIC, another(lake), lambda: EPOCH_MS, on_step=lose)
+    assert log.read() == before
+    append(lake)
+    assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(30)]
+
+
+def test_the_vacuum_deletes_nothing_of_a_table_that_misses_a_file(lake: Lake) -> None:
+    """[R-84] What is left of an earlier version may be all that there is of some rows."""
+    _, path = compacted(lake)
+    small = sorted((root(lake) / "tables").rglob("*.r000.parquet"))
+    content = path.read_bytes()
+    path.unlink()
+    deleted, (error,) = vacuum(lake, EPOCH_MS + 8 * DAY_MS)
+    assert (
+        deleted == []
+        and error.kind == "damaged_file"
+        and f"{path} is not there; nothing of the table was deleted" in str(error)
+    )
+    assert is_vacuum_due(lake, EPOCH_MS + 8 * DAY_MS), "so that somebody is told"
+    path.write_bytes(content)
+    assert len(vacuum(lake, EPOCH_MS + 8 * DAY_MS)[0]) == len(small) == 3, "the control"
+
+
+@pytest.mark.parametrize("skew_days", [-30, 30])
+def test_an_unnamed_file_ages_by_the_clock_that_dated_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, skew_days: int
+) -> None:
+    """[R-84] The file system's: it may run behind this machine, so that a file of a moment ago looks a month old."""
+    compacted(lake)
+    name = compacted_name(R[3], "7c1b")
+    unnamed = f"{raw_table_log(TOPIC, lake.store).folder}/{name}"
+    lake.store.put_new(unnamed, b"x", "staging/t")
+    linked_at_ms, now_ms = lake.store.linked_at_ms, time.time_ns() // 1_000_000
+
+    def by_another_clock(path: str, days: int = skew_days) -> int | None:
+        at_ms = linked_at_ms(path)
+        return None if at_ms is None else at_ms + days * DAY_MS
+
+    monkeypatch.setattr(lake.store, "linked_at_ms", by_another_clock)
+    assert unnamed not in find_unnamed(TOPIC, lake, now_ms)
+    aged = lambda path: by_another_clock(path, skew_days - 8 * (path == unnamed))  # noqa: E731
+    monkeypatch.setattr(lake.store, "linked_at_ms", aged)
+    assert unnamed in find_unnamed(TOPIC, lake, now_ms), "the control: a week later"
+    assert lake.store.list("staging/clock") == {}
