@@ -12,7 +12,6 @@ import json
 import re
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 from ..core.delta import EMPTY, Commit, Snapshot, apply, check, from_actions, from_json, replay, to_json, without_files
@@ -42,12 +41,7 @@ class DeltaLog:
     def read(self) -> Snapshot:
         """Return the newest snapshot, files and all."""
         base, newest = self._find()
-        snapshot = Snapshot()
-        if base != EMPTY:
-            with suppress(
-                DamagedFile
-            ):  # the disk had not all of it when the power went: the commits before are still there
-                snapshot = self._read_checkpoint(base)
+        snapshot = self._read_base(base)
         return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
 
     def read_head(self) -> Snapshot:
@@ -58,7 +52,7 @@ class DeltaLog:
         if newest == base and not self._store.exists(
             self._path(newest, _JSON)
         ):  # of an idle table, whose commits are cleaned up
-            return without_files(self._read_checkpoint(base))
+            return without_files(self.read())
         return without_files(apply(self._read(newest), Snapshot(newest - 1)))
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int) -> bool:
@@ -86,7 +80,8 @@ class DeltaLog:
     def write_checkpoint(self) -> None:
         """Have delta-rs write what the table has now into one file, and delete commits that are older than that and a week.
 
-        Raise `LakeUnavailable` where it cannot; readers then open more commits, and nothing else is amiss.
+        It does not wait for the disk, so we do, and read all of it, before anything is deleted. Raise `LakeUnavailable`
+        where that fails; readers then open more commits, and nothing else is amiss.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -94,8 +89,10 @@ class DeltaLog:
         try:
             table = DeltaTable(self._store.url(self.folder))
             table.create_checkpoint()
+            self._store.make_durable(self._path(table.version(), _CHECKPOINT))
+            self._read_checkpoint(table.version())
             table.cleanup_metadata()
-        except (DeltaError, OSError, ValueError) as error:
+        except (DeltaError, OSError, ValueError, DamagedFile, BrokenTable) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise LakeUnavailable(
                 f"cannot write a checkpoint of table {self._store.url(self.folder)}: {reason}; nothing is lost, and reading it "
@@ -113,6 +110,15 @@ class DeltaLog:
                 "restore it from a backup"
             )
         return from_json(data, self._store.url(path))
+
+    def _read_base(self, newest: int) -> Snapshot:
+        """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
+        if newest == EMPTY:
+            return Snapshot()
+        try:
+            return self._read_checkpoint(newest)
+        except DamagedFile:
+            return self._read_base(_newest((each for each in self._list(None) if each[0] < newest), (_CHECKPOINT,)))
 
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)
@@ -138,7 +144,7 @@ class DeltaLog:
         """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""
         try:
             return int(json.loads(self._store.get(f"{self.folder}/_delta_log/_last_checkpoint") or b"")["version"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return EMPTY
 
     def _path(self, version: int, kind: str) -> str:
