@@ -107,16 +107,13 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
 
 
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:
+    where = f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file"
     try:
         found = digests.of(manifest)
+        reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}"
     except (TableFileGone, DamagedFile) as error:
-        return str(error)
-    if found == manifest.digest or lake.is_replaced(manifest):  # since it was read: that is for the next audit
-        return None
-    where = (
-        f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file "
-    )
-    return where + (f"has {found}" if found else "is not there")
+        reason = str(error)
+    return None if reason is None or lake.is_replaced(manifest) else reason  # since it was read: for the next audit
 
 
 def check_table(topic: str, lake: Lake) -> Finding:

@@ -121,7 +121,7 @@ class Digests:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._files: dict[str, RangeFiles] = {}
+        self._files: dict[str, tuple[int, RangeFiles]] = {}  # by topic, with the version of its table
         self._why_changed: dict[str, str | None] = {}
 
     def of(self, manifest: Manifest) -> str | None:
@@ -145,12 +145,28 @@ class Digests:
         return None
 
     def table_path(self, manifest: Manifest) -> str:
-        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them."""
+        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them.
+
+        A table that was read before may have other files by now.
+        """
+        log = raw_table_log(manifest.topic, self._lake.store)
+        version, files = self._files.get(manifest.topic) or self._read_table(manifest.topic)
+        while True:
+            try:
+                return self._find_in(files, manifest)
+            except TableFileGone:
+                if log.read_head().version == version:
+                    raise
+            version, files = self._read_table(manifest.topic)
+
+    def _read_table(self, topic: str) -> tuple[int, RangeFiles]:
+        table = raw_table_log(topic, self._lake.store).read()
+        self._files[topic] = table.version, RangeFiles(table)
+        return self._files[topic]
+
+    def _find_in(self, files: RangeFiles, manifest: Manifest) -> str:
         topic, where = manifest.topic, manifest.offsets.text(manifest.topic)
-        log = raw_table_log(topic, self._lake.store)
-        if topic not in self._files:
-            self._files[topic] = RangeFiles(log.read())
-        file = self._files[topic].find_at(manifest)
+        log, file = raw_table_log(topic, self._lake.store), files.find_at(manifest)
         if file is None:
             raise TableFileGone(
                 f"the file of range {where} was dropped, and the table {self._lake.store.url(log.folder)} does not have its "

@@ -16,8 +16,9 @@ import pytest
 
 from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.core.compaction import CompactionOutcome
+from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.dropped import Dropped
-from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
+from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable, TableFileGone
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.raw_table import compacted_name
 from pipeline_defs.core.verdicts import Outcome
@@ -26,7 +27,7 @@ from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed, find_unnamed, is_vacuum_due, vacuum
-from pipeline_defs.standing import landed_files
+from pipeline_defs.standing import Digests, landed_files
 from tests.support.dropped import (
     R,
     another,
@@ -269,3 +270,40 @@ def test_an_unnamed_file_ages_by_the_clock_that_dated_it(
     monkeypatch.setattr(lake.store, "linked_at_ms", aged)
     assert unnamed in find_unnamed(TOPIC, lake, now_ms), "the control: a week later"
     assert lake.store.list("staging/clock") == {}
+
+
+def test_what_is_compacted_again_while_digests_are_read_is_looked_up_again(lake: Lake) -> None:
+    """[R-74] The file that had the rows a moment ago may be gone by now: no backup is needed."""
+    first, _ = dropped(lake)
+    (later, _) = [land(lake, offsets) for offsets in R[4:]]
+    run_compact(lake)
+    drop(lake)
+    digests = Digests(another(lake))
+    assert digests.of(later) == later.digest
+    land(lake, R[3])
+    run_compact(lake)
+    assert vacuum(lake, EPOCH_MS + 8 * DAY_MS)[1] == []
+    assert [digests.of(each) for each in first] == [each.digest for each in first]
+    (path,) = (root(lake) / "tables").rglob("*.c-*")
+    path.unlink()
+    with pytest.raises(TableFileGone):
+        Digests(another(lake)).of(later)
+
+
+def test_a_range_that_is_replaced_while_it_is_audited_is_for_the_next_audit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-74] And compacted, and dropped: the table has none of the revision that the audit has read of, and needs none."""
+    dropped(lake)
+    other = another(lake)
+    read = other.coverage
+
+    def replaced(topic: str) -> Coverage:
+        found = read(topic)
+        land(lake, R[1], 1, b"w")
+        run_compact(lake)
+        assert drop(lake) == [DropVerdict(R[1])]
+        return found
+
+    monkeypatch.setattr(other, "coverage", replaced)
+    assert check_published(TOPIC, other).violations == ()
