@@ -5,8 +5,8 @@ The mark in `dropped/` comes before the first file goes, and stays. Invariant: n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from .core.coverage import Coverage
 from .core.delta import File
@@ -35,6 +35,10 @@ class Droppable:
     def bytes(self) -> int:
         """Size of the range files."""
         return sum(manifest.file.bytes for manifest in self.manifests if manifest.file)
+
+    def without(self, kept: Collection[OffsetRange]) -> Droppable:
+        """Return it without the range files that are to stay."""
+        return replace(self, manifests=[each for each in self.manifests if each.offsets not in kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +84,41 @@ def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> b
 
 
 def drop_range_files(
-    topic: str, lake: Lake, plans: Sequence[Droppable], now_ms: int, on_step: StepWatcher = no_step
+    topic: str,
+    lake: Lake,
+    plans: Sequence[Droppable],
+    now_ms: int,
+    on_step: StepWatcher = no_step,
+    *,
+    dry_run: bool = False,
 ) -> Iterator[DropVerdict]:
     """Drop what was planned; yield what became of each range file. Whoever dies at it is followed by any.
 
-    Before, the compacted file has the digest that the table's log says.
+    Before, the compacted file has the digest that the table's log says. A dry run looks as well, and writes nothing.
     """
     for plan in plans:
         reason = why_changed(plan.file, raw_table_log(topic, lake.store).folder, lake)
-        if reason is None:
-            reason = lake.commit_dropped(
-                Dropped(
-                    topic,
-                    offsets_of(plan.file),
-                    {manifest.offsets: manifest.revision for manifest in plan.ranges},
-                    plan.file.path,
-                    plan.file.tags[DIGEST],
-                    code_version(),
-                    now_ms,
-                )
-            )
-        if reason is None:
-            on_step("drop_marked", key=offsets_of(plan.file).key)
+        if reason is None and not dry_run:
+            reason = _mark(topic, plan, lake, now_ms, on_step)
         for manifest in plan.manifests:
-            kept = reason or _drop(manifest, lake)
-            if kept is None:
-                on_step("range_file_dropped", key=manifest.offsets.key)
-            yield DropVerdict(manifest.offsets, kept)
+            yield DropVerdict(manifest.offsets, reason or (None if dry_run else _drop(manifest, lake, on_step)))
 
 
-def _drop(manifest: Manifest, lake: Lake) -> str | None:
+def _mark(topic: str, plan: Droppable, lake: Lake, now_ms: int, on_step: StepWatcher) -> str | None:
+    offsets = offsets_of(plan.file)
+    revisions = {manifest.offsets: manifest.revision for manifest in plan.ranges}
+    reason = lake.commit_dropped(
+        Dropped(topic, offsets, revisions, plan.file.path, plan.file.tags[DIGEST], code_version(), now_ms)
+    )
+    if reason is None:
+        on_step("drop_marked", key=offsets.key)
+    return reason
+
+
+def _drop(manifest: Manifest, lake: Lake, on_step: StepWatcher) -> str | None:
     with lake.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
         if lake.is_replaced(manifest):
             return "it was replaced meanwhile"
         lake.store.delete_folder(published_path(manifest))
+    on_step("range_file_dropped", key=manifest.offsets.key)
     return None

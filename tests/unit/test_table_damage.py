@@ -8,26 +8,30 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from pipeline_defs.auditing import check_published, check_table
+from pipeline_defs.cli import compact as command
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.dropped import Dropped
-from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable, TableFileGone
+from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable, RangeFilesKept, TableFileGone
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.raw_table import compacted_name
 from pipeline_defs.core.verdicts import Outcome
-from pipeline_defs.dropping import DropVerdict
+from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed, find_unnamed, is_vacuum_due, vacuum
 from pipeline_defs.standing import Digests, landed_files
+from pipeline_defs.steps import no_step
 from tests.support.dropped import (
     R,
     another,
@@ -307,3 +311,37 @@ def test_a_range_that_is_replaced_while_it_is_audited_is_for_the_next_audit(
 
     monkeypatch.setattr(other, "coverage", replaced)
     assert check_published(TOPIC, other).violations == ()
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: bool) -> None:
+    """[R-72] What a real run keeps, with the reason, is not counted; and a dry one writes nothing."""
+    _, path = compacted(lake)
+    for offsets in R[4:]:
+        land(lake, offsets)
+    run_compact(lake)
+    damage(path)
+    verdicts = list(drop_range_files(TOPIC, lake, plan_dropping(TOPIC, lake, 2**53, 0), EPOCH_MS, dry_run=is_dry))
+    assert [each.offsets for each in verdicts if each.reason] == R[:3]
+    assert [each.offsets for each in verdicts if not each.reason] == R[4:]
+    assert shown(lake) == (["0", "10", "20", "40", "50"] if is_dry else ["0", "10", "20"])
+    assert len(marks(lake)) == (not is_dry)
+
+
+def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-72] With --dry-run: and it ends as the real one would."""
+    _, path = compacted(lake)
+    for offsets in R[4:]:
+        land(lake, offsets)
+    run_compact(lake)
+    damage(path)
+    policy = SimpleNamespace(target_file_bytes=10**9)
+    edges = SimpleNamespace(
+        lake=another(lake), now_ms=lambda: 2**53, watch_step=no_step, settings=SimpleNamespace(has_raw_table=True)
+    )
+    monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy))
+    monkeypatch.setattr(command, "open_edges", lambda: edges)
+    found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d", "--dry-run"])
+    assert "would drop 2 range files" in found.stdout
+    assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
+    assert shown(lake) == ["0", "10", "20", "40", "50"] and marks(lake) == []
