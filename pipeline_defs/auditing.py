@@ -18,7 +18,7 @@ from .core.errors import DamagedFile, TableFileGone, Violation
 from .core.holes import Cause
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
-from .core.raw_table import DIGEST, is_compacted
+from .core.raw_table import DIGEST, how_to_mend, is_compacted
 from .core.raw_table import violations as table_violations
 from .core.verdicts import Outcome
 from .edges import parquet
@@ -107,16 +107,13 @@ def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None]
 
 
 def _why_not_published(manifest: Manifest, digests: Digests, lake: Lake) -> str | None:
+    where = f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file"
     try:
         found = digests.of(manifest)
+        reason = None if found == manifest.digest else f"{where} {f'has {found}' if found else 'is not there'}"
     except (TableFileGone, DamagedFile) as error:
-        return str(error)
-    if found == manifest.digest or lake.is_replaced(manifest):  # since it was read: that is for the next audit
-        return None
-    where = (
-        f"range {manifest.offsets.text(manifest.topic)}: manifest says sha256 {manifest.digest}, the published file "
-    )
-    return where + (f"has {found}" if found else "is not there")
+        reason = str(error)
+    return None if reason is None or lake.is_replaced(manifest) else reason  # since it was read: for the next audit
 
 
 def check_table(topic: str, lake: Lake) -> Finding:
@@ -142,11 +139,7 @@ def check_table(topic: str, lake: Lake) -> Finding:
             if digest != file.tags[DIGEST]:
                 violations.append(f"{topic}: the table's file {path} has sha256 {digest}, expected {file.tags[DIGEST]}")
     if len(violations) > len(of_ranges):
-        violations.append(
-            f"{topic}: restore these files from a backup"
-            if coverage.dropped
-            else f"{topic}: move {lake.store.url(log.folder)} away, and the next run makes the table anew"
-        )
+        violations.append(f"{topic}: {how_to_mend(coverage, lake.store.url(log.folder))}")
     rows = sum(file.rows for file in table.files.values())
     return Finding(
         "raw_table", f"{len(table.files)} files", tuple(violations), {"version": table.version, "rows": rows}

@@ -16,7 +16,7 @@ from .attempt import Attempt, Tools
 from .core.command_lines import command
 from .core.compaction import CompactionOutcome, CompactionVerdict, Group, find_groups, verify_compacted
 from .core.delta import Commit, File
-from .core.errors import OffsetlakeError
+from .core.errors import DamagedFile, OffsetlakeError
 from .core.raw_table import DIGEST
 from .edges import parquet
 from .edges.delta_log import DeltaLog, raw_table_log
@@ -46,29 +46,48 @@ def compact(
 ) -> Iterator[CompactionVerdict]:
     """Compact what is due of a topic; yield one verdict per group. One that fails leaves the others compacted.
 
-    What is landed and not in the table yet is appended first. Raise `Refused` where Spark reads no files of this machine.
+    What is landed and not in the table yet is appended first. Raise `Refused` where Spark reads no files of this machine, and
+    in the end what that append could not cut.
     """
     lake = tools.lake
     tools.files.check()
-    append_landed(topic, lake, tools.now_ms, on_step=tools.on_step)
+    damaged: DamagedFile | None = None
+    try:
+        append_landed(topic, lake, tools.now_ms, on_step=tools.on_step)
+    except DamagedFile as error:
+        damaged = error
     groups = plan_compaction(topic, lake, target_bytes, every=every)
     tools.on_step("compaction_planned", topic=topic, groups=len(groups), files=sum(len(each.files) for each in groups))
-    if not groups:
-        return
-    run = _Run(topic, tools, raw_table_log(topic, lake.store), LocalStaging(attempt.id, lake))
-    try:
-        with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
-            yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
-    finally:
-        run.staging.close()
-    lake.store.delete_folder(f"staging/{attempt.id}")
+    if groups:
+        run = _Run(topic, tools, raw_table_log(topic, lake.store), LocalStaging(attempt.id, lake))
+        try:
+            with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
+                yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
+        finally:
+            run.staging.close()
+        lake.store.delete_folder(f"staging/{attempt.id}")
+    if damaged is not None:
+        raise damaged
 
 
 def _compact_or_fail(run: _Run, group: Group) -> CompactionVerdict:
     try:
         return _compact(run, group)
-    except (OffsetlakeError, FileNotFoundError) as error:  # a file that somebody takes away while it is read
-        return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(str(error),))
+    except FileNotFoundError:  # somebody takes it away while it is read
+        reason = _why_gone(run, group)
+    except OffsetlakeError as error:
+        reason = str(error)
+    return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(reason,))
+
+
+def _why_gone(run: _Run, group: Group) -> str:
+    store = run.tools.lake.store
+    paths = (f"{run.log.folder}/{file.path}" for file in group.files)
+    gone = [store.url(path) for path in paths if not store.exists(path)]
+    return (
+        f"{run.topic}: {', '.join(gone[:3]) or 'a staged file'} is not there; nothing was compacted with it; "
+        f"`{command('audit', run.topic)}` says what is to be done"
+    )
 
 
 def _compact(run: _Run, group: Group) -> CompactionVerdict:

@@ -5,9 +5,8 @@ The mark in `dropped/` comes before the first file goes, and stays. Invariant: n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from .core.coverage import Coverage
 from .core.delta import File
@@ -16,11 +15,11 @@ from .core.errors import Refused
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.raw_table import DIGEST, is_compacted, offsets_of, ranges_by_file
-from .edges import parquet
 from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
 from .edges.layout import manifest_path, published_path
 from .settings import code_version
+from .standing import why_changed
 from .steps import StepWatcher, no_step
 
 
@@ -36,6 +35,10 @@ class Droppable:
     def bytes(self) -> int:
         """Size of the range files."""
         return sum(manifest.file.bytes for manifest in self.manifests if manifest.file)
+
+    def without(self, kept: Collection[OffsetRange]) -> Droppable:
+        """Return it without the range files that are to stay."""
+        return replace(self, manifests=[each for each in self.manifests if each.offsets not in kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,9 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
             at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests))
         )
         if is_whole and is_old and doubled.isdisjoint(manifest.offsets for manifest in manifests):
-            with_files = [manifest for manifest in manifests if manifest.file]
-            here = [manifest for manifest in with_files if manifest.offsets in coverage.published]
-            found += [Droppable(file, with_files, here)] if here else []
+            with_rows = [manifest for manifest in manifests if manifest.rows]
+            here = [manifest for manifest in with_rows if manifest.offsets in coverage.published]
+            found += [Droppable(file, with_rows, here)] if here else []
     return found
 
 
@@ -81,47 +84,41 @@ def _are_all(file: File, manifests: Sequence[Manifest], coverage: Coverage) -> b
 
 
 def drop_range_files(
-    topic: str, lake: Lake, plans: Sequence[Droppable], now_ms: int, on_step: StepWatcher = no_step
+    topic: str,
+    lake: Lake,
+    plans: Sequence[Droppable],
+    now_ms: int,
+    on_step: StepWatcher = no_step,
+    *,
+    dry_run: bool = False,
 ) -> Iterator[DropVerdict]:
     """Drop what was planned; yield what became of each range file. Whoever dies at it is followed by any.
 
-    Before, the compacted file has the digest that the table's log says.
+    Before, the compacted file has the digest that the table's log says. A dry run looks as well, and writes nothing.
     """
     for plan in plans:
-        reason = _why_changed(topic, plan.file, lake)
-        if reason is None:
-            lake.commit_dropped(
-                Dropped(
-                    topic,
-                    offsets_of(plan.file),
-                    {manifest.offsets: manifest.revision for manifest in plan.ranges},
-                    plan.file.path,
-                    plan.file.tags[DIGEST],
-                    code_version(),
-                    now_ms,
-                )
-            )
-            on_step("drop_marked", key=offsets_of(plan.file).key)
+        reason = why_changed(plan.file, raw_table_log(topic, lake.store).folder, lake)
+        if reason is None and not dry_run:
+            reason = _mark(topic, plan, lake, now_ms, on_step)
         for manifest in plan.manifests:
-            kept = reason or _drop(manifest, lake)
-            if kept is None:
-                on_step("range_file_dropped", key=manifest.offsets.key)
-            yield DropVerdict(manifest.offsets, kept)
+            yield DropVerdict(manifest.offsets, reason or (None if dry_run else _drop(manifest, lake, on_step)))
 
 
-def _why_changed(topic: str, file: File, lake: Lake) -> str | None:
-    path = f"{raw_table_log(topic, lake.store).folder}/{file.path}"
-    found = None
-    with suppress(FileNotFoundError), lake.local_copy(path) as copy:
-        found = parquet.digest(copy)
-    if found == file.tags[DIGEST]:
-        return None
-    return f"the compacted file {lake.store.url(path)} has sha256 {found}, expected {file.tags[DIGEST]}"
+def _mark(topic: str, plan: Droppable, lake: Lake, now_ms: int, on_step: StepWatcher) -> str | None:
+    offsets = offsets_of(plan.file)
+    revisions = {manifest.offsets: manifest.revision for manifest in plan.ranges}
+    reason = lake.commit_dropped(
+        Dropped(topic, offsets, revisions, plan.file.path, plan.file.tags[DIGEST], code_version(), now_ms)
+    )
+    if reason is None:
+        on_step("drop_marked", key=offsets.key)
+    return reason
 
 
-def _drop(manifest: Manifest, lake: Lake) -> str | None:
+def _drop(manifest: Manifest, lake: Lake, on_step: StepWatcher) -> str | None:
     with lake.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
         if lake.is_replaced(manifest):
             return "it was replaced meanwhile"
         lake.store.delete_folder(published_path(manifest))
+    on_step("range_file_dropped", key=manifest.offsets.key)
     return None

@@ -6,12 +6,12 @@ A schedule that finds nothing to do says so and launches nothing.
 import dagster as dg
 
 from .core.command_lines import command
-from .raw_table import is_vacuum_due, vacuum
 from .resources import Edges
 from .retirement import find_retirable, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from .topics import Topic
 from .undecoded import read_due
+from .vacuum import is_vacuum_due, vacuum
 
 SWEEP_JOB = "sweep_staging"
 
@@ -20,7 +20,7 @@ def build_sweep() -> dg.Definitions:
     """Builds the job that sweeps the lake's staging, and its daily schedule; it is of the whole lake, not of a topic."""
     description = (
         "Deletes what attempts that died left in the lake's staging, once no run can be at work on it any more, and files of "
-        "raw tables that no version of the last week names. Published files are never touched."
+        "tables that no version of the last week names. Published files are never touched."
     )
 
     @dg.op(name="sweep", description=description)
@@ -50,7 +50,7 @@ def build_sweep() -> dg.Definitions:
     def daily(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
         lake, now_ms = edges.lake, edges.now_ms()
         is_due = find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS) or is_vacuum_due(lake, now_ms)
-        return dg.RunRequest() if is_due else dg.SkipReason("nothing in staging or in a raw table is old enough")
+        return dg.RunRequest() if is_due else dg.SkipReason("nothing in staging or in a table is old enough")
 
     return dg.Definitions(jobs=[sweep_staging], schedules=[daily])
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
+from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.delta import EMPTY, Commit, File, Snapshot
 from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError, unforeseen
@@ -22,13 +23,14 @@ from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange, subtract_intervals
 from .core.raw_table import (
     DIGEST,
+    Due,
     RangeFiles,
     compacted_file,
     compacted_name,
     file_of,
     find_due,
     find_due_by_files,
-    find_unwanted,
+    how_to_mend,
     is_compacted,
     name_of,
     number_of,
@@ -40,14 +42,13 @@ from .edges import parquet
 from .edges.delta_log import CHECKPOINT_EVERY, DeltaLog, raw_table_log
 from .edges.lake import Lake
 from .edges.layout import manifest_path
-from .staging_places import LocalStaging
+from .staging_places import LocalStaging, told_if_gone
+from .standing import table_file
 from .steps import StepWatcher, no_step
 
-VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
 
-
-class _Replaced(Exception):
-    """A range has a later revision since it was read: what was linked may be either's."""
+class _LookAgain(Exception):
+    """Something else is due: a range has a later revision, so what was linked may be either's, or a file cannot be cut."""
 
 
 def append_landed(
@@ -61,35 +62,49 @@ def append_landed(
 
     Of `doubted` ranges, which were read again, the table's file is held against its digest: where it is rotten, the landed
     one takes its place under a new name. Any number of processes may append at once: who is second to write a version looks
-    again at what is left.
+    again at what is left. Raise `DamagedFile` once the rest is appended where a compacted file, of which a range was replaced,
+    cannot be cut.
     """
-    log = raw_table_log(topic, lake.store)
+    log, uncut = raw_table_log(topic, lake.store), dict[str, str]()
     while True:
         table = log.read_head()
-        # coverage is read after the table: what that names was landed before
-        due = None if doubted else find_due(lake.coverage(topic), table)
+        coverage = lake.coverage(topic)  # read after the table: what that names was landed before
+        due = None if doubted or uncut else find_due(coverage, table)
         if due is None:
             table = log.read()
             coverage = lake.coverage(topic)
-            due = find_due_by_files(coverage, table, _find_rotten(doubted, coverage, table, lake, log))
+            due = find_due_by_files(coverage, table, _find_rotten(doubted, coverage, table, lake, log), uncut)
         if due.is_none(table) or (table.version == EMPTY and not due.adds):
+            if uncut:
+                raise _not_cut(uncut, coverage, lake.store.url(log.folder))
             return table.version
         try:
-            standing = RangeFiles(table)
-            files = [
-                file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log))
-                for manifest in due.adds
-            ]
-            for path, ranges in due.cuts.items():
-                files += _cut(table.files[path], ranges, lake, log, now_ms())
-        except _Replaced:
+            files = _make_files(due, table, lake, log, now_ms(), uncut)
+        except _LookAgain:
             continue
         on_step("link_to_table", topic=topic, files=len(files))
         at_ms = now_ms()
         if log.commit(Commit(files, dict.fromkeys(due.removes, at_ms), due.transactions), table, at_ms):
             on_step("append", topic=topic, version=table.version + 1, files=len(files))
             write_checkpoint_if_due(topic, log, table.version + 1, on_step)
-            return table.version + 1
+            if not uncut:
+                return table.version + 1
+
+
+def _make_files(due: Due, table: Snapshot, lake: Lake, log: DeltaLog, at_ms: int, uncut: dict[str, str]) -> list[File]:
+    """Make the files that a commit adds; say in `uncut` by path why a compacted one cannot be cut."""
+    standing = RangeFiles(table)
+    files = [
+        file_of(manifest, _link(manifest, standing.find(manifest.offsets), table, lake, log)) for manifest in due.adds
+    ]
+    for path, ranges in due.cuts.items():
+        try:
+            files += _cut(table.files[path], ranges, lake, log, at_ms)
+        except DamagedFile as error:
+            uncut[path] = str(error)
+    if uncut.keys() & due.cuts.keys():
+        raise _LookAgain
+    return files
 
 
 def write_checkpoint_if_due(topic: str, log: DeltaLog, version: int, on_step: StepWatcher) -> None:
@@ -168,15 +183,16 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
         except FileNotFoundError:
             raise _not_there(manifest, lake, log) from None
         if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
-            raise _Replaced
-        if lake.store.size(path) != file.bytes:
-            raise _not_there(manifest, lake, log)
+            raise _LookAgain
         return name
     raise AssertionError("names never end")
 
 
 def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, now_ms: int) -> list[File]:
-    """Write what a compacted file has beside some ranges, which are not as they were, to files of the table."""
+    """Write what a compacted file has beside some ranges, which are not as they were, to files of the table.
+
+    Raise `DamagedFile` where it is not what the log says.
+    """
     whole, revisions = offsets_of(file), revisions_of(file)
     left = [
         OffsetRange(whole.generation, whole.partition, start, end)
@@ -184,8 +200,8 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
     ]
     staging, made = LocalStaging(f"table-{uuid.uuid4()}", lake), list[File]()
     try:
-        Path(staging.root).mkdir(parents=True, exist_ok=True)
-        with lake.local_copy(f"{log.folder}/{file.path}") as copy:
+        with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
+            Path(staging.root).mkdir(parents=True, exist_ok=True)
             for offsets, rows in parquet.read_ranges(copy, left):
                 if rows.num_rows:
                     parquet.write(rows, staging.root / f"{offsets.key}.parquet")
@@ -217,7 +233,8 @@ def add_to_folder(
     staged = staging.settle(part, f"{offsets.key}.compacted")
     staging.bring(part, staged)
     name = compacted_name(offsets, str(uuid.uuid4()))
-    staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
+    with told_if_gone(staged.path):
+        staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
     own = {start: each for start, each in revisions.items() if start in offsets}
     yield compacted_file(name, offsets, staged, own, now_ms, weight_bytes)
 
@@ -228,44 +245,13 @@ def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:
     return size is None or (size == file.bytes and lake.store.is_same(own, path))
 
 
-def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS) -> list[str]:
-    """Find the files of a raw table that no version of the last week names, and no later one will; return their paths.
-
-    A link that was made just now is not old, whatever the age of the file that it leads to.
-    """
-    log, found = raw_table_log(topic, lake.store), []
-    table, coverage = log.read(), lake.coverage(topic)
-    names = (path.removeprefix(f"{log.folder}/") for path in lake.store.list(log.folder))
-    for name in find_unwanted(names, coverage, table):
-        path = f"{log.folder}/{name}"
-        left_ms = table.removed[name] if name in table.removed else lake.store.linked_at_ms(path)
-        if left_ms is not None and now_ms - left_ms > older_than_seconds * 1000:
-            found.append(path)
-    return found
-
-
-def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
-    """Return whether `vacuum` finds something to delete, or something to tell: a table that cannot be read."""
-    try:
-        return any(find_unnamed(topic, lake, now_ms) for topic in lake.store.folders("tables/raw"))
-    except OffsetlakeError:  # the run says which, and goes on with the others
-        return True
-
-
-def vacuum(lake: Lake, now_ms: int) -> tuple[list[str], list[OffsetlakeError]]:
-    """Delete what `find_unnamed` finds of all raw tables; return the paths, and what ended one table and no other.
-
-    Any number of processes may do so at once.
-    """
-    deleted, errors = list[str](), list[OffsetlakeError]()
-    for topic in lake.store.folders("tables/raw"):
-        try:
-            for path in find_unnamed(topic, lake, now_ms):
-                lake.store.delete_folder(path)
-                deleted.append(path)
-        except OffsetlakeError as error:
-            errors.append(error)
-    return deleted, errors
+def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedFile:
+    return DamagedFile(
+        f"{len(uncut)} files of the table {url} cannot be cut, though ranges of them were replaced: they are not what its log "
+        f"says; they stay as they are, all else is in the table, and the replaced ranges are in `data/`; "
+        f"{how_to_mend(coverage, url)}; `{command('audit', coverage.log.topic)}` names all that is amiss",
+        [*uncut.values()],
+    )
 
 
 def _not_there(manifest: Manifest, lake: Lake, log: DeltaLog) -> LakeUnavailable:

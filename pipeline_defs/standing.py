@@ -7,18 +7,20 @@ them, whose digest is checked first.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .core.errors import TableFileGone
+from .core.delta import File as TableFile
+from .core.errors import DamagedFile, TableFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.raw_table import DIGEST, RangeFiles
 from .edges import parquet
 from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
+from .edges.layout import published_path
 from .edges.remote_file import File
 
 TRIES = 3  # at a file that is dropped between being found and being read
@@ -58,15 +60,41 @@ def landed_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[
 
 
 @contextmanager
-def _cut_files(manifests: Iterable[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
+def _cut_files(manifests: Sequence[Manifest], lake: Lake) -> Iterator[Mapping[OffsetRange, LandedFile]]:
     with scratch_folder(lake, "cut") as folder:
-        files = {}
-        for path, some in Digests(lake).by_table_file(manifests).items():
+        paths = {manifest.offsets: folder / f"{manifest.offsets.key}.parquet" for manifest in manifests}
+        for manifest in manifests:
+            if not manifest.rows:
+                parquet.write_empty(paths[manifest.offsets])
+        for path, some in Digests(lake).by_table_file(each for each in manifests if each.rows).items():
             with lake.local_copy(path) as compacted:
                 for offsets, rows in parquet.read_ranges(compacted, sorted(manifest.offsets for manifest in some)):
-                    parquet.write(rows, folder / f"{offsets.key}.parquet")
-                    files[offsets] = LandedFile(folder / f"{offsets.key}.parquet", is_cut=True)
-        yield files
+                    parquet.write(rows, paths[offsets])
+        yield {offsets: LandedFile(path, is_cut=True) for offsets, path in paths.items()}
+
+
+@contextmanager
+def table_file(file: TableFile, folder: str, lake: Lake) -> Iterator[Path]:
+    """Gives a file of a table to read, for a while; raises `DamagedFile` where it is not what the table's log says."""
+    path = f"{folder}/{file.path}"
+    url, expected = lake.store.url(path), file.tags[DIGEST]
+    try:
+        with lake.local_copy(path) as copy:
+            found = parquet.digest(copy)
+            if found != expected:
+                raise DamagedFile(f"the table's file {url} has sha256 {found}, expected {expected}")
+            yield copy
+    except FileNotFoundError:
+        raise DamagedFile(f"the table's file {url} is not there, expected sha256 {expected}") from None
+
+
+def why_changed(file: TableFile, folder: str, lake: Lake) -> str | None:
+    """Return why a file of a table is not what the table's log says; none where it is."""
+    try:
+        with table_file(file, folder, lake):
+            return None
+    except DamagedFile as error:
+        return str(error)
 
 
 @contextmanager
@@ -84,7 +112,8 @@ def standing_path(manifest: Manifest, lake: Lake) -> str:
 
     Raise `TableFileGone` where the file was dropped and the table does not have its rows.
     """
-    return lake.own_path(manifest) or Digests(lake).table_path(manifest)
+    own = lake.own_path(manifest) if manifest.rows else published_path(manifest)
+    return own or Digests(lake).table_path(manifest)
 
 
 class Digests:
@@ -92,7 +121,7 @@ class Digests:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._files: dict[str, RangeFiles] = {}
+        self._files: dict[str, tuple[int, RangeFiles]] = {}  # by topic, with the version of its table
         self._why_changed: dict[str, str | None] = {}
 
     def of(self, manifest: Manifest) -> str | None:
@@ -106,7 +135,8 @@ class Digests:
             with suppress(FileNotFoundError):
                 own = self._lake.own_path(manifest)
                 if own is None:
-                    self.table_path(manifest)
+                    if manifest.rows:
+                        self.table_path(manifest)
                     return manifest.digest
                 if not self._lake.store.exists(own):
                     return None
@@ -115,12 +145,28 @@ class Digests:
         return None
 
     def table_path(self, manifest: Manifest) -> str:
-        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them."""
+        """Return where the table's file with the rows of a dropped range lies; raise `TableFileGone` where none has them.
+
+        A table that was read before may have other files by now.
+        """
+        log = raw_table_log(manifest.topic, self._lake.store)
+        version, files = self._files.get(manifest.topic) or self._read_table(manifest.topic)
+        while True:
+            try:
+                return self._find_in(files, manifest)
+            except TableFileGone:
+                if log.read_head().version == version:
+                    raise
+            version, files = self._read_table(manifest.topic)
+
+    def _read_table(self, topic: str) -> tuple[int, RangeFiles]:
+        table = raw_table_log(topic, self._lake.store).read()
+        self._files[topic] = table.version, RangeFiles(table)
+        return self._files[topic]
+
+    def _find_in(self, files: RangeFiles, manifest: Manifest) -> str:
         topic, where = manifest.topic, manifest.offsets.text(manifest.topic)
-        log = raw_table_log(topic, self._lake.store)
-        if topic not in self._files:
-            self._files[topic] = RangeFiles(log.read())
-        file = self._files[topic].find_at(manifest)
+        log, file = raw_table_log(topic, self._lake.store), files.find_at(manifest)
         if file is None:
             raise TableFileGone(
                 f"the file of range {where} was dropped, and the table {self._lake.store.url(log.folder)} does not have its "
@@ -129,10 +175,10 @@ class Digests:
             )
         path = f"{log.folder}/{file.path}"
         if path not in self._why_changed:
-            self._why_changed[path] = self._find_change(path, file.tags[DIGEST])
+            self._why_changed[path] = why_changed(file, log.folder, self._lake)
         if reason := self._why_changed[path]:
             raise TableFileGone(
-                f"the file of range {where} was dropped, and {reason}: it was changed; restore it from a backup",
+                f"the file of range {where} was dropped, and {reason}; restore that from a backup",
                 topic=topic,
             )
         return path
@@ -143,10 +189,3 @@ class Digests:
         for manifest in manifests:
             groups.setdefault(self.table_path(manifest), []).append(manifest)
         return groups
-
-    def _find_change(self, path: str, expected: str) -> str | None:
-        found = None
-        with suppress(FileNotFoundError), self._lake.local_copy(path) as copy:
-            found = parquet.digest(copy)
-        url = self._lake.store.url(path)
-        return None if found == expected else f"the table's file {url} has sha256 {found}, expected {expected}"

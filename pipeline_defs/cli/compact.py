@@ -77,8 +77,10 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
                 verdicts.append(verdict)
                 shown.advance()
     plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
-    if not dry_run and plans:
-        dropped = _drop(topic, plans, edges)
+    if plans:
+        dropped = _drop(topic, plans, edges, dry_run=dry_run)
+    kept = [each for each in dropped if each.reason]
+    plans = [plan.without({each.offsets for each in kept}) for plan in plans]
     rows = [_row(group, None) for group in groups] if dry_run else [_row(each.group, each) for each in verdicts]
     if as_json:
         drops = [{"key": each.offsets.key, "reason": each.reason} for each in dropped]
@@ -86,18 +88,17 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
     else:
         _show(topic, rows, plans, drop_after, edges, dry_run=dry_run)
     check_compaction(topic, verdicts)
-    kept = [each for each in dropped if each.reason]
     if kept:
         raise RangeFilesKept(
-            f"{len(kept)} of {len(dropped)} range files of topic {topic} stay where they are",
+            f"{len(kept)} of {len(dropped)} range files of topic {topic} {'would ' if dry_run else ''}stay where they are",
             [f"range {each.offsets.text(topic)}: {each.reason}" for each in kept],
         )
 
 
-def _drop(topic: str, plans: Sequence[Droppable], edges: Edges) -> list[DropVerdict]:
+def _drop(topic: str, plans: Sequence[Droppable], edges: Edges, *, dry_run: bool) -> list[DropVerdict]:
     found = []
-    with progress(f"dropping range files of {topic}", _count(plans)) as shown:
-        for verdict in drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step):
+    with progress(f"{'looking at' if dry_run else 'dropping'} range files of {topic}", _count(plans)) as shown:
+        for verdict in drop_range_files(topic, edges.lake, plans, edges.now_ms(), edges.watch_step, dry_run=dry_run):
             found.append(verdict)
             shown.advance()
     return found
@@ -138,7 +139,7 @@ def _show(
         print_table(
             f"{'would drop' if dry_run else 'dropped'} {_count(plans)} range files of {topic}",
             ["compacted", "range files", "bytes"],
-            [[plan.file.tags["range"], len(plan.manifests), size_text(plan.bytes)] for plan in plans],
+            [[plan.file.tags["range"], len(plan.manifests), size_text(plan.bytes)] for plan in plans if plan.manifests],
         )
         OUT.print(f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True)
     if dry_run:

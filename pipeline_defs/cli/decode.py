@@ -52,7 +52,9 @@ def decode(topic: str, **chosen: Any) -> None:
     logging.getLogger("dagster").setLevel(logging.ERROR)
     with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
         edges.watch_step = shown.watching(_watch(topic, shown))
-        runs = decode_through_dagster(configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated)
+        runs = decode_through_dagster(
+            configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated
+        )
         print_runs(topic, runs, lambda run: f"decoded {len(run.ranges)} ranges", "what it decoded stays decoded")
 
 

@@ -7,6 +7,7 @@ in one place at every version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from .decoding import Decoding
@@ -14,6 +15,7 @@ from .delta import Commit, File, Snapshot
 from .offsets import OffsetRange
 from .raw_table import range_file
 
+_NAME = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.[0-9a-f-]{36}\.parquet", re.ASCII)
 DEAD = "_dead"  # the partition column: whether rows are dead letters
 _DECODING = "decoding"  # tag of one file of each range
 
@@ -45,6 +47,11 @@ def replace_ranges(ours: Iterable[Decoding], standing: Mapping[OffsetRange, Deco
 def paths_of(decoding: Decoding) -> list[str]:
     """Return the paths of a range's files below the table's folder."""
     return [file.path for file in (decoding.decoded, decoding.dead_letters) if file is not None]
+
+
+def find_unwanted(names: Iterable[str], table: Snapshot) -> list[str]:
+    """Return which names are of files that no version has any more, or that an attempt gave and did not commit."""
+    return sorted(name for name in set(names) - table.files.keys() if _NAME.fullmatch(name))
 
 
 def _files_of(decoding: Decoding) -> Iterator[File]:

@@ -121,10 +121,13 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     return _due(coverage, head, [manifest for manifest in new if manifest.rows], [], settled)
 
 
-def find_due_by_files(coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = ()) -> Due:
+def find_due_by_files(
+    coverage: Coverage, table: Snapshot, rotten: Collection[OffsetRange] = (), uncut: Collection[str] = ()
+) -> Due:
     """Return what a table owes, from its files; the file of a range that is `rotten` gives way to one of another name.
 
-    A range that is landed no more, since somebody has deleted its file, stays in the table.
+    A range that is landed no more, since somebody has deleted its file, stays in the table; and so do all ranges of the files
+    with paths `uncut`, as they are there.
     """
     files = RangeFiles(table)
     adds, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
@@ -132,7 +135,8 @@ def find_due_by_files(coverage: Coverage, table: Snapshot, rotten: Collection[Of
     for offsets, manifest in sorted(coverage.manifests.items()):
         file = files.find(offsets)
         is_due = coverage.is_landed(offsets) and (
-            file is None or revision_in(file, offsets) < manifest.revision or offsets in rotten
+            file is None
+            or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
         )
         if is_due and manifest.rows:
             adds.append(manifest)
@@ -277,6 +281,13 @@ def violations(coverage: Coverage, table: Snapshot) -> list[str]:
                 f"range {offsets.text(topic)}: the table has sha256 {file.tags[DIGEST]}, its manifest {manifest.digest}"
             )
     return found
+
+
+def how_to_mend(coverage: Coverage, url: str) -> str:
+    """Return what to do about files that a table names and does not have as they were."""
+    if coverage.dropped:
+        return "restore these files from a backup"
+    return f"move {url} away, and the next run makes the table anew"
 
 
 def ranges_by_file(coverage: Coverage, table: Snapshot) -> dict[str, list[Manifest]]:

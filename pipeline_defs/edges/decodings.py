@@ -19,7 +19,7 @@ from ..core.coverage import Coverage
 from ..core.decoded_table import DEAD, by_range, paths_of, read_decodings, replace_ranges
 from ..core.decoding import Decoding, find_due, of_nothing
 from ..core.delta import Snapshot
-from ..core.errors import DamagedFile, StagedFileGone
+from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
 from ..core.raw_table import stem_of
@@ -121,10 +121,8 @@ class Decodings:
     def commit(self, ours: Sequence[Decoding], onto: DecodedRanges, now_ms: int) -> bool:
         """Give ranges their files in one version; false where another one is there since `onto`: look again.
 
-        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `StagedFileGone` where a file is gone.
+        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
         """
-        for decoding in ours:
-            self._check_there(decoding)
         standing = dict(onto.known)
         commit = replace_ranges(ours, standing, now_ms)
         after = standing | {each.offsets: each for each in ours}
@@ -153,15 +151,6 @@ class Decodings:
                     "decoded again"
                 ) from error
         return self._texts[digest]
-
-    def _check_there(self, decoding: Decoding) -> None:
-        for file in (decoding.decoded, decoding.dead_letters):
-            if file is not None and self.lake.store.size(f"{TREE}/{decoding.topic}/{file.path}") != file.bytes:
-                raise StagedFileGone(
-                    f"file {file.path} of range {decoding.offsets.text(decoding.topic)} is gone, or not as large as it was, "
-                    "before it was committed: somebody deletes files of the table; nothing became visible; the next run "
-                    "decodes the range again"
-                )
 
     def _log(self, topic: str) -> DeltaLog:
         return decoded_table_log(topic, self.lake)

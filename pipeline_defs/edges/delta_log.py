@@ -12,7 +12,6 @@ import json
 import re
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 from ..core.delta import (
@@ -57,11 +56,7 @@ class DeltaLog:
         base, newest = self._find()
         snapshot = known if known is not None and self._has(known, newest) else Snapshot()
         if base > snapshot.version:
-            snapshot = Snapshot()
-            with suppress(
-                DamagedFile
-            ):  # the disk had not all of it when the power went: the commits before are still there
-                snapshot = self._read_checkpoint(base)
+            snapshot = self._read_base(base)
         return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
 
     def _has(self, known: Snapshot, newest: int) -> bool:
@@ -78,18 +73,26 @@ class DeltaLog:
         if newest == base and not self._store.exists(
             self._path(newest, _JSON)
         ):  # of an idle table, whose commits are cleaned up
-            return without_files(self._read_checkpoint(base))
+            return without_files(self.read())
         return without_files(apply(self._read(newest), Snapshot(newest - 1)))
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.
 
-        `schema` is the table's from then on, where it is not what the first version says for good.
-
-        Raise `BrokenTable` where it would break a law, as far as the snapshot says; then nothing is written. Each file
-        that is added is there, durable, before.
+        `schema` is the table's from then on, where it is not what the first version says for good. Raise `BrokenTable` where
+        it would break a law, as far as the snapshot says, and `LakeUnavailable` where a file that it adds, which was made
+        durable, is not there any more; then nothing is written.
         """
         check(commit, onto, self._store.url(self.folder))
+        for file in commit.adds:
+            path = f"{self.folder}/{file.path}"
+            if self._store.size(path) != file.bytes:
+                raise LakeUnavailable(
+                    f"cannot add {self._store.url(path)} to its table: it is not there any more, or has not {file.bytes:,} "
+                    "bytes: somebody deletes files of the lake, or a disk lost it; the table stays as it was, nothing is "
+                    "lost; the next run makes it again",
+                    path=path,
+                )
         commit_id, before = str(uuid.uuid4()), onto.metadata
         said = replace(commit, id=commit_id, transactions={**onto.transactions, **commit.transactions})
         if onto.version == EMPTY:
@@ -103,7 +106,8 @@ class DeltaLog:
     def write_checkpoint(self) -> None:
         """Have delta-rs write what the table has now into one file, and delete commits that are older than that and a week.
 
-        Raise `LakeUnavailable` where it cannot; readers then open more commits, and nothing else is amiss.
+        It does not wait for the disk, so we do, and read all of it, before anything is deleted. Raise `LakeUnavailable`
+        where that fails; readers then open more commits, and nothing else is amiss.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -111,8 +115,10 @@ class DeltaLog:
         try:
             table = DeltaTable(self._store.url(self.folder))
             table.create_checkpoint()
+            self._store.make_durable(self._path(table.version(), _CHECKPOINT))
+            self._read_checkpoint(table.version())
             table.cleanup_metadata()
-        except (DeltaError, OSError, ValueError) as error:
+        except (DeltaError, OSError, ValueError, DamagedFile, BrokenTable) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise LakeUnavailable(
                 f"cannot write a checkpoint of table {self._store.url(self.folder)}: {reason}; nothing is lost, and reading it "
@@ -130,6 +136,15 @@ class DeltaLog:
                 "restore it from a backup"
             )
         return from_json(data, self._store.url(path))
+
+    def _read_base(self, newest: int) -> Snapshot:
+        """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
+        if newest == EMPTY:
+            return Snapshot()
+        try:
+            return self._read_checkpoint(newest)
+        except DamagedFile:
+            return self._read_base(_newest((each for each in self._list(None) if each[0] < newest), (_CHECKPOINT,)))
 
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)
@@ -155,7 +170,7 @@ class DeltaLog:
         """Return the version below which nothing need be listed: that of the last checkpoint, where it says so."""
         try:
             return int(json.loads(self._store.get(f"{self.folder}/_delta_log/_last_checkpoint") or b"")["version"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return EMPTY
 
     def _path(self, version: int, kind: str) -> str:

@@ -199,7 +199,7 @@ def _read_table(topic: str, coverage: Coverage, lake: Lake) -> tuple[InTable, In
         holder = _file_of_dropped(offsets, coverage, files)
         if holder is not None and holder.path in there:
             cut[offsets] = f"{log.folder}/{holder.path}"
-        elif coverage.is_landed(offsets):
+        elif coverage.is_landed(offsets) and coverage.manifests[offsets].rows:
             raise TableFileGone(
                 f"the file of range {offsets.text(topic)} was dropped, and the table {lake.store.url(log.folder)} does not "
                 "have its rows any more: restore the table's folder from a backup",

@@ -231,13 +231,27 @@ class Lake:
         self._dropped.see(below, listed)
         return [self._dropped.get(path) for path in listed]
 
-    def commit_dropped(self, mark: Dropped) -> None:
-        """Say for good that the raw table has the only rows of some ranges; once that is written, nothing is."""
-        path = f"{range_path('dropped', mark.topic, mark.offsets)}.{mark.sha256[:8]}.json"
-        self.store.put_new(path, mark.to_json(), "staging/drop")
+    def commit_dropped(self, mark: Dropped) -> str | None:
+        """Say for good that the raw table has the only rows of some ranges; return why where that is not said.
+
+        The mark is named after the table's file, whose name no other file ever has: equal rows may stand in another revision.
+        """
+        name = mark.file.rpartition(".c-")[2].removesuffix(".parquet")
+        path = f"{range_path('dropped', mark.topic, mark.offsets)}.{name}.json"
+        if self.store.put_new(path, mark.to_json(), "staging/drop") is Answer.COMMITTED:
+            return None
+        standing = self._dropped.read_anew(path)
+        is_said = (standing.topic, standing.revisions, standing.sha256) == (mark.topic, mark.revisions, mark.sha256)
+        return None if is_said else f"the mark {self.store.url(path)} says otherwise of its file: move it away"
 
     def _read_dropped(self, path: str) -> Dropped:
-        return Dropped.from_json(self._read(path), self.store.url(path))
+        url, data = self.store.url(path), self._read(path)
+        try:
+            return Dropped.from_json(data, url)
+        except BrokenManifest as error:
+            if range_of("dropped", path.split("/")[1], path, ".json")[1]:
+                raise
+            raise BrokenManifest(f"{url} is no mark's name: move it away; nothing was read of it") from error
 
     def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
         """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
@@ -245,7 +259,7 @@ class Lake:
         That is this one, or a later revision; none where nothing could be published, since the staged file is gone. `staged`
         is where the bytes are staged, if not where the manifest says. A free name is taken by the first revision with
         put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
-        it, of another digest. What was dropped is not brought back.
+        it, of another digest. What was dropped and has gone is not brought back.
         """
         file, path = manifest.file, published_path(manifest)
         is_first, guard = manifest.revision == 0, manifest_path(manifest.topic, manifest.offsets, 0)
@@ -274,7 +288,7 @@ class Lake:
         return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
 
     def _is_due(self, manifest: Manifest) -> bool:
-        return not (self.is_replaced(manifest) or self.is_dropped(manifest))
+        return self.own_path(manifest) is not None and not self.is_replaced(manifest)
 
     def _read(self, path: str) -> bytes:
         """Read an object that was there a moment ago."""

@@ -280,6 +280,15 @@ class Store:
             except (NotFoundError, FileNotFoundError):
                 return None
 
+    def clock_ms(self) -> int:
+        """Return what time it is by the clock that `linked_at_ms` is told by, which need not be this machine's."""
+        path = f"staging/clock-{uuid.uuid4()}"
+        self.put_new(path, b"now", path)
+        try:
+            return self.linked_at_ms(path) or 0
+        finally:
+            self.delete_folder(path)
+
     def is_same(self, path: str, other: str) -> bool:
         """Return whether two names lead to one file; on an object store, where each has its own, to equal sizes."""
         if self.disk is None:

@@ -32,14 +32,13 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.raw_table import vacuum
 from pipeline_defs.reports import trace_row
+from pipeline_defs.vacuum import vacuum
 from tests.support.killing import stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World
 
 PER_RANGE = 50
-WEEK_MS = 7 * 24 * 3_600_000
 NOISE = random.Random(0).randbytes  # does not compress: what is produced is about what a file weighs
 
 
@@ -168,7 +167,7 @@ def test_compaction_killed_at_any_step_leaves_each_row_once(world: World, step: 
         )
     assert {verdict.outcome for verdict in run_compact(world)} <= {CompactionOutcome.COMPACTED}
     assert len(compacted_files(world)) == 2 and run_compact(world) == []
-    vacuum(world.edges.lake, world.edges.now_ms() + WEEK_MS + 60_000)
+    vacuum(world.edges.lake, world.edges.now_ms(), older_than_seconds=-60)
     assert {path.name for path in table_folder(world).glob("*.parquet")} == {p.name for p in compacted_files(world)}
     assert view(world) == sent(world) and snapshot(world) == [*range(300)]
     assert_all_is_well(world)

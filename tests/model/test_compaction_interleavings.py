@@ -21,7 +21,8 @@ from pipeline_defs.core.errors import LakeUnavailable, Refused
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.raw_table import append_landed, vacuum
+from pipeline_defs.raw_table import append_landed
+from pipeline_defs.vacuum import vacuum
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
 from tests.support.strategies import EPOCH_MS

@@ -52,8 +52,9 @@ from pipeline_defs.edges.layout import range_of
 from pipeline_defs.edges.store import Answer, Store
 from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
-from pipeline_defs.raw_table import append_landed, vacuum
+from pipeline_defs.raw_table import append_landed
 from pipeline_defs.sweeping import sweep_orphans
+from pipeline_defs.vacuum import vacuum
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark
 from tests.support.strategies import EPOCH_MS
@@ -275,7 +276,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def vacuum_table(self) -> None:
         """Deletes what no version of a week names, when that is over."""
-        _, errors = vacuum(Lake(str(self.folder)), 2**53)
+        _, errors = vacuum(Lake(str(self.folder)), 2**53, older_than_seconds=-1)
         assert errors == []
 
     def lose_file(self, number: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from pipeline_defs.core.errors import BrokenManifest, DamagedFile, StagedFileGone
+from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.edges.decodings import TREE, Decodings
 from pipeline_defs.edges.lake import Lake
@@ -71,8 +72,9 @@ def test_a_file_that_is_gone_before_the_commit_is_not_committed(topic: DecodedTo
     lost = topic.put(RANGE, numbered(RANGE, "abc"), revision=1)
     assert lost.decoded is not None
     (folder(topic) / lost.decoded.path).unlink()
-    with pytest.raises(StagedFileGone, match=r"range orders/0 \[0, 10\) is gone.*nothing became visible"):
-        decodings.commit([lost], decodings.read_ranges(topic.name), EPOCH_MS)
+    never = replace(lost, decoded=replace(lost.decoded, path="never.parquet"))
+    with pytest.raises(LakeUnavailable, match=r"it is not there any more, .* the table stays as it was"):
+        decodings.commit([never], decodings.read_ranges(topic.name), EPOCH_MS)
     ((_, path),) = decodings.read_ranges(topic.name).find_lacking(topic.lake)
     assert path.endswith(lost.decoded.path), "and what goes later is named"
 

@@ -17,6 +17,14 @@ TABLE = apply(Commit([A], transactions={"g0/p0": 5}), Snapshot())
 SCHEMA = '{"type":"struct","fields":[]}'
 
 
+def log_in(folder: Path) -> DeltaLog:
+    """Is the log of a new table, in whose folder both files lie."""
+    store = Store(str(folder))
+    for file in (A, B):
+        store.put_new(f"tables/t/{file.path}", b"0" * file.bytes, "staging/t")
+    return DeltaLog(store, "tables/t", SCHEMA)
+
+
 @pytest.mark.parametrize(
     ("commit", "onto", "violation"),
     [
@@ -41,7 +49,7 @@ def test_a_commit_that_would_break_a_law_is_not_written(
 
 def test_of_two_writers_of_a_version_one_is_told_to_look_again(tmp_path: Path) -> None:
     """[R-81] Compare-and-swap: what was read of a version holds when the next one is written."""
-    log = DeltaLog(Store(str(tmp_path)), "tables/t", SCHEMA)
+    log = log_in(tmp_path)
     check(Commit([A]), Snapshot(), "t")
     assert log.commit(Commit([A], transactions={"x": 1}), Snapshot(), 7)
     assert not log.commit(Commit([B]), Snapshot(), 8)
@@ -59,7 +67,7 @@ def test_a_torn_commit_is_one_clear_error(data: bytes) -> None:
 
 
 def test_a_commit_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
-    log = DeltaLog(Store(str(tmp_path)), "tables/t", SCHEMA)
+    log = log_in(tmp_path)
     for each in (A, B):
         assert log.commit(Commit([each]), log.read(), 0)
     (first, _) = sorted((tmp_path / "tables/t/_delta_log").iterdir())

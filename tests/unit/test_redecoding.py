@@ -21,8 +21,9 @@ from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.topics import Topic
+from pipeline_defs.vacuum import vacuum
 from tests.support.redecoding import ArrowDecoder, Killed, LandedTopic, stop_at
-from tests.support.strategies import TOPIC
+from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
 
 __all__ = ["lake"]
@@ -264,3 +265,22 @@ def test_a_long_history_is_read_from_a_checkpoint(topic: LandedTopic, monkeypatc
     assert known.read(TOPIC) == topic.known
     assert (topic.known[FIRST].revision, topic.values(FIRST)) == (7, [n + 7 for n in range(10)])
     assert topic.outcome(FIRST, ArrowDecoder("id DOUBLE"), redo=True) is Decided.REPLACED, "it knows the columns"
+
+
+def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) -> None:
+    """[R-69] [R-84] And those of an attempt that died before its commit; what is in the table, and its columns, stay."""
+    topic.land(FIRST, WHOLE)
+    topic.outcome(FIRST)
+    first = topic.path(FIRST).name
+    topic.outcome(FIRST, ArrowDecoder("id INT"), redo=True)
+    with pytest.raises(Killed):
+        topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("place_decoded"))
+    assert len(topic.unnamed()) == 2
+    assert vacuum(topic.lake, EPOCH_MS) == ([], []), "a reader may be at the version before"
+    assert vacuum(topic.lake, EPOCH_MS + 8 * 24 * 3_600_000) == ([f"{TREE}/{TOPIC}/{first}"], [])
+    (left,) = topic.unnamed()
+    assert vacuum(topic.lake, EPOCH_MS, older_than_seconds=-60) == ([f"{TREE}/{TOPIC}/{left}"], [])
+    assert (topic.shown("decoded"), topic.outcome(FIRST, redo=True)) == (ALL, Decided.REPLACED)
+    topic.path(FIRST).unlink()
+    (error,) = vacuum(topic.lake, EPOCH_MS)[1]
+    assert "nothing of the table was deleted; the check `decoded_completeness` says how" in str(error)
