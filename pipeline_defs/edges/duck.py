@@ -1,14 +1,13 @@
 """DuckDB over a lake: one view per topic and tree, `ranges` and `losses` from plan log and manifests.
 
-A topic's view reads the files of its raw table, and of what that does not have yet the landed ones; which is which is
-decided by offset, once, when it is opened. Reads only; what a person asks is asked by `duck_questions`.
+A topic's view reads the files that `topic_rows` finds, once, when it is opened: a statement sees one version. Reads only;
+what a person asks is asked by `duck_questions`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import duckdb
@@ -16,21 +15,16 @@ import pyarrow as pa
 
 from ..core.coverage import Coverage
 from ..core.decoded_table import DEAD
-from ..core.delta import File
-from ..core.errors import BrokenTable, OffsetlakeError, Refused, TableFileGone, Violation
+from ..core.errors import OffsetlakeError, Refused, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
-from ..core.raw_table import RangeFiles, is_compacted_name, offsets_of, ranges_by_file, revision_in
+from ..core.raw_table import is_compacted_name
 from .days import TREE as DAYS
 from .decodings import TREE as DECODED
 from .decodings import decoded_table_log
-from .delta_log import raw_table_log
 from .duck_questions import ask, close_in, explained
 from .lake import Lake
-from .layout import data_path, published_path
-
-# by range the path of the raw table's file that is read for it, below the lake's root
-InTable = Mapping[OffsetRange, str]
+from .topic_rows import InTable, Part, TopicRows, find_rows, own_path, within
 
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
@@ -90,10 +84,7 @@ class Duck:
     """Answers SQL over one lake; a fresh in-memory database, nothing is stored."""
 
     def __init__(self, lake: Lake, topics: Iterable[str]) -> None:
-        self._connection = duckdb.connect()
-        self._connection.execute("SET TimeZone = 'UTC'")
-        if lake.store.local_root is None:
-            self._connection.register_filesystem(lake.store.filesystem())
+        self._connection = connect(lake)
         self._folders = {lake.store.url(""), file_pattern(lake, "")}  # as files are found, and as patterns name them
         self._is_closed = False
         self._unreadable: dict[str, OffsetlakeError] = {}
@@ -106,11 +97,11 @@ class Duck:
             except Violation as error:  # of this topic; others, and the tables, are there
                 self._unreadable[topic] = error
                 continue
-            whole, cut = self._read_table(topic, coverage, lake)
-            rows += _range_rows(topic, coverage, lake, {**cut, **whole})
+            found = self._find_rows(coverage, lake)
+            rows += _range_rows(topic, coverage, lake, found.in_table)
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
             self._check_name(topic, names)
-            for schema, source in _views(topic, coverage, lake, whole, cut):
+            for schema, source in _views(topic, found, lake):
                 if topic not in self._unreadable:
                     quoted = topic.replace('"', '""')
                     self._connection.execute(
@@ -119,12 +110,12 @@ class Duck:
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
 
-    def _read_table(self, topic: str, coverage: Coverage, lake: Lake) -> tuple[InTable, InTable]:
+    def _find_rows(self, coverage: Coverage, lake: Lake) -> TopicRows:
         try:
-            return _read_table(topic, coverage, lake)
+            return find_rows(coverage, lake)
         except Violation as error:  # of this topic; others, and the tables, are there
-            self._unreadable[topic] = error
-            return {}, {}
+            self._unreadable[coverage.log.topic] = error
+            return TopicRows(coverage, {}, {})
 
     def _check_name(self, topic: str, names: Sequence[str]) -> None:
         """Leaves a topic out whose view nobody could tell from another, or from a table: names are read without case."""
@@ -174,96 +165,61 @@ class Duck:
             raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error
 
 
-def _read_table(topic: str, coverage: Coverage, lake: Lake) -> tuple[InTable, InTable]:
-    """Read which ranges are read from a file of the raw table, all that it has, and which dropped ones from a part of one.
+def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
+    """Return a connection to a fresh database in memory, which reads the files of a lake."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    return with_lake(connection, lake)
 
-    A file is read whole where all ranges between its offsets are landed as it has them; where somebody took it away, the range
-    files are read. Whatever is replaced meanwhile, a file of the table stays what it is; one in `data/` is exchanged.
-    """
-    log = raw_table_log(topic, lake.store)
+
+def with_lake(connection: duckdb.DuckDBPyConnection, lake: Lake) -> duckdb.DuckDBPyConnection:
+    """Have a connection read the files of a lake, on an object store too."""
+    if lake.store.local_root is None:
+        filesystem = lake.store.filesystem()
+        if filesystem.protocol not in connection.list_filesystems():
+            connection.register_filesystem(filesystem)
+    return connection
+
+
+def relate(parts: Iterable[Part], lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    """Return what is to be read of some files as a relation; raise `FileNotFoundError` where one is gone."""
     try:
-        table = log.read()
-    except BrokenTable:
-        if coverage.dropped:
-            raise
-        return {}, {}  # `data/` has all of it
-    sizes = lake.store.list(log.folder) if table.files else {}
-    there = {path: file for path, file in table.files.items() if sizes.get(f"{log.folder}/{path}") == file.bytes}
-    whole = dict[OffsetRange, str]()
-    for path, manifests in ranges_by_file(coverage, table).items():
-        landed = [each.offsets for each in manifests if coverage.is_landed(each.offsets)]
-        if path in there and sum(map(len, landed)) == len(offsets_of(there[path])):
-            whole |= dict.fromkeys(landed, f"{log.folder}/{path}")
-    files, cut = RangeFiles(table), dict[OffsetRange, str]()
-    for offsets in sorted(coverage.dropped.keys() - whole.keys() - coverage.published.keys()):
-        holder = _file_of_dropped(offsets, coverage, files)
-        if holder is not None and holder.path in there:
-            cut[offsets] = f"{log.folder}/{holder.path}"
-        elif coverage.is_landed(offsets) and coverage.manifests[offsets].rows:
-            raise TableFileGone(
-                f"the file of range {offsets.text(topic)} was dropped, and the table {lake.store.url(log.folder)} does not "
-                "have its rows any more: restore the table's folder from a backup",
-                topic=topic,
-            )
-    return whole, cut
+        return connection.sql(rows_sql(parts, lake))
+    except duckdb.IOException as error:
+        raise FileNotFoundError(str(error)) from error
 
 
-def _file_of_dropped(offsets: OffsetRange, coverage: Coverage, files: RangeFiles) -> File | None:
-    """Return the file that has a range whose own was dropped; that of a later revision is about to be published."""
-    file = files.find(offsets)
-    return file if file is not None and revision_in(file, offsets) == coverage.dropped[offsets] else None
-
-
-def _views(topic: str, coverage: Coverage, lake: Lake, whole: InTable, cut: InTable) -> Iterator[tuple[str, str]]:
+def _views(topic: str, rows: TopicRows, lake: Lake) -> Iterator[tuple[str, str]]:
     """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
-    files = _files(topic, coverage, lake, whole)
-    parts = [f"SELECT * FROM read_parquet({files}, hive_partitioning = false)"] if files else []
-    for path, cuts in _cuts(cut).items():
-        within = " OR ".join(f'"offset" >= {start} AND "offset" < {end}' for start, end in cuts)
-        parts.append(f"SELECT * FROM read_parquet({_files_at(lake, path)}, hive_partitioning = false) WHERE {within}")
-    yield "main", " UNION ALL BY NAME ".join(parts) or _EMPTY_TOPIC
+    # what a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there
+    doubles = [
+        path for path, owner in rows.coverage.doubles.items() if not is_compacted_name(rows.whole.get(owner, ""))
+    ]
+    yield "main", rows_sql(rows.parts(), lake, doubles)
     decoded = decoded_table_log(topic, lake).read().files.values()
     trees = {
         schema: [f"{DECODED}/{topic}/{file.path}" for file in decoded if file.partition[DEAD] == is_dead]
         for schema, is_dead in DECODED_VIEWS.items()
     }
-    trees |= {tree: sorted(lake.store.list(f"{tree}/{topic}")) for tree in DERIVED_TREES}
+    trees |= {tree: [*lake.store.list(f"{tree}/{topic}")] for tree in DERIVED_TREES}
     for schema, paths in trees.items():
         if paths:
-            found = f"[{', '.join(_files_at(lake, path) for path in sorted(paths))}]"
+            found = f"[{', '.join(_file_at(lake, path) for path in sorted(paths))}]"
             yield schema, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
 
 
-def _cuts(ranges: InTable) -> dict[str, list[tuple[int, int]]]:
-    """Return the offsets to read of each compacted file, as few intervals as there can be."""
-    cuts: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for offsets, path in sorted(ranges.items()):
-        known = cuts[path]
-        start = known.pop()[0] if known and known[-1][1] == offsets.start else offsets.start
-        known.append((start, offsets.end))
-    return cuts
-
-
-def _files(topic: str, coverage: Coverage, lake: Lake, whole: InTable) -> str:
-    """Is what to read of a topic's rows, in SQL, empty where there is nothing.
-
-    The plain glob where the table has nothing; else, and on an object store, which fsspec does not glob, each file. What a
-    compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
-    """
-    if not coverage.published and not whole:
-        return ""
-    if lake.store.local_root is not None and not whole and not coverage.dropped:
-        return _literal(f"{file_pattern(lake, 'data')}/{topic}/**/*.parquet")
-    paths = {_path(topic, offsets, coverage) for offsets in coverage.published.keys() - whole.keys()}
-    paths |= {path for path, offsets in coverage.doubles.items() if not is_compacted_name(whole.get(offsets, ""))}
-    paths |= set(whole.values())
-    return f"[{', '.join(_files_at(lake, path) for path in sorted(paths))}]" if paths else ""
-
-
-def _path(topic: str, offsets: OffsetRange, coverage: Coverage) -> str:
-    """Is where the file of a range lies, below the lake's root."""
-    manifest = coverage.manifests.get(offsets)
-    return published_path(manifest) if manifest else data_path(topic, offsets)
+def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> str:
+    """Return the SELECT of what is to be read of some files, and of all rows of others; it names each file."""
+    parts = list(parts)
+    files = sorted({*(part.path for part in parts if part.is_whole), *others})
+    named = ", ".join(_file_at(lake, path) for path in files)
+    selects = [f"SELECT * FROM read_parquet([{named}], hive_partitioning = false)"] if files else []
+    for part in parts:
+        if not part.is_whole:
+            file = _file_at(lake, part.path)
+            rows = within(part.stretches, '"offset"')
+            selects.append(f"SELECT * FROM read_parquet({file}, hive_partitioning = false) WHERE {rows}")
+    return " UNION ALL BY NAME ".join(selects) or _EMPTY_TOPIC
 
 
 def file_pattern(lake: Lake, path: str) -> str:
@@ -275,7 +231,7 @@ def file_pattern(lake: Lake, path: str) -> str:
     return url if lake.store.local_root is None else _SIGNS_OF_PATTERNS.sub(r"[\g<0>]", url)
 
 
-def _files_at(lake: Lake, path: str) -> str:
+def _file_at(lake: Lake, path: str) -> str:
     return _literal(file_pattern(lake, path))
 
 
@@ -292,7 +248,7 @@ def _range_rows(topic: str, coverage: Coverage, lake: Lake, in_table: InTable) -
         file = manifest.file if manifest else None
         holder = in_table.get(offsets)
         is_alone = holder is not None and offsets not in coverage.published
-        path = holder if holder is not None and is_alone else _path(topic, offsets, coverage)
+        path = holder if holder is not None and is_alone else own_path(offsets, coverage)
         rows.append(
             {
                 **_place(topic, offsets, offsets.key),

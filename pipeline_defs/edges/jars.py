@@ -25,7 +25,7 @@ from typing import Literal
 from ..core.errors import JarsUnavailable, OffsetlakeError
 from .java import find_java
 
-JarsConf = Literal["broker", "spark", "registry", "s3a"]
+JarsConf = Literal["broker", "spark", "registry", "s3a", "delta"]
 SETUP: Sequence[JarsConf] = ("broker", "spark")  # the others are fetched by those tests that need them
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")

@@ -240,6 +240,6 @@ def raw_columns(source: DataFrame, generation: int) -> DataFrame:
     )
 
 
-def paths_of(files: Iterable[Path | RemoteFile]) -> list[str]:
+def paths_of(files: Iterable[Path | RemoteFile | str]) -> list[str]:
     """Return paths as Spark reads them, which takes each for a pattern: signs of patterns stand for themselves."""
     return [_SIGNS_OF_PATTERNS.sub(r"\\\g<0>", str(file)) for file in files]

@@ -1,13 +1,17 @@
-"""Spark on the files of a table: merges many into one. Nothing here decides what a table has."""
+"""Spark on the files of a table: merges many into one, or reads them. Nothing here decides what a table has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
+from ..core.raw_table import SCHEMA
 from .engine import Engine
 from .remote_file import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
+from .topic_rows import Part, within
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +35,23 @@ class SparkFiles:
         with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:
             rows = _rows(session, sources, generation).coalesce(1).sortWithinPartitions("offset")
             rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
+
+
+def read_parts(session: SparkSession, parts: Iterable[Part], root: str) -> DataFrame:
+    """Return what is to be read of some files of a lake, which Spark knows by the URL or path `root`."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(SCHEMA))
+    reader, parts = session.read.schema(schema), list(parts)
+    whole = [f"{root}/{part.path}" for part in parts if part.is_whole]
+    frames = [reader.parquet(*paths_of(whole))] if whole else []
+    frames += [
+        reader.parquet(*paths_of([f"{root}/{part.path}"])).where(within(part.stretches, "`offset`"))
+        for part in parts
+        if not part.is_whole
+    ]
+    return reduce(DataFrame.unionByName, frames) if frames else session.createDataFrame([], schema)
 
 
 def _rows(session: SparkSession, sources: Sequence[File], generation: int) -> DataFrame:

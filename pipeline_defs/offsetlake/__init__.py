@@ -3,5 +3,6 @@
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.core.errors import OffsetlakeError
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.reader import read
 
-__all__ = ["KafkaTopic", "OffsetlakeError", "build_defs"]
+__all__ = ["KafkaTopic", "OffsetlakeError", "build_defs", "read"]

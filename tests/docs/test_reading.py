@@ -1,17 +1,23 @@
-"""docs/reading.md is run: what it says that DuckDB answers without Offsetlake, and what the views answer."""
+"""docs/reading.md is run: what DuckDB, pyarrow, Polars and Spark say of a lake, `offsetlake.read` and the views."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.bench.s3 import s3_environment, s3a_conf
 from pipeline_defs.compaction import compact
 from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.jars import read_pins, resolve_jars
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.settings import PROJECT
+from tests.conftest import JARS
 from tests.support.markdown import Block, read_blocks
 from tests.support.shell import Shell
 from tests.support.world import World
@@ -22,25 +28,88 @@ assert "pipeline_defs" not in sys.modules
 print([tuple(map(str, row)) for row in duckdb.sql(sys.argv[1]).fetchall()])"""
 
 
+LAKE = ".offsetlake/lake"
+COUNTED = "[(0, 503, 502), (1, 497, 496)]\n"
+ANSWERS = {  # by what a block of Python imports first
+    "duckdb": f"1000\n{COUNTED}",
+    "polars": COUNTED,
+    "pyspark": COUNTED,
+    "offsetlake": f"400 399\n{COUNTED}{503 - 450 + 497 - 450}\n",
+}
+
+
 def of_world(block: Block, world: World) -> Block:
     """Is a block that speaks of the test's own topic instead of `orders`."""
     return Block(block.language, block.text.replace("orders", world.name), block.line, block.file)
 
 
-def test_what_reading_says_is_so(world: World, tmp_path: Path) -> None:
-    """Every row leads back to its file, range, run, code and plan step, in one statement, without Dagster."""
+@pytest.fixture
+def landed(world: World) -> World:
+    """What every block speaks of, with a raw table."""
+    world.keep_raw_table()
     world.create_topic(2)
     world.with_policy(records_per_range=400)
+    return world
+
+
+def send(world: World) -> None:
     world.send_numbered(503, 0)
     world.send_numbered(497, 1)
     world.plan_and_land()
-    reader = Shell(tmp_path / "reader", {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
-    (reader.folder / ".offsetlake").mkdir(parents=True)
-    (reader.folder / ".offsetlake" / "lake").symlink_to(world.lake_folder)
+
+
+def reader_of(world: World, folder: Path) -> Shell:
+    """Is who stands in a folder, with this machine's warm Spark, and for a Spark of their own little memory."""
+    settings = world.settings
+    reader = Shell(
+        folder / "reader",
+        {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(PROJECT),
+            "OFFSETLAKE_HOME": str(settings.home),
+            "OFFSETLAKE_LAKE": settings.lake,
+            "OFFSETLAKE_SPARK_MASTER": settings.spark_master,
+            "OFFSETLAKE_SPARK_DRIVER_MEMORY": settings.spark_driver_memory,
+        },
+    )
+    (reader.folder / LAKE).parent.mkdir(parents=True)
+    return reader
+
+
+def give_spark(reader: Shell, jars: Sequence[Path], conf: Mapping[str, str]) -> None:
+    """Have a Spark of the reader's own know jars, as `--packages` does: by its defaults."""
+    folder = reader.folder / "conf"
+    folder.mkdir()
+    conf = {
+        **conf,
+        "spark.master": "local[1]",
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
+    }
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    reader.environment["SPARK_CONF_DIR"] = str(folder)
+
+
+def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
+    """Are the blocks of Python by what they import first, with the lake at a place of theirs."""
+    blocks = [
+        of_world(each, world).text.replace(LAKE, place) for each in read_blocks(READING) if each.language == "python"
+    ]
+    return {text.split()[1].partition(".")[0]: text for text in blocks}
+
+
+def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
+    """[R-81] [R-85] Every row leads back to its file, range, run, code and plan step, in one statement, without Dagster."""
+    world = landed
+    send(world)
+    reader = reader_of(world, tmp_path)
+    (reader.folder / LAKE).symlink_to(world.lake_folder)
 
     blocks = [of_world(block, world) for block in read_blocks(READING)]
-    assert [block.language for block in blocks] == ["sql", "console", "sql", "sql", "sql"]
-    counted, one_line, bare, with_views, since = blocks
+    assert [block.language for block in blocks if block.language != "python"] == ["sql", "console", "sql", "sql", "sql"]
+    counted, one_line, bare, with_views, since = (block for block in blocks if block.language != "python")
     assert run_bare(reader, counted) == [("0", "503", "0", "502"), ("1", "497", "0", "496")]
     reader.type_in(one_line, f"reading.md:{one_line.line}")
 
@@ -55,6 +124,11 @@ def test_what_reading_says_is_so(world: World, tmp_path: Path) -> None:
         assert (run, attempt, code) == (provenance.run_id, provenance.attempt, provenance.code_version)
         assert int(step) == provenance.plan_seq
 
+    blocks_of_python = python_blocks(world)
+    assert blocks_of_python.keys() == ANSWERS.keys()
+    for name in ("duckdb", "polars", "offsetlake"):
+        assert reader.run(sys.executable, "-c", blocks_of_python[name]) == ANSWERS[name]
+
     list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 1, every=True))
     views = Duck(Lake(world.settings.lake), [world.name])
     names, rows = views.ask(with_views.text)
@@ -66,6 +140,43 @@ def test_what_reading_says_is_so(world: World, tmp_path: Path) -> None:
     assert [row[:3] for row in views.ask(since.text)[1]] == [
         (key, "landed", manifests[key].rows) for key in ("0-0-400", "0-400-503", "1-0-400", "1-400-497")
     ]
+
+
+def test_spark_reads_the_table_as_reading_says(landed: World, tmp_path: Path) -> None:
+    """[R-81] With the jars that it names, which are those that are pinned."""
+    send(landed)
+    reader = reader_of(landed, tmp_path)
+    (reader.folder / LAKE).symlink_to(landed.lake_folder)
+    give_spark(reader, resolve_jars("delta", JARS), {})
+    assert reader.run(sys.executable, "-c", python_blocks(landed)["pyspark"]) == ANSWERS["pyspark"]
+    (version,) = (name for name in read_pins("delta") if name.startswith("delta-spark"))
+    assert f"io.delta:{version.removesuffix('.jar').replace('2.13-', '2.13:')}" in READING
+
+
+@pytest.fixture
+def in_bucket(landed: World, bucket: str, s3: str, tmp_path: Path) -> tuple[World, Shell]:
+    """The same rows in a bucket, and who knows it by the environment."""
+    landed.move_lake(f"{bucket}/{landed.name}")
+    send(landed)
+    reader = reader_of(landed, tmp_path)
+    reader.environment.update(s3_environment(s3))
+    return landed, reader
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "polars"])
+def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World, Shell], engine: str) -> None:
+    """[R-81] DuckDB, by way of pyarrow, and Polars."""
+    world, reader = in_bucket
+    assert reader.run(sys.executable, "-c", python_blocks(world, world.settings.lake)[engine]) == ANSWERS[engine]
+
+
+@pytest.mark.long
+def test_spark_reads_a_table_in_a_bucket_with_the_same_words(in_bucket: tuple[World, Shell], s3: str) -> None:
+    """[R-81] Its client of S3 is half a gigabyte of jars, so this is for long tests."""
+    world, reader = in_bucket
+    give_spark(reader, (*resolve_jars("delta", JARS), *resolve_jars("s3a", JARS)), s3a_conf(s3))
+    place = world.settings.lake.replace("s3://", "s3a://")
+    assert reader.run(sys.executable, "-c", python_blocks(world, place)["pyspark"]) == ANSWERS["pyspark"]
 
 
 def run_bare(reader: Shell, block: Block) -> list[tuple[str, ...]]:

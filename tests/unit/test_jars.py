@@ -135,15 +135,15 @@ def test_the_spark_side_is_five_jars_at_the_version_of_pyspark() -> None:
 def test_every_pin_is_a_sha256_of_a_known_configuration() -> None:
     lines = jars.PINS_FILE.read_text().splitlines()
     assert all(
-        re.fullmatch(r"[0-9a-f]{64}  (broker|spark|s3a)/[^/ ]+\.jar|[0-9a-f]{64}  registry/[^/ ]+\.tar\.gz", line)
+        re.fullmatch(r"[0-9a-f]{64}  (broker|spark|s3a|delta)/[^/ ]+\.jar|[0-9a-f]{64}  registry/[^/ ]+\.tar\.gz", line)
         for line in lines
     )
     assert len(lines) == sum(len(jars.read_pins(conf)) for conf in get_args(jars.JarsConf))
 
 
 def test_setup_fetches_nothing_that_only_tests_need() -> None:
-    """A registry is 140 MB, and S3A's jars are 560."""
-    assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == {"registry", "s3a"}
+    """A registry is 140 MB, S3A's jars are 560, Delta's 8."""
+    assert set(get_args(jars.JarsConf)) - set(jars.SETUP) == {"registry", "s3a", "delta"}
 
 
 @pytest.fixture

@@ -1,0 +1,166 @@
+"""`offsetlake.read`: the landed rows of a topic, or of one of its ranges, for a program or an asset downstream.
+
+Reads only. Invariant: which rows it gives is fixed when it is called: each landed one once, of one version of the raw table
+and of the landed files that this has not yet, whatever lands, is compacted or replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pyarrow as pa
+
+from .core.command_lines import command
+from .core.errors import BadKey, BadSetting, LakeUnavailable, Refused, UnknownTopic
+from .core.hadoop_urls import hadoop_url
+from .core.near import meant
+from .core.offsets import OffsetRange, check_topic, parse_key
+from .core.setting_values import check_lake
+from .edges import parquet
+from .edges.lake import Lake
+from .edges.topic_rows import Part, find_rows
+from .resources import Edges
+from .settings import Settings, load_env_file, read_settings
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+    from pyspark.sql import DataFrame
+
+Form = Literal["arrow", "duckdb", "spark"]
+
+
+def read(
+    topic: str,
+    *,
+    range: str | None = None,  # noqa: A002 (a range is what it is called everywhere here)
+    as_: Form = "arrow",
+    lake: str | os.PathLike[str] | None = None,
+    session: Any = None,
+) -> Any:
+    """Return the landed rows of a topic, or of its range with the partition key `range`.
+
+    | `as_` | what it gives | `session` |
+    |---|---|---|
+    | `arrow` | a `pyarrow.Table`, read now, sorted by generation, Kafka partition and offset | none |
+    | `duckdb` | a `duckdb.DuckDBPyRelation`, read when it is asked | a connection of yours; else one of its own |
+    | `spark` | a `pyspark.sql.DataFrame`, read when it is asked | a session of yours; else the warm Spark's |
+
+    Which rows these are is fixed now, and each is there once. `lake` is a path or a URL; by default the project's. Raise an
+    `OffsetlakeError` for a topic, key, form or lake that there is not, and for a range that is not landed.
+    """
+    _check_request(topic, as_, session)
+    chosen = None if range is None else parse_key(str(range))
+    found = _default_edges().lake if lake is None else _open(_place_of(lake))
+    try:
+        return _read(_find_parts(topic, chosen, found), as_, found, session)
+    except FileNotFoundError as error:
+        raise LakeUnavailable(
+            f"a file of topic {topic} is gone that was there a moment ago: {error}; somebody deletes objects of the lake "
+            f"{found.store.root}; nothing was written; read again, and `{command('audit', topic)}` names what is missing",
+            topic=topic,
+        ) from error
+
+
+def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
+    if form == "arrow":
+        return _read_arrow(parts, lake)
+    return _read_duckdb(parts, lake, session) if form == "duckdb" else _read_spark(parts, lake, session)
+
+
+def _check_request(topic: str, form: str, session: object) -> None:
+    if form not in get_args(Form):
+        raise Refused(f"as_ is {form!r}, expected one of {', '.join(get_args(Form))}; nothing was read")
+    if form == "arrow" and session is not None:
+        raise Refused("a session is given with as_='arrow', expected none; nothing was read; leave it out")
+    try:
+        check_topic(topic)
+    except (ValueError, TypeError) as error:
+        raise Refused(f"topic {topic!r} cannot be read: {error}; nothing was read") from None
+
+
+def _place_of(lake: str | os.PathLike[str]) -> str:
+    """Return a lake as `OFFSETLAKE_LAKE` says it, a path from the current folder; raise `BadSetting`."""
+    try:
+        place = check_lake(os.fspath(lake))
+        if not place:
+            raise ValueError("it is empty, expected a path or a URL")
+    except (ValueError, TypeError) as error:
+        raise BadSetting(f"lake={lake!r} cannot be read: {error}; nothing was read; correct it") from None
+    return place if "://" in place else str(Path(place).expanduser().absolute())
+
+
+def _default_edges() -> Edges:
+    load_env_file()  # a store's login, say
+    return _edges(read_settings())
+
+
+@cache
+def _edges(settings: Settings) -> Edges:
+    return Edges(settings)
+
+
+@cache
+def _open(place: str) -> Lake:
+    load_env_file()
+    return Lake(place)
+
+
+def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part]:
+    """Find what to read; raise `UnknownTopic`, `BadKey`, or `Refused` for a range that is not landed."""
+    coverage = lake.coverage(topic)
+    if not coverage.log.steps:
+        there = lake.store.folders("plan")
+        raise UnknownTopic(
+            f"the lake {lake.store.root} has nothing of topic {topic}{meant(topic, there)}; it has "
+            f"{', '.join(there) or 'none'}; nothing was read; name one of these, or another lake"
+        )
+    if chosen is None:
+        return find_rows(coverage, lake).parts()
+    state = coverage.states().get(chosen)
+    if state is None:
+        raise BadKey(
+            f"range {chosen.text(topic)} is not in the plan log of topic {topic}; nothing was read; "
+            f"`{command('backfill', topic, '--all')}` lists those there are",
+            key=chosen.key,
+        )
+    if not coverage.is_landed(chosen):
+        raise Refused(
+            f"range {chosen.text(topic)} is {state.value}, expected landed; nothing was read; "
+            f"`{command('status', topic)}` says what is to be done"
+        )
+    return find_rows(coverage, lake).parts({chosen})
+
+
+def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
+    tables = [parquet.RAW_SCHEMA.empty_table()]
+    for part in parts:
+        with lake.local_copy(part.path) as file, parquet.told_if_damaged(lake.store.url(part.path)):
+            tables += [rows.cast(parquet.RAW_SCHEMA) for _, rows in parquet.read_ranges(file, part.stretches)]
+    return pa.concat_tables(tables)
+
+
+def _read_duckdb(parts: Sequence[Part], lake: Lake, session: Any) -> DuckDBPyRelation:
+    from .edges.duck import connect, relate, with_lake  # late: a code location loads this, and hardly ever asks DuckDB
+
+    return relate(parts, lake, connect(lake) if session is None else with_lake(session, lake))
+
+
+def _read_spark(parts: Sequence[Part], lake: Lake, session: Any) -> DataFrame:
+    from .edges.spark import SCAN_CONF
+    from .edges.spark_files import read_parts
+
+    local = lake.store.local_root
+    if session is None:
+        edges = _default_edges()
+        engine = edges.engine(edges.pyspark())
+        if local is None and not engine.is_remote:
+            raise Refused(
+                f"the Spark of this machine reads no object store, and the lake is {lake.store.root}; nothing was read; pass a "
+                "`session` of a Spark that does, set OFFSETLAKE_SPARK_REMOTE, or read it as arrow or duckdb"
+            )
+        session = engine.session(SCAN_CONF)
+    return read_parts(session, parts, str(local) if local is not None else hadoop_url(lake.store.root))

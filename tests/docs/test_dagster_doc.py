@@ -1,0 +1,49 @@
+"""The asset of docs/dagster.md is loaded with a project's topics, and follows what lands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.settings import PROJECT
+from tests.support.markdown import read_blocks
+from tests.support.world import World
+
+DAGSTER = (PROJECT / "docs" / "dagster.md").read_text()
+SIZES = dg.AssetKey("order_sizes")
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the partitions of the raw asset, and is asked for where one of them landed."""
+    (block,) = [each for each in read_blocks(DAGSTER) if each.language == "python"]
+    project = tmp_path / f"lake_{world.name}"
+    write_project(plan_project(project, [world.name], None))
+    (project / project.name / "defs" / "order_sizes.py").write_text(block.text.replace("orders", world.name))
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
+    monkeypatch.chdir(project)
+    defs = build_defs(world.edges, project=project)
+
+    world.create_topic(2)
+    world.send_numbered(150)
+    world.tick()
+    before = dg.evaluate_automation_conditions(defs, world.instance)
+    assert before.get_num_requested(SIZES) == 0, "nothing has landed yet"
+    world.launch()
+    keys = world.materialized()
+    assert keys == {"0-0-100", "0-100-150"}
+    after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
+    assert after.get_requested_partitions(SIZES) == keys
+
+    sizes = defs.resolve_assets_def(SIZES)
+    assert sizes.partitions_def == world.topic.partitions
+    for key, count in (("0-0-100", 100), ("0-100-150", 50)):
+        assert dg.materialize([sizes], partition_key=key, instance=world.instance).success
+        event = world.instance.get_latest_materialization_event(SIZES)
+        assert event is not None and event.asset_materialization is not None
+        said = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+        assert said == {"rows": count, "largest": len(b"v99") if count == 100 else len(b"v149")}

@@ -1,0 +1,83 @@
+"""`offsetlake.read` of what a real Spark landed, in each form, on a disk and in a bucket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import offsetlake
+import pyarrow as pa
+import pytest
+
+from pipeline_defs.attempt import Attempt
+from pipeline_defs.compaction import compact
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.edges.parquet import RAW_SCHEMA
+from pipeline_defs.settings import Settings
+from tests.support.world import World
+
+
+@pytest.fixture(autouse=True)
+def as_a_user(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process know its machine by the environment, as a user's does."""
+    monkeypatch.setenv("OFFSETLAKE_HOME", str(settings.home))
+    monkeypatch.setenv("OFFSETLAKE_SPARK_MASTER", settings.spark_master)
+    monkeypatch.setenv("OFFSETLAKE_SPARK_DRIVER_MEMORY", settings.spark_driver_memory)
+
+
+def test_each_form_has_the_landed_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-85] Arrow, DuckDB and Spark, of the topic and of a range that is in the middle of a compacted file."""
+    world.keep_raw_table()
+    sent(world)
+    list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 1, every=True))
+    world.send_numbered(50)
+    world.plan_and_land()
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
+    for key in (None, "0-100-200"):
+        expected = rows_of(world, key)
+        rows = offsetlake.read(world.name, range=key)
+        assert rows.schema == RAW_SCHEMA and plain(rows) == expected
+        assert plain(offsetlake.read(world.name, range=key, as_="duckdb").arrow().read_all()) == expected
+        frame = offsetlake.read(world.name, range=key, as_="spark")
+        assert plain(frame.toArrow()) == expected
+
+
+def test_a_lake_in_a_bucket_is_read_as_one_on_a_disk(
+    world: World, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-85] With the raw table and without; a Spark that knows no bucket is refused before it is started."""
+    world.move_lake(f"{bucket}/{world.name}")
+    sent(world)
+    for _ in range(2):
+        for key in (None, "0-100-200"):
+            rows = offsetlake.read(world.name, range=key, lake=world.settings.lake)
+            assert plain(rows) == rows_of(world, key)
+            relation = offsetlake.read(world.name, range=key, as_="duckdb", lake=world.settings.lake)
+            assert plain(relation.arrow().read_all()) == rows_of(world, key)
+        world.keep_raw_table()
+        world.send_numbered(50)
+        world.plan_and_land()
+    with pytest.raises(Refused, match="the Spark of this machine reads no object store, and the lake is s3://"):
+        offsetlake.read(world.name, as_="spark", lake=world.settings.lake)
+
+
+def sent(world: World) -> None:
+    world.create_topic(2)
+    world.send_numbered(250, 0)
+    world.send_numbered(150, 1)
+    world.send([{"partition": 1, "key": b"k", "value": None, "headers": [("h", b"x"), ("e", b"")]}])
+    world.plan_and_land()
+
+
+def plain(rows: pa.Table) -> list[tuple[Any, ...]]:
+    columns = ["partition", "offset", "key", "value", "headers", "timestamp"]
+    found = (tuple(row[name] for name in columns) for row in rows.select(columns).to_pylist())
+    return sorted(
+        (p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), round(at.timestamp() * 1000))
+        for p, o, k, v, headers, at in found
+    )
+
+
+def rows_of(world: World, key: str | None) -> list[tuple[Any, ...]]:
+    """What was produced, of the topic or of a range."""
+    ranges = [each for each in world.coverage.log.ranges if key in {None, each.key}]
+    return sorted(row for row in world.sent.values() if any(row[0] == o.partition and row[1] in o for o in ranges))
