@@ -237,15 +237,11 @@ def _cuts(ranges: InTable) -> dict[str, list[tuple[int, int]]]:
 
 
 def _files(topic: str, coverage: Coverage, lake: Lake, whole: InTable) -> str:
-    """Is what to read of a topic's rows, in SQL, empty where there is nothing.
+    """Is what to read of a topic's rows, each file, in SQL, empty where there is nothing.
 
-    The plain glob where the table has nothing; else, and on an object store, which fsspec does not glob, each file. What a
-    compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there.
+    Never a glob, which would show what lands while a statement runs, and not what is dropped. What a compacted file has of a
+    range is the file that its manifest names: doubles of `at_least_once` end there.
     """
-    if not coverage.published and not whole:
-        return ""
-    if lake.store.local_root is not None and not whole and not coverage.dropped:
-        return _literal(f"{file_pattern(lake, 'data')}/{topic}/**/*.parquet")
     paths = {_path(topic, offsets, coverage) for offsets in coverage.published.keys() - whole.keys()}
     paths |= {path for path, offsets in coverage.doubles.items() if not is_compacted_name(whole.get(offsets, ""))}
     paths |= set(whole.values())
