@@ -27,6 +27,7 @@ from pipeline_defs.core.raw_table import compacted_name
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
 from pipeline_defs.edges.delta_log import raw_table_log
+from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed
@@ -346,3 +347,13 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     assert "would drop 2 range files" in found.stdout
     assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
     assert shown(lake) == ["0", "10", "20", "40", "50"] and marks(lake) == []
+
+
+def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:
+    """[R-62] Also where the table is empty yet: what is landed or appended later is not in it."""
+    land(lake, R[0])
+    duck = Duck(another(lake), [TOPIC])
+    land(lake, R[1])
+    append(lake)
+    assert duck.query(f'SELECT count(*) FROM "{TOPIC}"')[1] == [(10,)]
+    assert view(lake) == [*range(20)], "the control: another one"
