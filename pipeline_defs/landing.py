@@ -7,7 +7,7 @@ it nothing is visible, after it anyone can finish. docs/protocol.md numbers the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -98,10 +98,11 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
                 with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
                     _delete_doubles(run, run.coverage.manifests[offsets])
         finished, unfinished = _finish_known(run, ranges)
-        yield from ((run.topic, verdict) for verdict in finished)
+        yield from ((run.topic, verdict) for _, verdict in _appended((run, verdict) for verdict in finished))
         with run.ending():
             unreadable, readings = split_readable(run, unfinished)
-            yield from ((run.topic, _without_doubles(run, verdict)) for verdict in unreadable)
+            decided = _appended((run, _without_doubles(run, verdict)) for verdict in unreadable)
+            yield from ((run.topic, verdict) for _, verdict in decided)
             waiting += ((run, reading) for reading in readings)
 
     try:
@@ -128,18 +129,25 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
             ended.append((run, ranges, run.tools.lake.coverage(run.topic)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
-    for run, ranges, coverage in ended:
+    for run, _, coverage in ended:
         if not run.errors:
-            _append(run, ranges)
             _move_group(run.topic, coverage, run.tools)
             run.tools.on_step("report", topic=run.topic)
 
 
-def _append(run: Run, ranges: Sequence[OffsetRange]) -> None:
-    """Have the raw table name what is landed; where that fails the run has landed all the same, and a tick does it."""
-    tools = run.tools
-    if tools.has_raw_table:
+def _appended(decided: Iterable[Decided]) -> list[Decided]:
+    """Have raw tables name what is landed of a batch of ranges, before anybody is told of them.
+
+    Where that fails the ranges are landed all the same, and a tick does it.
+    """
+    batch, landed = list(decided), dict[str, tuple[Run, list[OffsetRange]]]()
+    for run, verdict in batch:
+        if run.tools.has_raw_table and verdict.manifest is not None:
+            landed.setdefault(run.topic, (run, []))[1].append(verdict.offsets)
+    for run, ranges in landed.values():
+        tools = run.tools
         try_append(run.topic, tools.lake, tools.now_ms, ranges if run.attempt.redo else (), tools.on_step)
+    return batch
 
 
 def _sweep(run: Run) -> None:
@@ -249,7 +257,7 @@ def _land_readings(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Deci
     for run, readings in _by_run(waiting):
         if not run.errors:
             with run.ending():
-                yield from ((run, verdict) for verdict in _record_lost(run, readings))
+                yield from _appended((run, verdict) for verdict in _record_lost(run, readings))
 
 
 def _land_group(waiting: Sequence[Waiting], below: PurePath) -> Iterator[Decided]:
@@ -360,7 +368,8 @@ def _decide_staged(
             yield from ((run, verdict) for verdict in refused)
             planned += [(run, reading) for reading in left]
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        yield from pool.map(lambda each: (each[0], _decide(each[0], each[1], staged[each[0].topic])), planned)
+        decided = pool.map(lambda each: (each[0], _decide(each[0], each[1], staged[each[0].topic])), planned)
+        yield from _appended(decided)
 
 
 def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: OffsetlakeError) -> Iterator[Decided]:
@@ -369,7 +378,7 @@ def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: Offsetlake
     for run, readings in _by_run(waiting):
         with run.ending():
             verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
-            yield from ((run, _without_doubles(run, verdict)) for verdict in verdicts)
+            yield from _appended((run, _without_doubles(run, verdict)) for verdict in verdicts)
             left += ((run, reading) for reading in readable)
     is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
     if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):

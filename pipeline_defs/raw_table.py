@@ -4,7 +4,7 @@
     tables/raw/<topic>/<g0>-<p0003>-<start20>-<end20>.c-<id>.parquet     several ranges in one file (compaction.py)
     tables/raw/<topic>/_delta_log/                                       which of them are its files
 
-A run appends what it has landed before it ends, and whatever a run before it has left out. The landed file may be
+A run appends what it has landed before it tells of it, and whatever a run before it has left out. The landed file may be
 exchanged or deleted afterwards: the table has its own name for it, which no other file is ever given.
 """
 

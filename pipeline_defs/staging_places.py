@@ -121,7 +121,8 @@ class LocalStaging:
         assert isinstance(part.path, Path)
         root = self.lake.store.local_root
         path = f"staging/{self.attempt}/{name}.parquet" if root is None else str(part.path.relative_to(root))
-        with told_if_gone(path), parquet.told_if_damaged(f"staged file {path}"):
+        explained = self.lake.store.explained("write", path)
+        with told_if_gone(path), explained, parquet.told_if_damaged(f"staged file {path}"):
             canonicalize(part.path)
             return parquet.staged_file(part, path)
 

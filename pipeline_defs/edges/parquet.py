@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
+from .disk import REFUSALS
 from .remote_file import File, source
 
 # what Spark writes of a raw record; a test holds the two together
@@ -64,6 +65,8 @@ def told_if_damaged(what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in REFUSALS:  # the disk takes nothing: no file is damaged by that
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedFile(
             f"{what} cannot be read: {reason}; it was cut short or changed; nothing was written; restore it from a backup of "

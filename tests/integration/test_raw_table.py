@@ -25,6 +25,7 @@ from pipeline_defs.core.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.raw_table import SCHEMA, name_of
+from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.delta_log import DeltaLog, raw_table_log
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.parquet import RAW_SCHEMA
@@ -38,6 +39,7 @@ from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
     from pipeline_defs.core.manifest import Manifest
+    from pipeline_defs.core.verdicts import Verdict
 
 
 DAY_MS = 24 * 3600 * 1000
@@ -79,6 +81,27 @@ def test_delta_readers_see_what_is_landed_at_each_version(world: SmallWorld) -> 
     assert (now.transaction_version("g0/p0"), now.transaction_version("settled")) == (6, 3), (
         "one of two ranges has a second revision"
     )
+
+
+def test_a_range_is_in_the_table_before_anybody_is_told_of_it(tmp_path: Path) -> None:
+    """[R-81] So who reads the table at a range's event finds it: landed, left out by a run before, read again, replaced."""
+    world, told = SmallWorld(tmp_path, "disk", records=6, grid=3), []
+
+    def look(verdict: Verdict) -> None:
+        told.append(verdict.outcome)
+        found = set(world.in_table())
+        assert {offset for offset in world.landed() if offset in verdict.offsets} <= found, verdict
+        if verdict.outcome is Outcome.REPLACED:
+            assert found == set(world.landed())
+
+    first, _ = world.coverage.pending()
+    world.land(only=first)
+    world.has_raw_table = True
+    world.land(on_verdict=look)
+    world.land("redo", on_verdict=look)
+    world.kafka.compact(100)
+    world.land("replace", on_verdict=look)
+    assert {*told} == {Outcome.LANDED, Outcome.UNCHANGED, Outcome.REPLACED}
 
 
 def test_its_files_are_the_landed_ones(world: SmallWorld) -> None:

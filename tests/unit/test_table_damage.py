@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from pipeline_defs import staging_places
 from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.cli import compact as command
 from pipeline_defs.core.compaction import CompactionOutcome
@@ -96,13 +97,16 @@ def test_a_compacted_file_that_is_not_as_the_log_says_is_never_cut(lake: Lake, s
     assert check_table(TOPIC, another(lake)).violations == () and view(lake) == [*range(50)]
 
 
-def test_a_disk_that_is_full_while_a_file_is_cut_is_said(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "name"), [(pq, "write_table"), (staging_places, "canonicalize")])
+def test_a_disk_that_is_full_while_a_file_is_cut_is_said(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
     """[R-63] As anywhere: with the place, and that the next run goes on; the table stays as it was."""
     compacted(lake)
     land(lake, R[1], 1, b"w")
     full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with monkeypatch.context() as patched:
-        patched.setattr(pq, "write_table", full)
+        patched.setattr(module, name, full)
         with pytest.raises(LakeUnavailable, match=r"No space left .* make room on that disk"):
             append(lake)
     append(lake)
