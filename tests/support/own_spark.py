@@ -17,6 +17,7 @@ def spark_defaults(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) 
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # by which Delta lists: 10,000 tasks
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
     }
