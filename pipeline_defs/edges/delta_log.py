@@ -62,7 +62,7 @@ class DeltaLog:
         head = apply(self._read(newest), Snapshot(newest - 1))
         return without_files(
             head if head.transactions else self.read()
-        )  # of who wrote it against our will they are not
+        )  # a foreign writer repeats none: VACUUM, forced
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.

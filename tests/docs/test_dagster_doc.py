@@ -19,7 +19,7 @@ SIZES = dg.AssetKey("order_sizes")
 
 @pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R-85] It has the partitions of the raw asset, and is asked for where one of them landed."""
+    """It has the partitions of the raw asset, and is asked for where one of them landed."""
     (block,) = [each for each in read_blocks(DAGSTER) if each.language == "python"]
     project = tmp_path / f"lake_{world.name}"
     write_project(plan_project(project, [world.name], None))

@@ -85,7 +85,7 @@ def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
 
 
 def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
-    """[R-81] [R-85] Every row leads back to its file, range, run, code and plan step, in one statement, without Dagster."""
+    """Every row leads back to its file, range, run, code and plan step, in one statement, without Dagster."""
     world = landed
     send(world)
     reader = reader_of(world, tmp_path)
@@ -127,7 +127,7 @@ def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
 
 
 def test_spark_reads_the_table_as_reading_says(landed: World, tmp_path: Path) -> None:
-    """[R-81] With the jars that it names, which are those that are pinned."""
+    """With the jars that it names, which are those that are pinned."""
     send(landed)
     reader = reader_of(landed, tmp_path)
     (reader.folder / LAKE).symlink_to(landed.lake_folder)
@@ -149,7 +149,7 @@ def in_bucket(landed: World, bucket: str, s3: str, tmp_path: Path) -> tuple[Worl
 
 @pytest.mark.parametrize("engine", ["duckdb", "polars"])
 def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World, Shell], engine: str) -> None:
-    """[R-81] DuckDB, by way of pyarrow, and Polars."""
+    """DuckDB, by way of pyarrow, and Polars."""
     world, reader = in_bucket
     assert reader.run(sys.executable, "-c", python_blocks(world, world.settings.lake)[engine]) == ANSWERS[engine]
 
@@ -158,7 +158,7 @@ def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World,
 def test_spark_reads_a_table_in_a_bucket_with_the_same_words(
     in_bucket: tuple[World, Shell], s3: str, tmp_path: Path
 ) -> None:
-    """[R-81] Its client of S3 is half a gigabyte of jars, so this is for long tests."""
+    """Its client of S3 is half a gigabyte of jars, so this is for long tests."""
     world, reader = in_bucket
     jars = (*resolve_jars("delta", JARS), *resolve_jars("s3a", JARS))
     reader.environment.update(spark_defaults(tmp_path / "conf", jars, s3a_conf(s3)))
