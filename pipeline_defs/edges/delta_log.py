@@ -74,7 +74,9 @@ class DeltaLog:
             self._path(newest, _JSON)
         ):  # of an idle table, whose commits are cleaned up
             return without_files(self.read())
-        return without_files(apply(self._read(newest), Snapshot(newest - 1)))
+        head = apply(self._read(newest), Snapshot(newest - 1))
+        # a foreign writer repeats none: VACUUM, forced
+        return without_files(head if head.transactions else self.read())
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import Block, read_blocks
+from tests.support.own_spark import spark_defaults
 from tests.support.shell import Shell
 from tests.support.world import World
 
@@ -76,22 +76,6 @@ def reader_of(world: World, folder: Path) -> Shell:
     return reader
 
 
-def give_spark(reader: Shell, jars: Sequence[Path], conf: Mapping[str, str]) -> None:
-    """Have a Spark of the reader's own know jars, as `--packages` does: by its defaults."""
-    folder = reader.folder / "conf"
-    folder.mkdir()
-    conf = {
-        **conf,
-        "spark.master": "local[1]",
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
-    }
-    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
-    reader.environment["SPARK_CONF_DIR"] = str(folder)
-
-
 def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
     """Are the blocks of Python by what they import first, with the lake at a place of theirs."""
     blocks = [
@@ -101,7 +85,7 @@ def python_blocks(world: World, place: str = LAKE) -> dict[str, str]:
 
 
 def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
-    """[R-81] [R-85] Every row leads back to its file, range, run, code and plan step, in one statement, without Dagster."""
+    """Every row leads back to its file, range, run, code and plan step, in one statement, without Dagster."""
     world = landed
     send(world)
     reader = reader_of(world, tmp_path)
@@ -143,11 +127,11 @@ def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
 
 
 def test_spark_reads_the_table_as_reading_says(landed: World, tmp_path: Path) -> None:
-    """[R-81] With the jars that it names, which are those that are pinned."""
+    """With the jars that it names, which are those that are pinned."""
     send(landed)
     reader = reader_of(landed, tmp_path)
     (reader.folder / LAKE).symlink_to(landed.lake_folder)
-    give_spark(reader, resolve_jars("delta", JARS), {})
+    reader.environment.update(spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {}))
     assert reader.run(sys.executable, "-c", python_blocks(landed)["pyspark"]) == ANSWERS["pyspark"]
     (version,) = (name for name in read_pins("delta") if name.startswith("delta-spark"))
     assert f"io.delta:{version.removesuffix('.jar').replace('2.13-', '2.13:')}" in READING
@@ -165,16 +149,19 @@ def in_bucket(landed: World, bucket: str, s3: str, tmp_path: Path) -> tuple[Worl
 
 @pytest.mark.parametrize("engine", ["duckdb", "polars"])
 def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World, Shell], engine: str) -> None:
-    """[R-81] DuckDB, by way of pyarrow, and Polars."""
+    """DuckDB, by way of pyarrow, and Polars."""
     world, reader = in_bucket
     assert reader.run(sys.executable, "-c", python_blocks(world, world.settings.lake)[engine]) == ANSWERS[engine]
 
 
 @pytest.mark.long
-def test_spark_reads_a_table_in_a_bucket_with_the_same_words(in_bucket: tuple[World, Shell], s3: str) -> None:
-    """[R-81] Its client of S3 is half a gigabyte of jars, so this is for long tests."""
+def test_spark_reads_a_table_in_a_bucket_with_the_same_words(
+    in_bucket: tuple[World, Shell], s3: str, tmp_path: Path
+) -> None:
+    """Its client of S3 is half a gigabyte of jars, so this is for long tests."""
     world, reader = in_bucket
-    give_spark(reader, (*resolve_jars("delta", JARS), *resolve_jars("s3a", JARS)), s3a_conf(s3))
+    jars = (*resolve_jars("delta", JARS), *resolve_jars("s3a", JARS))
+    reader.environment.update(spark_defaults(tmp_path / "conf", jars, s3a_conf(s3)))
     place = world.settings.lake.replace("s3://", "s3a://")
     assert reader.run(sys.executable, "-c", python_blocks(world, place)["pyspark"]) == ANSWERS["pyspark"]
 

@@ -273,7 +273,7 @@ def test_interleaved_writers_are_read_as_one(
     dead = pyarrow.parquet.read_table(tmp_path / "dead").to_pylist()
     assert [row["value"] for row in decoded] == [{"id": 1, "note": None}, {"id": 2, "note": "x"}] * 3
     assert [row["value_schema_id"] for row in decoded] == [first, second] * 3
-    assert [(row["offset"], row["error_class"], row["value"]) for row in dead] == [
+    assert [(row["offset"], row["error_class"], row["raw_value"]) for row in dead] == [
         (at, "not_wire_format", b"poison") for at in (2, 5, 8)
     ]
     assert {name: json.loads(text) for name, text in decided.schemas.items()} == {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,14 +29,17 @@ from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.raw_table import SCHEMA, name_of
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.delta_log import DeltaLog, raw_table_log
+from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.parquet import RAW_SCHEMA
 from pipeline_defs.edges.store import Store
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.vacuum import find_unnamed, is_vacuum_due, vacuum
+from tests.conftest import JARS
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
+from tests.support.own_spark import spark_defaults
 from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
@@ -130,6 +135,97 @@ def test_who_is_not_us_may_not_write_it(world: SmallWorld, name: str) -> None:
         WRITERS[name](table_of(world))
     assert check_table(TOPIC, world.lake).violations == () and world.files() == before
     assert table_of(world).version() == 0 and stray.exists()
+
+
+FOREIGN = """
+import sys
+from pyspark.sql import SparkSession
+
+refused, forced = sys.argv[1:]
+spark = (
+    SparkSession.builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    .getOrCreate()
+)
+rows = spark.read.format("delta").load(refused)
+print("rows", rows.count())
+for name, write in {
+    "append": lambda: rows.write.format("delta").mode("append").save(refused),
+    "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
+    "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
+    "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
+}.items():
+    try:
+        write()
+        print(name, "done")
+    except Exception as error:
+        said = str(error)
+        print(name, "refused" if "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE" in said and "offsetlakeManaged" in said else said)
+spark.sql(f"VACUUM delta.`{forced}` RETAIN 0 HOURS").collect()
+print("rows", spark.read.format("delta").load(forced).count())
+"""
+
+
+def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -> None:
+    """[R-81] Nor VACUUM, whose default deletes what no log names; forced, it takes no landed row along."""
+    forced = SmallWorld(tmp_path / "forced", "disk", records=6, grid=3)
+    forced.has_raw_table = True
+    forced.land()
+    let_anybody_write(forced)
+    tables = [str(each.folder / f"tables/raw/{TOPIC}") for each in (world, forced)]
+    strays = [Path(table) / "linked-and-not-named-yet.parquet" for table in tables]
+    for stray in strays:
+        stray.write_bytes(b"")
+        os.utime(stray, (0, 0))
+    before = [each.files() for each in (world, forced)]
+    env = {**os.environ, **spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {})}
+    done = subprocess.run(
+        [sys.executable, "-c", FOREIGN, *tables], env=env, capture_output=True, text=True, check=False
+    )
+    writers = [f"{name} refused" for name in ("append", "delete", "optimize", "vacuum")]
+    said = [line for line in done.stdout.splitlines() if not line.startswith("Deleted")]  # Spark's, of its vacuum
+    assert said == ["rows 6", *writers, "rows 6"], done.stderr
+    assert [each.files() for each in (world, forced)] == before
+    assert [stray.exists() for stray in strays] == [True, False], "the control: forced, it was a full vacuum"
+    assert table_of(world).version() == 0 and check_table(TOPIC, world.lake).violations == ()
+    assert forced.in_table() == forced.landed() == dict.fromkeys(range(6), 1)
+
+
+@pytest.mark.parametrize("state", ["replaced", "compacted", "dropped"])
+def test_a_vacuum_that_somebody_forces_takes_no_landed_row_along(world: SmallWorld, state: str) -> None:
+    """[R-81] Of delta-rs, full and at once: `data/` stays as it is, what the log names does, and the next run goes on.
+
+    The versions that the vacuum writes have no app transactions, by which else a run knows what the table has.
+    """
+    if state == "replaced":
+        world.kafka.compact(50)
+        world.land("replace")
+    else:
+        world.compact()
+        assert state == "compacted" or world.drop()
+    world.has_raw_table = False
+    grow(world)
+    (landed,) = [each for each in manifests(world) if each.offsets.start == 6]
+    linked = world.folder / f"tables/raw/{TOPIC}" / name_of(landed)
+    linked.hardlink_to(world.folder / published_path(landed))
+    rows, before = world.standing(), world.files()
+    let_anybody_write(world)
+    gone = table_of(world).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert linked.name in gone and not linked.exists(), "the control: what a run was about to name"
+    assert world.files() == before and world.standing() == rows
+    world.has_raw_table = True
+    grow(world)
+    assert set(world.in_table()) == set(world.standing()) and set(world.in_table().values()) == {1}
+    assert check_table(TOPIC, world.lake).violations == ()
+
+
+def let_anybody_write(world: SmallWorld) -> None:
+    """Take the feature that no other writer knows out of the table's log, as nobody should."""
+    first = world.folder / f"tables/raw/{TOPIC}/_delta_log/{0:020d}.json"
+    told = first.read_text()
+    assert told.count(',"offsetlakeManaged"') == 1
+    first.write_text(told.replace(',"offsetlakeManaged"', ""))
 
 
 def test_a_file_that_rots_with_its_landed_one_is_mended_under_a_new_name(world: SmallWorld) -> None:
