@@ -81,7 +81,7 @@ def test_what_is_installed_imports_and_is_one_component(python: Path, tmp_path: 
     )
     public, component, is_same, names = json.loads(run(str(python), "-W", "ignore", "-c", code, cwd=tmp_path))
     assert all(Path(path).is_relative_to(python.parents[1]) for path in (public, component))
-    assert is_same and names == ["KafkaTopic", "OffsetlakeError", "build_defs"]
+    assert is_same and names == ["KafkaTopic", "OffsetlakeError", "build_defs", "read"]
 
 
 def test_the_commands_run_from_what_is_installed(python: Path, tmp_path: Path) -> None:
