@@ -60,8 +60,9 @@ class DeltaLog:
         ):  # of an idle table, whose commits are cleaned up
             return without_files(self._read_checkpoint(base))
         head = apply(self._read(newest), Snapshot(newest - 1))
-        # a foreign writer repeats none, where somebody has let one in
-        return without_files(head if head.transactions else self.read())
+        return without_files(
+            head if head.transactions else self.read()
+        )  # a foreign writer repeats none: VACUUM, forced
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.
