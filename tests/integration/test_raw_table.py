@@ -37,6 +37,7 @@ from pipeline_defs.raw_table import append_landed
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.vacuum import find_unnamed, is_vacuum_due, vacuum
 from tests.conftest import JARS
+from tests.support.environment import plain_environment
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.own_spark import spark_defaults
@@ -179,7 +180,8 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
         stray.write_bytes(b"")
         os.utime(stray, (0, 0))
     before = [each.files() for each in (world, forced)]
-    env = {**os.environ, **spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {})}
+    conf = spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {})
+    env = {**plain_environment("SPARK_"), **conf}  # this process may be marked as a client of Spark Connect
     done = subprocess.run(
         [sys.executable, "-c", FOREIGN, *tables], env=env, capture_output=True, text=True, check=False
     )
