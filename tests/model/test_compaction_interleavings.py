@@ -5,10 +5,8 @@ A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at rando
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Callable, Iterator
-from itertools import count, product
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +15,27 @@ import pytest
 from pipeline_defs import compaction
 from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.core.coverage import completeness_violations, tiling_violations
-from pipeline_defs.core.errors import LakeUnavailable, Refused
+from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.vacuum import vacuum
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
 STARTS = ["landed", "compacted", "half compacted", "half dropped", "dropped"]
 ACTS = ["compact", "drop", "replace", "land", "vacuum"]
 MOST_CALLS, MOST_WRITES = 60, 10
-EACH = int(os.environ.get("HUNT", "20"))
-RANDOM = random.Random(None if "HUNT" in os.environ else 11)
+draw = drawing(11, 20)
 
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_obstore(monkeypatch)
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """Yields folders for lakes, one after the other."""
-    return (tmp_path / str(number) for number in count())
 
 
 def begin(folder: Path, kind: str, start: str) -> SmallWorld:
@@ -127,62 +118,32 @@ def assert_ends_well(world: SmallWorld) -> None:
     assert_nothing_is_twice_or_missing(world)
 
 
-def draw(*choices: Any) -> list[tuple[Any, ...]]:
-    """Draws some of all combinations."""
-    return RANDOM.choices([*product(*choices)], k=EACH)
-
-
 def test_two_who_change_a_table_hand_over_anywhere(folders: Iterator[Path]) -> None:
     """[R-62] [R-63] [R-73] Two compactors, one beside a replace, a drop, a landing or a vacuum: each row once, always."""
     calls, handed_over = range(MOST_CALLS), 0
-    for kind, start, one, other, first, second in draw(KINDS, STARTS, ACTS, ACTS, calls, calls):
+    drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls)
+    for kind, start, one, other, first, second in drawn:
         world = begin(next(folders), kind, start)
-        writers = [Writer(), Writer()]
-
-        def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
-            def go(before: Callable[[int], None]) -> None:
-                writers[number].before = before  # noqa: B023 (used before the next)
-                act(world, name, writers[number])  # noqa: B023
-
-            return go
-
-        try:
-            run_interleaved([run(0, one), run(1, other)], [(0, first), (1, second)])
-            handed_over += len(writers[0].calls) > first and len(writers[1].calls) > second
-            assert_ends_well(world)
-        except BaseException as error:
-            error.add_note(
-                f"{kind}, {start}: {one} to {first} {writers[0].calls}, {other} to {second} {writers[1].calls}"
-            )
-            raise
-    assert handed_over > EACH // 10, "the control: some do hand over"
+        handed_over += hand_over(
+            partial(act, world, one),
+            partial(act, world, other),
+            first,
+            second,
+            partial(assert_ends_well, world),
+            f"{kind}, {start}: {one}, {other}",
+        )
+    assert handed_over > len(drawn) // 10, "the control: some do hand over"
 
 
-@pytest.mark.parametrize("fault", ["dies", "loses the answer", "has a full disk"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_one_who_changes_a_table_is_struck_anywhere(folders: Iterator[Path], fault: str) -> None:
     """[R-62] [R-63] [R-73] At each call of the store: each row is there once, and who comes next ends it well."""
     struck = 0
     numbers = range(MOST_CALLS if fault == "dies" else MOST_WRITES)
-    for kind, start, name, number in draw(KINDS, STARTS, ACTS, numbers):
+    drawn = draw(KINDS, STARTS, ACTS, numbers)
+    for kind, start, name, number in drawn:
         world = begin(next(folders), kind, start)
-
-        def die(at: int, number: int = number) -> None:
-            if at >= number:
-                raise Dead
-
-        writer = (
-            Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
+        struck += strike(
+            partial(act, world, name), fault, number, partial(assert_ends_well, world), f"{kind}, {start}: {name}"
         )
-        try:
-            try:
-                act(world, name, writer)
-            except Dead:
-                struck += 1
-            except LakeUnavailable:
-                assert writer.has_lost
-            struck += writer.has_lost
-            assert_ends_well(world)
-        except Exception as error:
-            error.add_note(f"{kind}, {start}: {name} {fault} at {number} of {writer.calls}")
-            raise
-    assert struck > EACH // 20, "the control: some are struck"
+    assert struck > len(drawn) // 20, "the control: some are struck"

@@ -5,13 +5,10 @@ A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at rando
 
 from __future__ import annotations
 
-import os
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import count, product
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,12 +16,11 @@ import pytest
 
 from pipeline_defs import decoding
 from pipeline_defs.core.decoding import Budget, completeness_of
-from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
 from pipeline_defs.edges.lake import Lake
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
@@ -32,8 +28,7 @@ KINDS = ["disk", "bucket"]
 STARTS = ["landed", "decoded", "half decoded"]
 ACTS = ["decode", "mend", "replace", "land"]
 MOST_CALLS, MOST_WRITES = 60, 14
-EACH = int(os.environ.get("HUNT", "20"))
-RANDOM = random.Random(None if "HUNT" in os.environ else 12)
+draw = drawing(12, 20)
 OLD = OffsetDecoder("id BIGINT")
 MENDED = OffsetDecoder("id BIGINT NOT NULL", is_mended=True)
 
@@ -42,12 +37,6 @@ MENDED = OffsetDecoder("id BIGINT NOT NULL", is_mended=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_obstore(monkeypatch)
     monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """Yields folders for lakes, one after the other."""
-    return (tmp_path / str(number) for number in count())
 
 
 def begin(folder: Path, kind: str, start: str) -> SmallWorld:
@@ -113,63 +102,36 @@ def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
     assert in_table(world) == world.landed()
 
 
-def draw(*choices: Any) -> list[tuple[Any, ...]]:
-    """Draws some of all combinations."""
-    return RANDOM.choices([*product(*choices)], k=EACH)
-
-
 def test_two_who_decode_hand_over_anywhere(folders: Iterator[Path]) -> None:
     """[R-68] [R-69] Two decoders, of one mind or of two, one beside a landing or a replace: each row once, always."""
     calls, handed_over = range(MOST_CALLS), 0
-    for kind, start, one, other, first, second in draw(KINDS, STARTS, ACTS, ACTS, calls, calls):
+    drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls)
+    for kind, start, one, other, first, second in drawn:
         world = begin(next(folders), kind, start)
-        before, writers = {*in_table(world)}, [Writer(), Writer()]
-
-        def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
-            def go(before: Callable[[int], None]) -> None:
-                writers[number].before = before  # noqa: B023 (used before the next)
-                act(world, name, writers[number])  # noqa: B023
-
-            return go
-
-        try:
-            run_interleaved([run(0, one), run(1, other)], [(0, first), (1, second)])
-            handed_over += len(writers[0].calls) > first and len(writers[1].calls) > second
-            assert_ends_well(world, before)
-        except BaseException as error:
-            error.add_note(
-                f"{kind}, {start}: {one} to {first} {writers[0].calls}, {other} to {second} {writers[1].calls}"
-            )
-            raise
-    assert handed_over > EACH // 10, "the control: some do hand over"
+        handed_over += hand_over(
+            partial(act, world, one),
+            partial(act, world, other),
+            first,
+            second,
+            partial(assert_ends_well, world, {*in_table(world)}),
+            f"{kind}, {start}: {one}, {other}",
+        )
+    assert handed_over > len(drawn) // 10, "the control: some do hand over"
 
 
-@pytest.mark.parametrize("fault", ["dies", "loses the answer", "has a full disk"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_one_who_decodes_is_struck_anywhere(folders: Iterator[Path], fault: str) -> None:
     """[R-68] [R-69] At each call of the store: each row is once, and who comes next ends it well."""
     struck = 0
     numbers = range(MOST_CALLS if fault == "dies" else MOST_WRITES)
-    for kind, start, name, number in draw(KINDS, STARTS, ["decode", "mend"], numbers):
+    drawn = draw(KINDS, STARTS, ["decode", "mend"], numbers)
+    for kind, start, name, number in drawn:
         world = begin(next(folders), kind, start)
-        before = {*in_table(world)}
-
-        def die(at: int, number: int = number) -> None:
-            if at >= number:
-                raise Dead
-
-        writer = (
-            Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
+        struck += strike(
+            partial(act, world, name),
+            fault,
+            number,
+            partial(assert_ends_well, world, {*in_table(world)}),
+            f"{kind}, {start}: {name}",
         )
-        try:
-            try:
-                act(world, name, writer)
-            except Dead:
-                struck += 1
-            except LakeUnavailable:
-                assert writer.has_lost
-            struck += writer.has_lost
-            assert_ends_well(world, before)
-        except Exception as error:
-            error.add_note(f"{kind}, {start}: {name} {fault} at {number} of {writer.calls}")
-            raise
-    assert struck > EACH // 20, "the control: some are struck"
+    assert struck > len(drawn) // 20, "the control: some are struck"

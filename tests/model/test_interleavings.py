@@ -5,12 +5,9 @@ A few of all the ways, always the same; `HUNT=3000` draws 3,000 of them at rando
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Callable, Iterator
-from itertools import count, product
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,12 +16,11 @@ import pytest
 from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.core.coverage import completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, run_interleaved, watch_obstore
+from tests.support.interleaving import FAULTS, Dead, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -33,19 +29,12 @@ ACTS = ["land", "redo", "replace", "sweep"]
 DELIVERIES = [Delivery.EFFECTIVELY_ONCE] * 3 + [Delivery.AT_LEAST_ONCE] * 2
 TABLES = [False, True]
 MOST_CALLS, MOST_WRITES = 60, 8  # of a writer of one range: of few it makes more
-EACH = int(os.environ.get("HUNT", "60"))
-RANDOM = random.Random(None if "HUNT" in os.environ else 7)
+draw = drawing(7, 60)
 
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_obstore(monkeypatch)
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """Yields folders for lakes, one after the other."""
-    return (tmp_path / str(number) for number in count())
 
 
 def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_raw_table: bool = False) -> SmallWorld:
@@ -130,69 +119,40 @@ def assert_ends_well(world: SmallWorld, *, was_replaced: bool) -> None:
         assert world.in_table() == world.landed()
 
 
-def draw(*choices: Any) -> list[tuple[Any, ...]]:
-    """Draws some of all combinations."""
-    every = [*product(*choices)]
-    return RANDOM.choices(every, k=EACH)
-
-
 def test_two_writers_who_hand_over_anywhere_leave_what_each_row_needs(folders: Iterator[Path]) -> None:
     """[R-17] [R-25] [R-48] [R-81] Each verdict is true when given; then each row is shown once, and the audit is green."""
     calls = range(MOST_CALLS)
     handed_over = 0
-    for kind, start, one, other, first, second, has_raw_table in draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES):
+    drawn = draw(KINDS, STARTS, ACTS, ACTS, calls, calls, TABLES)
+    for kind, start, one, other, first, second, has_raw_table in drawn:
         world = begin(next(folders), kind, start, Delivery.EFFECTIVELY_ONCE, has_raw_table=has_raw_table)
-        writers = [Writer(), Writer()]
-
-        def run(number: int, name: str) -> Callable[[Callable[[int], None]], None]:
-            def go(before: Callable[[int], None]) -> None:
-                writers[number].before = before  # noqa: B023 (used before the next)
-                act(world, name, writers[number])  # noqa: B023
-
-            return go
-
-        try:
-            run_interleaved([run(0, one), run(1, other)], [(0, first), (1, second)])
-            handed_over += len(writers[0].calls) > first and len(writers[1].calls) > second
-            assert_ends_well(world, was_replaced="replace" in {one, other})
-        except BaseException as error:
-            error.add_note(
-                f"{kind}, {start}: {one} to {first} {writers[0].calls}, {other} to {second} {writers[1].calls}"
-            )
-            raise
-    assert handed_over > EACH // 10, "the control: some do hand over"
+        handed_over += hand_over(
+            partial(act, world, one),
+            partial(act, world, other),
+            first,
+            second,
+            partial(assert_ends_well, world, was_replaced="replace" in {one, other}),
+            f"{kind}, {start}: {one}, {other}",
+        )
+    assert handed_over > len(drawn) // 10, "the control: some do hand over"
 
 
-@pytest.mark.parametrize("fault", ["dies", "loses the answer", "has a full disk"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Iterator[Path], fault: str) -> None:
     """[R-18] [R-47] [R-81] Of landing and replacing, at each call: what was shown is shown, and the next run ends it well."""
     struck = 0
-    for kind, start, name, delivery, number, has_raw_table in draw(
+    drawn = draw(
         KINDS, STARTS, ["land", "replace"], DELIVERIES, range(MOST_CALLS if fault == "dies" else MOST_WRITES), TABLES
-    ):
+    )
+    for kind, start, name, delivery, number, has_raw_table in drawn:
         world = begin(next(folders), kind, start, delivery, has_raw_table=has_raw_table)
         before = world.shown()
 
-        def die(at: int, number: int = number) -> None:
-            if at >= number:
-                raise Dead
+        def check() -> None:
+            world.lake = world.open(Writer())  # noqa: B023 (called before the next)
+            if start not in {"lost", "damaged"}:  # noqa: B023
+                assert set(world.shown()) >= set(before) & world.in_kafka()  # noqa: B023
+            assert_ends_well(world, was_replaced=name == "replace")  # noqa: B023
 
-        writer = (
-            Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
-        )
-        try:
-            try:
-                act(world, name, writer)
-            except Dead:
-                struck += 1
-            except LakeUnavailable:
-                assert writer.has_lost
-            struck += writer.has_lost
-            world.lake = world.open(Writer())
-            if start not in {"lost", "damaged"}:
-                assert set(world.shown()) >= set(before) & world.in_kafka()
-            assert_ends_well(world, was_replaced=name == "replace")
-        except Exception as error:
-            error.add_note(f"{kind}, {start}, {delivery}: {name} {fault} at {number} of {writer.calls}")
-            raise
-    assert struck > EACH // 20, "the control: some are struck"
+        struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}, {delivery}: {name}")
+    assert struck > len(drawn) // 20, "the control: some are struck"

@@ -7,12 +7,15 @@ A lake is a folder, or a bucket in memory with S3's conditional puts; Kafka and 
 from __future__ import annotations
 
 import errno
+import os
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,6 +33,7 @@ from pipeline_defs.compaction import compact
 from pipeline_defs.core.compaction import CompactionVerdict
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
@@ -58,6 +62,7 @@ WRITES = {
     "copy",
 }  # calls whose answer can be lost; a lost answer of reading is asked for again
 FILLING = {*WRITES, "write", "upload"}
+FAULTS = ["dies", "loses the answer", "has a full disk"]
 
 
 class Dead(BaseException):
@@ -359,3 +364,59 @@ def run_interleaved(
         assert not thread.is_alive()
     if errors:
         raise errors[0]
+
+
+Act = Callable[[Writer], object]
+
+
+def drawing(seed: int, each: int) -> Callable[..., list[tuple[Any, ...]]]:
+    """Return who draws some of all combinations: always the same `each`, or as many at random as `HUNT` says."""
+    number = int(os.environ.get("HUNT", each))
+    dice = random.Random(None if "HUNT" in os.environ else seed)
+    return lambda *choices: dice.choices([*product(*choices)], k=number)
+
+
+def hand_over(one: Act, other: Act, first: int, second: int, check: Callable[[], None], told: str) -> bool:
+    """Run one up to its call `first`, the other up to `second`, then both to their ends, and check what is left.
+
+    Return whether both were handed over. An error has a note of what both had called.
+    """
+    writers = [Writer(), Writer()]
+
+    def run(writer: Writer, act: Act) -> Callable[[Callable[[int], None]], None]:
+        def go(before: Callable[[int], None]) -> None:
+            writer.before = before
+            act(writer)
+
+        return go
+
+    try:
+        run_interleaved([run(writers[0], one), run(writers[1], other)], [(0, first), (1, second)])
+        check()
+    except BaseException as error:
+        error.add_note(f"{told}: one to {first} {writers[0].calls}, the other to {second} {writers[1].calls}")
+        raise
+    return len(writers[0].calls) > first and len(writers[1].calls) > second
+
+
+def strike(act: Act, fault: str, number: int, check: Callable[[], None], told: str) -> bool:
+    """Strike a writer by one of `FAULTS` at a call, and check what is left; return whether it was struck."""
+
+    def die(at: int) -> None:
+        if at >= number:
+            raise Dead
+
+    writer = Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
+    is_dead = False
+    try:
+        try:
+            act(writer)
+        except Dead:
+            is_dead = True
+        except LakeUnavailable:
+            assert writer.has_lost
+        check()
+    except Exception as error:
+        error.add_note(f"{told}: {fault} at {number} of {writer.calls}")
+        raise
+    return is_dead or writer.has_lost
