@@ -87,10 +87,15 @@ class Engine:
         return self._find_url()
 
     def session(self, conf: Mapping[str, str]) -> SparkSession:
-        """Return the session with this configuration; raise `EngineUnavailable` where no server answers."""
+        """Return the session with this configuration, the active one of this thread from now on.
+
+        Raise `EngineUnavailable` where no server answers.
+        """
         with self._guard:
             self._find_session(conf)
-            return self._sessions[_key(conf)]
+            session = self._sessions[_key(conf)]
+        make_active(session)
+        return session
 
     def _find_session(self, conf: Mapping[str, str]) -> None:
         import grpc
@@ -149,7 +154,6 @@ class Engine:
         from pyspark.errors import PySparkException
 
         with self._lent(conf) as (url, session), self._watched(url, session) as was_cut:
-            make_active(session)
             try:
                 yield session
             except (PySparkException, grpc.RpcError, ValueError) as error:

@@ -11,6 +11,7 @@ import pytest
 from pipeline_defs.core.ddl import NotDdl, parse_ddl
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.edges.spark_json import parse_schema
+from pipeline_defs.edges.spark_session import end, make_active, open_session
 from tests.support.fuzz import draws
 from tests.support.fuzz_json import ddl_of, draw_shape
 
@@ -93,3 +94,18 @@ def test_a_server_that_went_away_does_not_refuse_a_schema(monkeypatch: pytest.Mo
     with pytest.raises(SparkConnectGrpcException) as found:
         parse_schema("id BIGINT")
     assert found.value is gone
+
+
+def test_a_schema_is_read_by_the_session_that_was_asked_for_last(engine: Engine) -> None:
+    """Not by one that was opened here before and whose server is gone."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    gone = open_session("sc://127.0.0.1:1")
+    make_active(gone)
+    try:
+        with pytest.raises(SparkConnectGrpcException):
+            parse_schema("id BIGINT")  # the control: it is the active one
+        engine.session({})
+        assert parse_schema("id BIGINT").simpleString() == "struct<id:bigint>"
+    finally:
+        end(gone, is_told=False)

@@ -5,7 +5,7 @@ A few of all the ways, always the same; `HUNT=3000` draws 3,000 of them at rando
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -96,9 +96,13 @@ def assert_nothing_is_twice(world: SmallWorld) -> None:
     assert world.delivery is Delivery.AT_LEAST_ONCE or max(world.shown().values(), default=1) == 1
 
 
-def assert_ends_well(world: SmallWorld, *, was_replaced: bool) -> None:
-    """Lands what is pending, undisturbed; where Kafka has other rows than were landed, a person's replace decides."""
+def assert_ends_well(world: SmallWorld, *, was_replaced: bool, kept: Collection[int] = ()) -> None:
+    """Show what is to be kept and Kafka has, then land what is pending, undisturbed.
+
+    Where Kafka has other rows than were landed, a person's replace decides.
+    """
     world.lake = world.open(Writer())
+    assert {*world.shown()} >= {*kept} & world.in_kafka()
     assert_nothing_is_twice(world)
     world.land()
     if world.coverage.pending():
@@ -146,13 +150,12 @@ def test_a_writer_that_dies_or_gets_no_answer_anywhere_is_made_good(folders: Ite
     )
     for kind, start, name, delivery, number, has_raw_table in drawn:
         world = begin(next(folders), kind, start, delivery, has_raw_table=has_raw_table)
-        before = world.shown()
-
-        def check() -> None:
-            world.lake = world.open(Writer())  # noqa: B023 (called before the next)
-            if start not in {"lost", "damaged"}:  # noqa: B023
-                assert set(world.shown()) >= set(before) & world.in_kafka()  # noqa: B023
-            assert_ends_well(world, was_replaced=name == "replace")  # noqa: B023
-
-        struck += strike(partial(act, world, name), fault, number, check, f"{kind}, {start}, {delivery}: {name}")
+        kept = set() if start in {"lost", "damaged"} else {*world.shown()}
+        struck += strike(
+            partial(act, world, name),
+            fault,
+            number,
+            partial(assert_ends_well, world, was_replaced=name == "replace", kept=kept),
+            f"{kind}, {start}, {delivery}: {name}",
+        )
     assert struck > len(drawn) // 20, "the control: some are struck"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.decoders import Side
 from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, Decision
-from pipeline_defs.edges.spark_session import make_active
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
 
 def decoding_session(engine: Engine) -> SparkSession:
-    """Return a session as decoding has one: the one that parses a schema, too, whoever opened another one here before."""
-    session = engine.session(DECODE_CONF)
-    make_active(session)
-    return session
+    """Return a session as decoding has one."""
+    return engine.session(DECODE_CONF)
 
 
 def decode_rows(rows: DataFrame, side: Side, login: RegistryLogin = ANYBODY) -> tuple[DataFrame, Mapping[str, str]]:
