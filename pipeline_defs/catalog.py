@@ -145,20 +145,22 @@ def days_description(topic: Topic, days: Days) -> str:
 
 
 def latest_description(topic: Topic, config: Latest) -> str:
-    """Says what the latest state is, and when it is right."""
+    """Return what the latest table is, and when it is right."""
     return _described(
         topic,
         f"""
         **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
-        record is a tombstone (its value is null). Records without a key are left out. Newest is what has the greatest
-        `generation`, `partition`, `offset`, whenever it arrived.
+        record is a tombstone (its value is null). Records without a key are left out. Newest is
+        {f"what has the greatest `{config.sequence}`" if config.sequence else "the greatest offset of the key's Kafka partition"},
+        whenever it arrived.
 
-        - {config.buckets} Parquet files, each with the keys of one bucket (a hash of the key) and exchanged in one step:
-          who reads `latest/{topic.name}/*.parquet` sees each key once, at every moment.
-        - Each file says in its footer which ranges went into it. An update brings in what is new and what was decoded again;
-          the outcome is that of a full recomputation, and the check `latest_recomputed` shows it of one bucket each time.
+        - A Delta table, `tables/latest/{topic.name}`, kept by MERGE: each version has each key once. Tombstones are kept as
+          rows with `_deleted`; `offsetlake sql` leaves them out.
+        - Each version says which version of the decoded table it is made of. An update brings in what is new and what was
+          decoded again; the outcome is that of a full recomputation, and the check `latest_recomputed` shows it of a share of
+          the keys each time.
         - The sensor `{topic.latest_sensor}` asks for an update where one is due. Materialising does nothing where none is;
-          the run's config `full: true` makes every bucket from all ranges.
+          the run's config `full: true` makes the table anew from all ranges.
         """,
     )
 

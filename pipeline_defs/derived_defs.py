@@ -49,12 +49,12 @@ def build_days(topic: Topic, lake: str | None = None) -> dg.Definitions:
 
 
 def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds what keeps the latest record of each key; `lake` is where the files are said to lie."""
+    """Builds what keeps the latest record of each key; `lake` is where the table is said to lie."""
     if topic.latest is None:
         return dg.Definitions()
     return _define(
         topic.upserting,
-        f"Updates the latest record of each key of `{topic.name}`, then compares one bucket with a recomputation.",
+        f"Updates the latest record of each key of `{topic.name}`, then compares a share of the keys with a recomputation.",
         build_latest_asset(topic, topic.latest, lake),
         [build_latest_check(topic, topic.latest)],
         build_latest_sensor(topic, topic.latest),

@@ -1,106 +1,141 @@
-"""Latest by key: see what stands -> find what is due -> merge in Spark -> exchange, one bucket of keys in one step each.
+"""Latest by key: see what stands -> find what has changed since -> find the winners in Spark -> merge, in one commit.
 
-The state is derived from the decoded ranges and carries in its own files which of them went in: offset and result change
-together. Invariant: of each key a plain glob shows the latest record of the ranges that its bucket's file names, or none
-where that is a tombstone; at every moment, in any crash.
+The table says which version of the decoded table it is made of: offset and result change together, and who is overtaken looks
+again. Invariant: of each key it has the latest record of all ranges of that version; what is broken of it is made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from .attempt import Attempt
 from .core.errors import LakeUnavailable
-from .core.latest import BucketFacts, Latest, Update, check_layout, plan_update
+from .core.latest import Change, Latest, Ranges, compare, place_ranges
 from .core.offsets import OffsetRange
-from .edges.decodings import DecodedRanges, Decodings
+from .edges.columns_of_table import arrow_schema, holds
+from .edges.decodings import DecodedRanges, Decodings, path_of
 from .edges.lake import Lake
-from .edges.latest_columns import common_schema
-from .edges.latest_files import LatestFiles, Present, StagedBucket, assemble
-from .edges.spark_latest import Inputs, SparkLatest
+from .edges.latest_table import MOST_FILES, Applied, LatestTable, Standing
+from .edges.spark_latest import Inputs, Source, SparkLatest, table_schema
 from .staging_places import LocalStaging
 from .steps import StepWatcher, no_step
 
-TRIES = (
-    20  # each lost exchange is another updater's success; and there are as many updaters as Dagster's pool allows: one
-)
+TRIES = 20  # each lost commit is another updater's success; and there are as many as Dagster's pool allows: one
 
 
 @dataclass(frozen=True, slots=True)
 class LatestTools:
-    """Is everything outside that keeping the latest state touches."""
+    """Everything outside that keeping the latest table touches."""
 
     decodings: Decodings
-    files: LatestFiles
     spark: Callable[[], SparkLatest]
     now_ms: Callable[[], int]
     on_step: StepWatcher = no_step
 
     @property
     def lake(self) -> Lake:
-        """Is the lake that holds what is decoded and its latest state."""
+        """The lake that holds what is decoded and its latest table."""
         return self.decodings.lake
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """Is what an update came to: how many files of ranges it read, and the facts of the buckets that it exchanged."""
+    """What an update came to: how many ranges it read, and why the table was made anew, where it was."""
 
-    read: int = 0
-    exchanged: Mapping[int, BucketFacts] = field(default_factory=dict)
-
-
-def read_state(topic: str, config: Latest, files: LatestFiles) -> dict[int, BucketFacts]:
-    """Reads what each bucket's file says of itself; raises `LatestOutdated` where defs.yaml says another number of them."""
-    facts = files.read_facts(topic)
-    check_layout(topic, config.buckets, [*facts.values()])
-    return facts
+    ranges: int = 0
+    rebuilt: str = ""
+    has_committed: bool = False
 
 
-def find_waiting(topic: str, config: Latest, decodings: Decodings, files: LatestFiles) -> Update:
-    """Finds what an update would do now; cheap: documents are kept, and so are facts of files that have not changed."""
-    facts = read_state(topic, config, files)
-    return find_update(config, facts, decodings.read_ranges(topic))
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What an update would do: which ranges it has to read, and why all of them, where it makes the table anew.
+
+    `standing` is the table as it was seen before `decoded` was read, so nothing that it has can seem to be gone.
+    """
+
+    standing: Standing | None
+    decoded: DecodedRanges
+    placed: Ranges
+    change: Change
+    why_anew: str = ""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to do, be it to say that a version changes no row."""
+        if self.why_anew:
+            return True
+        table = self.decoded.table
+        return (
+            table.metadata is not None
+            and self.standing is not None
+            and (self.standing.applied(table.metadata.id) != table.version)
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many ranges wait to be read."""
+        return len(self.change.fresh) or len(self.change.changed)
 
 
-def find_update(config: Latest, facts: Mapping[int, BucketFacts], decoded: DecodedRanges) -> Update:
-    """Finds what an update would do from buckets as they stood to ranges as they were read after them."""
-    if not facts and not decoded.has_rows:
-        return Update({}, (), ())
-    present = {bucket: facts[bucket].applied if bucket in facts else None for bucket in range(config.buckets)}
-    return plan_update(present, decoded.revisions)
+def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = False) -> Due:
+    """Find what an update would do now."""
+    standing = LatestTable(decodings.lake, topic).read()
+    decoded = decodings.read_ranges(topic)
+    placed = _place(topic, decoded, decodings.lake)
+    if decoded.table.metadata is None or not (placed or standing):
+        return Due(standing, decoded, placed, Change((), ()))
+    why = "it was asked for" if full else _why_anew(config, standing, decoded)
+    if standing is not None and not why:
+        applied = standing.applied(decoded.table.metadata.id)
+        assert applied is not None
+        if applied == decoded.table.version:
+            return Due(standing, decoded, placed, Change((), ()))
+        before = decodings.read_version(topic, applied)
+        if before is not None:
+            return Due(standing, decoded, placed, compare(_place(topic, before, decodings.lake), placed))
+        why = f"the decoded table has no version {applied} any more"
+    return Due(standing, decoded, placed, Change(tuple(placed), ()), why)
+
+
+def _why_anew(config: Latest, standing: Standing | None, decoded: DecodedRanges) -> str:
+    """Say why the table cannot be gone on from, if so."""
+    assert decoded.table.metadata is not None
+    if standing is None:
+        return "there is none"
+    if standing.damage:
+        return standing.damage
+    if standing.applied(decoded.table.metadata.id) is None:
+        return "it is of another decoded table"
+    return "" if standing.order == config.order else "defs.yaml names another order"
+
+
+def _place(topic: str, decoded: DecodedRanges, lake: Lake) -> Ranges:
+    return place_ranges(decoded.known.values(), lake.read_plan_log(topic).epoch_of, path_of)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
-    """Brings the latest state of a topic to its decoded ranges; with `full` from all of them, whatever stands.
+    """Bring the latest table of a topic to its decoded table; with `full` from all ranges, whatever stands.
 
-    Any number may be at it: who was overtaken at a bucket begins again with that. Raises `LatestOutdated` before anything is
-    written where files and defs.yaml, or keys and values of different times, do not go together.
+    Any number may be at it: who was overtaken begins again. Raise `BadSetting` before anything is written where keys or the
+    sequence have no order.
     """
-    read_state(topic, config, tools.files)
     staging = LocalStaging(attempt.id, tools.lake)
-    folder = staging.root
-    outcome = Updated()
-    rebuilt = set(range(config.buckets)) if full else set[int]()
     try:
-        for number in range(TRIES):
-            with tools.files.snapshot(topic, range(config.buckets), folder / f"{number}" / "seen") as present:
-                standing = {
-                    bucket: Present(each.seen) if bucket in rebuilt else each for bucket, each in present.items()
-                }
-                like = next((each.rows for each in present.values() if each.rows), None)
-                work = Work(topic, config, attempt, tools, standing, folder / f"{number}", like)
-                did = _update_once(work)
-            if did is None:
-                return outcome
-            rebuilt -= did.exchanged.keys()
-            outcome = Updated(outcome.read + did.read, {**outcome.exchanged, **did.exchanged})
+        for _ in range(TRIES):
+            due = find_due(topic, config, tools.decodings, full=full)
+            if not due.has_work:
+                return Updated()
+            done = _Update(topic, config, tools, due, staging.root / uuid.uuid4().hex[:8]).run()
+            if done is not None:
+                return done
     finally:
         tools.lake.store.delete_folder(f"staging/{attempt.id}")
         staging.close()
@@ -111,87 +146,80 @@ def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, 
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Is what every step of one try is given; `standing` are the buckets as they were seen, before anything else was read.
-
-    `like` is any bucket's file that stands, for its columns where no row is left.
-    """
+class _Update:
+    """One try of an update."""
 
     topic: str
     config: Latest
-    attempt: Attempt
     tools: LatestTools
-    standing: Mapping[int, Present]
+    due: Due
     folder: Path
-    like: Path | None
+
+    def run(self) -> Updated | None:
+        """Do what is due; return none where another one was faster."""
+        due, metadata = self.due, self.due.decoded.table.metadata
+        assert metadata is not None
+        schema = table_schema(self.topic, arrow_schema(metadata.schema), self.config)
+        applied = Applied(metadata.id, due.decoded.table.version, self.config.order)
+        table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
+        if not why and standing is not None and not schema.equals(standing.schema):
+            why = "" if holds(schema, standing.schema) else "its columns do not hold what is decoded now"
+        if standing is None or standing.damage:
+            standing = table.start(schema, anew=standing is not None)
+            due = replace(due, standing=standing)
+        if why:
+            due = replace(due, change=Change(tuple(due.placed), ()), why_anew=why)
+            self.tools.on_step("rebuild_latest", topic=self.topic, reason=why)
+        elif not due.waiting and schema.equals(standing.schema) and len(standing.files) < MOST_FILES:
+            return self._told(0, "", has_committed=table.note(standing, applied))
+        is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
+        with self._staged(due, schema, is_whole=is_whole) as source:
+            commit = table.overwrite if is_whole else table.merge
+            return self._told(len(due.change.fresh), why, has_committed=commit(standing, source, applied))
+
+    def _told(self, ranges: int, why: str, *, has_committed: bool) -> Updated | None:
+        self.tools.on_step("commit_latest", topic=self.topic, ranges=ranges, committed=has_committed)
+        return Updated(ranges, why, has_committed=True) if has_committed else None
+
+    @contextmanager
+    def _staged(self, due: Due, schema: pa.Schema, *, is_whole: bool) -> Iterator[pa.RecordBatchReader]:
+        """Have Spark find the winners, and give them as they are to be merged, or as the whole table."""
+        assert due.standing is not None
+        goes_on = not due.why_anew
+        with ExitStack() as opened:
+            sources = open_sources(
+                due.placed, due.placed if goes_on and due.change.changed else due.change.fresh, self.tools.lake, opened
+            )
+            inputs = Inputs(
+                fresh=[sources[offsets] for offsets in due.change.fresh],
+                everything=[*sources.values()] if due.change.changed else [],
+                present=open_files(due.standing, self.tools.lake, opened)
+                if goes_on and (is_whole or due.change.changed)
+                else [],
+                changed=due.change.changed,
+                with_present=is_whole,
+            )
+            self.tools.on_step("read_decoded", topic=self.topic, ranges=len(due.change.fresh))
+            started = self.tools.now_ms()
+            self.tools.spark().stage(self.topic, inputs, schema, self.config, self.folder)
+        self.tools.on_step("stage_latest", topic=self.topic, seconds=(self.tools.now_ms() - started) / 1000)
+        columns = schema
+        if not is_whole:
+            columns = pa.schema([*schema, pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_())])
+        files = sorted(map(str, self.folder.glob("*.parquet")))
+        yield ds.dataset(files, schema=columns, format="parquet").scanner().to_reader()
 
 
-def _update_once(work: Work) -> Updated | None:
-    """Does what is due; none where nothing is. What it does not bring about, since it was overtaken, is due again."""
-    tools, topic = work.tools, work.topic
-    decoded = tools.decodings.read_ranges(topic)
-    applied = {bucket: each.facts.applied if each.facts else None for bucket, each in work.standing.items()}
-    plan = plan_update(applied, decoded.revisions)
-    if not plan.targets or not (decoded.has_rows or work.like):
-        return None
-    readable = {offsets for offsets, each in decoded.known.items() if each.rows}
-    history = readable if plan.changed else set[OffsetRange]()  # for keys that have lost their winner
-    sources = sorted(history | (readable & set(plan.fresh)))
-    with ExitStack() as copies:
-        paths = {each: copies.enter_context(tools.lake.local_copy(decoded.path_of(each))) for each in sources}
-        tools.on_step("read_decoded", topic=topic, ranges=len(plan.fresh), buckets=len(plan.targets))
-        schema, staged = _stage(work, plan, decoded, paths, history)
-    return Updated(len(plan.fresh), _exchange(work, plan, schema, staged))
+def open_sources(
+    placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, opened: ExitStack
+) -> dict[OffsetRange, Source]:
+    """Return decoded files of ranges as Spark of this machine can read them while `opened` is."""
+    return {
+        offsets: Source(opened.enter_context(lake.local_copy(placed[offsets].path)), placed[offsets])
+        for offsets in sorted(chosen)
+    }
 
 
-def _stage(
-    work: Work,
-    plan: Update,
-    decoded: DecodedRanges,
-    paths: Mapping[OffsetRange, Path],
-    history: AbstractSet[OffsetRange],
-) -> tuple[pa.Schema, Mapping[int, StagedBucket]]:
-    """Has Spark find the winners of the due buckets; nothing of it is visible."""
-    due = [work.standing[bucket] for bucket in plan.targets]
-    present = [each.rows for each in due if each.rows is not None]
-    of_each_schema = {decoded.known[offsets].columns: path for offsets, path in paths.items()}
-    files = [*present, *of_each_schema.values()]
-    schema = common_schema(work.topic, files or [work.like] if work.like else files)
-    inputs = Inputs(
-        fresh=[paths[offsets] for offsets in plan.fresh if offsets in paths],
-        present=present,
-        tombstones=[each.tombstones for each in due if each.tombstones is not None],
-        everything=[paths[offsets] for offsets in sorted(history)],
-        changed=plan.changed,
-    )
-    started = work.tools.now_ms()
-    buckets = work.config.buckets
-    staged = work.tools.spark().stage(work.topic, inputs, schema, buckets, [*plan.targets], work.folder / "spark")
-    work.tools.on_step("stage_latest", topic=work.topic, seconds=(work.tools.now_ms() - started) / 1000)
-    return schema, staged
-
-
-def _exchange(
-    work: Work, plan: Update, schema: pa.Schema, staged: Mapping[int, StagedBucket]
-) -> Mapping[int, BucketFacts]:
-    """Exchanges the due buckets, one by one; returns the facts of those that had not been exchanged by another."""
-    exchanged = {}
-    for bucket, applied in plan.targets.items():
-        facts = BucketFacts(
-            topic=work.topic,
-            bucket=bucket,
-            buckets=work.config.buckets,
-            key_type=str(schema.field("key").type),
-            applied=applied,
-            attempt=work.attempt.id,
-            run_id=work.attempt.run_id,
-            code_version=work.attempt.code_version,
-        )
-        path = work.folder / f"b{bucket:04d}.parquet"
-        facts = assemble(staged[bucket], facts, schema, path)
-        seen = work.standing[bucket].seen
-        has_swapped = work.tools.files.exchange(work.topic, bucket, path, work.attempt.id, seen)
-        work.tools.on_step("exchange_latest", bucket=bucket, keys=facts.keys, exchanged=has_swapped)
-        if has_swapped:
-            exchanged[bucket] = facts
-    return exchanged
+def open_files(standing: Standing, lake: Lake, opened: ExitStack) -> list[Path]:
+    """Return the files of a latest table in the same way."""
+    return [opened.enter_context(lake.local_copy(path)) for path in sorted(standing.files)]

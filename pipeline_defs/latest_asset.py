@@ -1,33 +1,35 @@
 """The asset of the latest record of each key: Dagster's face of `latest.update`; one event per run, with its facts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from .catalog import derived_asset, latest_description
-from .core.latest import BucketFacts, Latest
-from .latest import Updated, read_state, update
+from .core.latest import Latest
+from .edges.latest_table import LatestTable
+from .latest import Updated, update
 from .resources import Edges
 from .runs import new_attempt, run_of, step_logger
 from .topics import Topic
 
 
 class UpdateConfig(dg.Config):
-    """Is what a person may say in the launchpad."""
+    """What a person may say in the launchpad."""
 
     full: bool = False
 
 
 def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) -> dg.AssetsDefinition:
-    """Builds the asset that keeps the latest record of each key; `lake` is only shown."""
+    """Build the asset that keeps the latest record of each key; `lake` is only shown."""
 
     @derived_asset(
         topic,
         "latest",
-        "*.parquet",
+        "",
         lake,
+        folder="tables/latest",
         deps=[topic.decoded_key],
         description=latest_description(topic, config),
     )
@@ -42,28 +44,27 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
             tools = edges.latest_tools(pyspark, step_logger(context))
             started = edges.now_ms()
             done = update(topic.name, topic.latest, new_attempt(context), tools, full=config.full)
-            facts = read_state(topic.name, topic.latest, edges.latest_files)
-            metadata = latest_metadata(topic, done, facts.values(), (edges.now_ms() - started) / 1000, edges)
-            edges.watch_step("reported_latest", topic=topic.name, exchanged=len(done.exchanged))
+            metadata = latest_metadata(topic, done, (edges.now_ms() - started) / 1000, edges)
+            edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
             return dg.MaterializeResult(metadata=metadata)
 
     return latest
 
 
-def latest_metadata(
-    topic: Topic, done: Updated, facts: Iterable[BucketFacts], seconds: float, edges: Edges
-) -> Mapping[str, Any]:
-    """Are the facts of the latest state that the UI shows: as it stands, and what this run did."""
-    listed = list(facts)
-    keys = sum(each.keys for each in listed)
-    offsets = {sum(stretch.end - stretch.start for stretch in each.applied.stretches) for each in listed}
+def latest_metadata(topic: Topic, done: Updated, seconds: float, edges: Edges) -> Mapping[str, Any]:
+    """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
+    table = LatestTable(edges.lake, topic.name)
+    standing = table.read()
+    keys, tombstones = (0, 0) if standing is None or standing.damage else table.count(standing)
+    files = standing.files if standing is not None else {}
     return {
         "keys": keys,
         "dagster/row_count": keys,
-        "tombstones": sum(each.tombstones for each in listed),
-        "applied_offsets": min(offsets, default=0),
-        "ranges_read": done.read,
-        "buckets_exchanged": len(done.exchanged),
-        "bytes": sum(edges.lake.store.list(f"latest/{topic.name}").values()),
+        "tombstones": tombstones,
+        "table_version": standing.version if standing is not None else -1,
+        "ranges_read": done.ranges,
+        **({"rebuilt": done.rebuilt} if done.rebuilt else {}),
+        "files": len(files),
+        "bytes": sum(files.values()),
         "seconds": round(seconds, 3),
     }

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from .core.decoders import Decode
 from .core.errors import BadSetting
-from .core.latest import BUCKETS, MOST_BUCKETS, Latest
+from .core.latest import Latest
 from .schema_checks import read_side
-from .yaml_model import YamlModel, number
+from .yaml_model import YamlModel
 
 
 class LatestConfig(YamlModel):
-    """Says how the latest record of each key is kept."""
+    """How the latest record of each key is found."""
 
-    buckets: Annotated[int, number(1, MOST_BUCKETS)] = Field(
-        default=BUCKETS, description="files that keys are spread over; fixed once there are any"
+    sequence: str | None = Field(
+        default=None,
+        description="path of the decoded field whose greatest value is the latest, such as value.version; by default the offset "
+        "in the Kafka partition decides",
     )
 
     def as_latest(self, topic: str, decode: Decode | None) -> Latest:
-        """Returns what the pipeline sees; raises `BadSetting`."""
+        """Return what the pipeline sees; raise `BadSetting`."""
         if decode is None:
             raise BadSetting(
                 f"topic {topic} has `latest` and no `decode`, expected both: it is made of decoded records; nothing was "
@@ -32,4 +32,4 @@ class LatestConfig(YamlModel):
                 f"topic {topic} has `latest`, and `decode.key` with a MAP, expected keys without one: Spark cannot tell which "
                 "maps are equal; nothing was written; give keys a schema without it, or take `latest` out of defs.yaml"
             )
-        return Latest(self.buckets)
+        return Latest(self.sequence)

@@ -13,7 +13,7 @@ from .core.dispatch import NEVER_TRIED
 from .core.latest import Latest
 from .dead_runs import end_dead_runs
 from .deriving import BACKLOG_FIRST, is_backlog
-from .latest import find_update, read_state
+from .latest import find_due
 from .projection import read_turns
 from .resources import Edges
 from .runs import ASKED_AGAIN, unused_key
@@ -26,16 +26,15 @@ TICK_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class LatestTick:
-    """What one tick found: how many buckets and ranges are due, what to ask for, if anything, and what is waited for."""
+    """What one tick found: how many ranges are due, what to ask for, if anything, and what is waited for."""
 
-    buckets: int
     ranges: int
     run_key: str | None = None
     waiting: str = ""
 
 
 def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
-    """Builds the sensor that has the latest state updated; it runs unless someone stops it."""
+    """Build the sensor that has the latest state updated; it runs unless someone stops it."""
 
     @dg.sensor(
         name=topic.latest_sensor,
@@ -46,7 +45,7 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
     )
     def due_latest(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
         tick = run_latest_tick(topic, config, context.instance, edges)
-        context.log.info("buckets=%s ranges=%s", tick.buckets, tick.ranges)
+        context.log.info("ranges=%s", tick.ranges)
         if tick.run_key is None:
             return dg.SensorResult(skip_reason=tick.waiting or "nothing waits for an update")
         tags = {**topic.upserting.tags, **ASKED_AGAIN}
@@ -56,24 +55,21 @@ def build_latest_sensor(topic: Topic, config: Latest) -> dg.SensorDefinition:
 
 
 def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges) -> LatestTick:
-    """Runs one tick; a run that is queued or at work, or a failure a moment ago, has it ask for nothing."""
+    """Run one tick; a run that is queued or at work, or a failure a moment ago, has it ask for nothing."""
     end_dead_runs(instance, edges.now_ms())
-    facts = read_state(topic.name, config, edges.latest_files)
-    decoded = edges.decodings.read_ranges(topic.name)
-    due = find_update(config, facts, decoded)
+    due = find_due(topic.name, config, edges.decodings)
     tried = read_tried_by(instance, topic.upserting, lambda run: [topic.upserting]).get(topic.upserting, NEVER_TRIED)
     now_ms = edges.now_ms()
     turns = read_turns(instance, topic.upserting, now_ms)
     is_held = any(run.is_own for run in turns.runs)
-    is_early = is_backlog(decoded, edges, tried.last_ended_ms)
-    if not due.targets:
-        return LatestTick(0, len(due.fresh))
+    is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
+    ranges = due.waiting
+    if not due.has_work:
+        return LatestTick(0)
     if is_held or is_early or not tried.is_due(now_ms):
         postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
-        head = (
-            f"{len(due.fresh):,} range{'s wait' if len(due.fresh) != 1 else ' waits'} for {len(due.targets):,} buckets"
-        )
-        waiting = pending_text(head, turns, UPDATING, held=len(due.fresh) if is_held else 0, postponed=postponed)
-        return LatestTick(len(due.targets), len(due.fresh), waiting=waiting)
+        head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
+        waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
+        return LatestTick(ranges, waiting=waiting)
     run_key = unused_key(instance, f"latest:{topic.name}:{tried.last_ended_ms}:{tried.attempts}")
-    return LatestTick(len(due.targets), len(due.fresh), run_key)
+    return LatestTick(ranges, run_key)

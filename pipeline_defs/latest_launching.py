@@ -27,7 +27,7 @@ def update_latest_through_dagster(
 ) -> LaunchedUpdate:
     """Runs the topic's job of its latest state in this process.
 
-    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: each bucket is as it was or as it is to be.
+    Raises `KeyboardInterrupt` where Ctrl-C or SIGTERM ended the run: the table is as it was or as it is to be.
     """
     end_dead_runs(instance, edges.now_ms())
     job = build_defs(edges, topics=topics).resolve_job_def(topic.latest_job)

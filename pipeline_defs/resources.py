@@ -31,7 +31,6 @@ from .edges.java import archive_options, use_java
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .edges.lake_memory import LakeMemory
-from .edges.latest_files import LatestFiles
 from .edges.openlineage import Sender
 from .edges.remote_engine import RemoteEngine
 from .edges.spark import Spark, spark_config
@@ -65,7 +64,6 @@ class Edges:
     spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
-    _latest_files: LatestFiles | None = field(default=None, init=False)
     _day_files: DayFiles | None = field(default=None, init=False)
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
@@ -235,19 +233,11 @@ class Edges:
             open_staging=staging_of(self.engine(pyspark), self.lake),
         )
 
-    @property
-    def latest_files(self) -> LatestFiles:
-        """Are the files of the latest states of the lake's topics."""
-        if self._latest_files is None:
-            self._latest_files = LatestFiles(self.lake)
-        return self._latest_files
-
     def latest_tools(self, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> LatestTools:
-        """Return the tools of one update of a latest state; Spark is looked for, or started, where anything is due."""
+        """Return the tools of one update of a latest table; Spark is looked for, or started, where anything is due."""
         return LatestTools(
             decodings=self.decodings,
-            files=self.latest_files,
-            spark=cache(lambda: SparkLatest(near(self.engine(pyspark), self.lake, "the latest state"))),
+            spark=cache(lambda: SparkLatest(near(self.engine(pyspark), self.lake, "the latest table"))),
             now_ms=self.now_ms,
             on_step=self._watched(log_step),
         )

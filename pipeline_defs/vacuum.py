@@ -15,6 +15,8 @@ from .edges.decodings import TREE as DECODED
 from .edges.decodings import decoded_table_log
 from .edges.delta_log import DeltaLog, raw_table_log
 from .edges.lake import Lake
+from .edges.latest_table import TREE as LATEST
+from .edges.latest_table import LatestTable
 
 VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
 
@@ -68,6 +70,7 @@ def _find_all(lake: Lake, now_ms: int, older_than_seconds: float) -> Iterator[li
                 yield find(topic, lake, now_ms, older_than_seconds)
             except OffsetlakeError as error:
                 yield error
+    yield from (LatestTable(lake, topic).find_unnamed() for topic in lake.store.folders(LATEST))
 
 
 def _names(log: DeltaLog, lake: Lake) -> set[str]:

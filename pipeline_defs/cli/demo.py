@@ -26,7 +26,7 @@ from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flight
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
-from ..latest import find_waiting
+from ..latest import find_due
 from ..launching import open_instance
 from ..resources import Edges
 from ..settings import find_project
@@ -185,9 +185,9 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
     if latest is not None:
 
         def waiting() -> int:
-            return len(find_waiting(TOPIC, latest, edges.decodings, edges.latest_files).targets)
+            return find_due(TOPIC, latest, edges.decodings).waiting
 
-        _watch("finding the latest state of each aircraft", latest.buckets, waiting)
+        _watch("finding the latest state of each aircraft", ranges, waiting)
     if days is not None:
 
         def due() -> int:

@@ -60,12 +60,6 @@ class UnknownTopic(Refused):
     kind = "unknown_topic"
 
 
-class LatestOutdated(Refused):
-    """Refuses to go on from a latest state whose files were made for another number of buckets, or other types."""
-
-    kind = "latest_outdated"
-
-
 class UnknownSubject(Refused):
     """Refuses a subject, or a version of it, that the schema registry does not have."""
 

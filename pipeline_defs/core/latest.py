@@ -1,136 +1,106 @@
-"""Latest by key: what each bucket's file holds, and what is to be done to it now. Nothing here reads a record.
+"""Latest by key: in which order the records of a key count, and which decoded ranges an update has to read.
 
-The state of a key is its record with the greatest (generation, partition, offset); where that is a tombstone the key is not
-there. The greatest of a set does not depend on the order in which it was found, nor on how often each was looked at: so late
-and repeated ranges need no care, and redone ones only where they held what had won.
+The order is total: within a Kafka partition the offset decides; between partitions the epoch, which the plan log's growths cut,
+then how far the timestamps of the row's partition had come when it was written. Invariant: where a row stands follows from one
+version of the decoded table and the plan log alone, so an update and a recomputation come to the same winners.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from .applied import Applied, Stretch
-from .errors import BadSetting, BrokenManifest, LatestOutdated
+from .decoding import Decoding
+from .errors import BadSetting
 from .offsets import OffsetRange, merge_intervals
 
-FORMAT = 1
-BUCKETS = 16
-MOST_BUCKETS = 500  # an update holds all open at once, by processes that may have 1,024 files open
+FORMAT = 1  # of the order; a table that was made by another one is made anew
+_PATH = re.compile(r"value(\.[^.\s`\"]+)+")
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Is how the latest state of a topic is kept: in how many files, by the hash of the key."""
+    """How the latest record of each key is found: by the field of the value that `sequence` names, else by the position."""
 
-    buckets: int = BUCKETS
+    sequence: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.buckets <= MOST_BUCKETS:
+        if self.sequence is not None and not _PATH.fullmatch(self.sequence):
             raise BadSetting(
-                f"found {self.buckets} as `latest.buckets`, expected 1 to {MOST_BUCKETS}; nothing was written; correct it"
+                f"found {self.sequence!r} as `latest.sequence`, expected the path of a field such as value.version; nothing was "
+                "written; correct it"
             )
 
-
-@dataclass(frozen=True, slots=True)
-class BucketFacts:
-    """Is what a bucket's file says of itself beside its rows, in the same file, so that both change in one step.
-
-    `applied` are the ranges that went in. Tombstones that have won lie in the file where no reader looks, a Parquet file of
-    its own of `tombstone_bytes` from `tombstones_at`: a late older record must lose against them.
-    """
-
-    topic: str
-    bucket: int
-    buckets: int
-    key_type: str
-    applied: Applied
-    keys: int = 0
-    tombstones: int = 0
-    tombstones_at: int = 0
-    tombstone_bytes: int = 0
-    attempt: str = ""
-    run_id: str = ""
-    code_version: str = ""
-
-    def to_json(self) -> str:
-        """Encodes the facts; equal facts give equal text."""
-        document = asdict(self) | {"format": FORMAT, "applied": json.loads(self.applied.to_json())}
-        return json.dumps(document, sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str | bytes | None, where: str) -> BucketFacts:
-        """Decodes the facts; `where` names the file in the error."""
-        try:
-            document = json.loads(text or "")
-            if document.pop("format") != FORMAT:
-                raise ValueError(f"expected format {FORMAT}")
-            applied = Applied.from_json(json.dumps(document.pop("applied")))
-            return cls(applied=applied, **document)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BrokenManifest(
-                f"{where} does not say what it holds: {error!r}; nothing was written; delete it, and the next update makes it "
-                "from the decoded ranges"
-            ) from error
+    @property
+    def order(self) -> int:
+        """A number that says by which order a table was made."""
+        return int.from_bytes(hashlib.sha256(f"{FORMAT} {self.sequence or ''}".encode()).digest()[:7])
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """Is what is to be done: what the due buckets will hold, which ranges to read for it, and whose rows count no more.
+class Placed:
+    """A decoded file and where its rows stand in the order; `path` is below the lake's root.
 
-    `fresh` is read whole. A standing row that lies in `changed` counts only as far as `fresh` has it again: where it does
-    not, its key is looked up in all ranges.
+    `reached_ms` is the greatest timestamp of the rows before it in its Kafka partition and epoch (ms since 1970), none where
+    there is none.
     """
 
-    targets: Mapping[int, Applied]
+    path: str = field(compare=False)
+    revision: int
+    digest: str
+    epoch: int
+    reached_ms: int | None
+
+
+Ranges = Mapping[OffsetRange, Placed]
+
+
+def place_ranges(
+    decoded: Iterable[Decoding], epoch_of: Callable[[OffsetRange], int], path_of: Callable[[Decoding], str]
+) -> dict[OffsetRange, Placed]:
+    """Return where the rows of each decoded range stand; ranges without rows are left out."""
+    placed: dict[OffsetRange, Placed] = {}
+    lane: tuple[int, int, int] | None = None
+    reached: int | None = None
+    for each in sorted(decoded, key=lambda each: each.offsets):
+        if each.decoded is None or not each.rows:
+            continue
+        epoch = epoch_of(each.offsets)
+        if lane != (lane := (each.offsets.generation, each.offsets.partition, epoch)):
+            reached = None
+        placed[each.offsets] = Placed(path_of(each), each.revision, each.decoded.sha256, epoch, reached)
+        newest = each.decoded.max_timestamp_ms
+        reached = max((ms for ms in (reached, newest) if ms is not None), default=None)
+    return placed
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be read of the ranges: `fresh` ones are read whole; a standing row that lies in `changed` counts no more.
+
+    Of such a row's key all ranges are looked at.
+    """
+
     fresh: tuple[OffsetRange, ...]
     changed: tuple[OffsetRange, ...]
 
 
-def plan_update(present: Mapping[int, Applied | None], decoded: Mapping[OffsetRange, int]) -> Update:
-    """Plans what brings the buckets to the decoded ranges, each at its revision; no target where nothing is due.
+def compare(before: Ranges, after: Ranges) -> Change:
+    """Return what has changed from the ranges that a table was made of to those there are now.
 
-    `present` must have been read before `decoded`: else what another update has just applied would seem gone. A bucket that
-    is none yet is due.
+    A late range with newer timestamps than the ones before it moves all that come after it in its partition and epoch.
     """
-    targets: dict[int, Applied] = {}
-    fresh: set[OffsetRange] = set()
-    changed: set[OffsetRange] = set()
-    planned: dict[Applied, tuple[Applied, Collection[OffsetRange], Collection[OffsetRange]]] = {}
-    for bucket, found in sorted(present.items()):
-        applied = found or Applied()
-        if applied not in planned:
-            difference = applied.compare(decoded)
-            planned[applied] = (
-                Applied.of(decoded),
-                {*difference.new, *difference.redone},
-                {*difference.redone, *difference.gone},
-            )
-        target, its_fresh, its_changed = planned[applied]
-        if found is None or target != applied:
-            targets[bucket] = target
-            fresh.update(its_fresh)
-            changed.update(its_changed)
-    return Update(targets, tuple(sorted(fresh)), tuple(sorted(changed)))
+    return Change(
+        tuple(offsets for offsets, placed in after.items() if before.get(offsets) != placed),
+        tuple(offsets for offsets, placed in before.items() if after.get(offsets) != placed),
+    )
 
 
-def stretches_of(ranges: Collection[OffsetRange]) -> list[Stretch]:
-    """Returns the same offsets as few stretches, for a condition on rows."""
+def stretches_of(ranges: Collection[OffsetRange]) -> list[OffsetRange]:
+    """Return the same offsets in as few ranges as there can be, for a condition on rows."""
     lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for offsets in ranges:
         lanes.setdefault((offsets.generation, offsets.partition), []).append((offsets.start, offsets.end))
-    return [
-        Stretch(*lane, *interval, 0) for lane, found in sorted(lanes.items()) for interval in merge_intervals(found)
-    ]
-
-
-def check_layout(topic: str, buckets: int, found: Sequence[BucketFacts]) -> None:
-    """Refuses files that keys are spread over otherwise: one exchanged file would show keys of others a second time."""
-    numbers = {each.buckets for each in found} - {buckets}
-    if numbers:
-        raise LatestOutdated(
-            f"latest/{topic} has files of {', '.join(map(str, sorted(numbers)))} buckets, defs.yaml says {buckets}; nothing "
-            f"was written; put `buckets: {min(numbers)}` back, or delete the folder latest/{topic} and update: it is made "
-            "again from the decoded ranges"
-        )
+    return [OffsetRange(*lane, *each) for lane, found in sorted(lanes.items()) for each in merge_intervals(found)]

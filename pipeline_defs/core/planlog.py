@@ -208,6 +208,9 @@ class PlanLog:
         """Is what planning goes on from."""
         return self.steps[-1].tail if self.steps else Tail()
 
+    def epoch_of(self, offsets: OffsetRange) -> int:  # TEMPORARY
+        return 0
+
     @property
     def generation(self) -> int:
         """Is the open generation; those before it are closed."""

@@ -100,6 +100,11 @@ class Decodings:
         self._seen[topic] = (table, by_path, ranges)
         return ranges
 
+    def read_version(self, topic: str, version: int) -> DecodedRanges | None:
+        """Read what was decoded of a topic at a version of its table; none where the log does not reach back so far."""
+        table = self._log(topic).read_version(version)
+        return None if table is None else DecodedRanges(topic, by_range(read_decodings(table, {}).values()), table)
+
     def place(self, decoding: Decoding) -> Decoding:
         """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
 

@@ -59,6 +59,15 @@ class DeltaLog:
             snapshot = self._read_base(base)
         return replay((self._read(version) for version in range(snapshot.version + 1, newest + 1)), snapshot)
 
+    def read_version(self, version: int) -> Snapshot | None:
+        """Return the snapshot of a version, none where commits that it needs are cleaned up."""
+        versions = self._list(None)
+        base = _newest((each for each in versions if each[0] <= version), (_CHECKPOINT,))
+        needed = range(base + 1, version + 1)
+        if not {*needed} <= {number for number, kind in versions if kind == _JSON}:
+            return None
+        return replay((self._read(number) for number in needed), self._read_base(base))
+
     def _has(self, known: Snapshot, newest: int) -> bool:
         """Return whether a snapshot is of this very table: its folder may have been moved away, and be made anew."""
         path = self._path(known.version, _JSON)

@@ -24,6 +24,7 @@ from .decodings import TREE as DECODED
 from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained
 from .lake import Lake
+from .latest_table import LatestTable
 from .topic_rows import InTable, Part, TopicRows, find_rows, own_path, within
 
 _PLACE_COLUMNS = [
@@ -70,7 +71,7 @@ _TABLES = """
 """
 TABLES = ("ranges", "losses")
 _SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
-DERIVED_TREES = ("latest", DAYS)
+DERIVED_TREES = (DAYS,)
 DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
@@ -201,11 +202,14 @@ def _views(topic: str, rows: TopicRows, lake: Lake) -> Iterator[tuple[str, str]]
         schema: [f"{DECODED}/{topic}/{file.path}" for file in decoded if file.partition[DEAD] == is_dead]
         for schema, is_dead in DECODED_VIEWS.items()
     }
+    latest = LatestTable(lake, topic).read()
+    trees["latest"] = [*latest.files] if latest is not None else []
     trees |= {tree: [*lake.store.list(f"{tree}/{topic}")] for tree in DERIVED_TREES}
     for schema, paths in trees.items():
         if paths:
             found = f"[{', '.join(_file_at(lake, path) for path in sorted(paths))}]"
-            yield schema, f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
+            select = f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
+            yield schema, f"{select} WHERE NOT _deleted" if schema == "latest" else select
 
 
 def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> str:

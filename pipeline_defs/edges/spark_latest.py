@@ -1,64 +1,101 @@
-"""Latest by key in Spark: present rows and tombstones, and the rows of fresh ranges in; per bucket the winners out.
+"""Latest by key in Spark: which record of each key is its latest, of the ranges that an update has to read.
 
-One bucket of keys is one file, sorted by key, and one of tombstones; a task has one bucket, or several of a small state.
-Nothing here is visible or decides anything, but which record of a key is its latest: that with the greatest (generation,
-partition, offset).
+Nothing here is visible or decides what the table has. A row's place among all is worked out beside it: its epoch, and how far
+the timestamps of its Kafka partition had come.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from math import ceil
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import ScanFailed
-from ..core.latest import MOST_BUCKETS, stretches_of
+import pyarrow as pa
+
+from ..core.errors import BadSetting
+from ..core.latest import Latest, Placed, stretches_of
 from ..core.offsets import OffsetRange
+from .columns_of_table import has_map
 from .engine import Engine
-from .latest_files import StagedBucket
+from .latest_table import FIELDS, POSITION, SEQUENCE
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import DataType
 
-PLACE = ("generation", "partition", "offset")
-OPTIONS: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.column.statistics.enabled#key": "true"}  # sorted by key
-# a small state has fewer tasks than buckets; what a task sorts, and the files that it has open side by side, stay few
-TASK_BYTES = 32 * 1024 * 1024
-TASK_BUCKETS = 16
+TASK_BYTES = 32 * 1024 * 1024  # what a task sorts
+SHARES = 16  # of the keys; the check looks at one of them
+NEVER_MS = -(1 << 63)  # before all timestamps
 CONF: Mapping[str, str] = {
     **SCAN_CONF,
     # the driver lists the files itself: beyond 32 Spark starts a job for it
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     # row_number() = 1 needs no pass of its own that drops rows before the sort: they are sorted once, behind the shuffle
     "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
-    # a task writes its buckets' files side by side, as many as it has, so that the sort by key is the only one
-    "spark.sql.maxConcurrentOutputFileWriters": str(2 * MOST_BUCKETS),
 }
+_ORDERED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_date, pa.types.is_string)
 
 
-Reader = Callable[[Sequence[Path]], "DataFrame"]
-"""Reads files of decoded rows, or of a state, as rows of one layout."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A decoded file as Spark can read it, and where its rows stand."""
+
+    path: Path
+    placed: Placed
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Are the files that an update reads, and of which ranges the standing rows count no more by themselves.
+    """What an update reads; `everything` only where a key has lost its winner, `present` is the table's files.
 
-    `everything` is read only where a key has lost its winner. Without `present` it is a recomputation.
+    With `with_present` the rows that stand are among the candidates, and the outcome is the whole table.
     """
 
-    fresh: Sequence[Path]
+    fresh: Sequence[Source]
+    everything: Sequence[Source] = ()
     present: Sequence[Path] = ()
-    tombstones: Sequence[Path] = ()
-    everything: Sequence[Path] = ()
     changed: Collection[OffsetRange] = ()
+    with_present: bool = False
+
+
+def table_schema(topic: str, decoded: pa.Schema, config: Latest) -> pa.Schema:
+    """Return the columns of a latest table of a decoded one's; raise `BadSetting` for keys or a sequence without an order."""
+    fields = [decoded.field(name) for name in FIELDS]
+    key = decoded.field("key").type
+    if has_map(key):
+        raise BadSetting(
+            f"topic {topic} has `latest`, and keys of type {key}: Spark cannot tell which maps are equal; nothing was "
+            "written; decode keys as something else, with `decode.key` in defs.yaml, or take `latest` out of it"
+        )
+    fields += [pa.field("_deleted", pa.bool_()), pa.field("_epoch", pa.int32()), pa.field("_reached", pa.int64())]
+    if config.sequence:
+        fields.append(pa.field(SEQUENCE, _sequence_type(topic, decoded, config.sequence)))
+    return pa.schema(fields)
+
+
+def _sequence_type(topic: str, decoded: pa.Schema, path: str) -> pa.DataType:
+    found: pa.DataType = pa.struct([decoded.field("value")])
+    for name in path.split("."):
+        names = [found.field(at).name for at in range(found.num_fields)] if pa.types.is_struct(found) else []
+        if name not in names:
+            raise _no_sequence(topic, path, f"no field {name} among {', '.join(names) or found}")
+        found = found.field(name).type
+    if not any(is_ordered(found) for is_ordered in _ORDERED):
+        raise _no_sequence(topic, path, f"type {found}")
+    return found
+
+
+def _no_sequence(topic: str, path: str, found: str) -> BadSetting:
+    return BadSetting(
+        f"topic {topic} has `latest: {{sequence: {path}}}`, expected a field of decoded values that is a whole number, decimal, "
+        f"timestamp, date or string, found {found}; nothing was written; correct the path in defs.yaml"
+    )
 
 
 class SparkLatest:
@@ -67,65 +104,129 @@ class SparkLatest:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def stage(
-        self, topic: str, inputs: Inputs, schema: Any, buckets: int, due: Collection[int], folder: Path
-    ) -> dict[int, StagedBucket]:
-        """Writes the winners of the due buckets below `folder`; `schema` is the Arrow schema that holds all rows."""
+    def stage(self, topic: str, inputs: Inputs, schema: pa.Schema, config: Latest, folder: Path) -> None:
+        """Write the winners below `folder`; `schema` is the table's, which holds all rows."""
+        with self._job(topic) as session:
+            found = _changes(session, inputs, schema, config)
+            found.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(str(folder))
+
+    def find_differences(
+        self, topic: str, inputs: Inputs, schema: pa.Schema, config: Latest, share: int
+    ) -> tuple[int, list[tuple[int, int, int]]]:
+        """Compare a share of the keys with a recomputation; return how many keys it has, and the places that differ.
+
+        A place is (generation, Kafka partition, offset) of the record that should stand, or of the one that stands.
+        """
+        from pyspark.sql import functions as f
+
+        place = ("generation", "partition", "offset")
+        with self._job(topic) as session:
+            is_drawn = f.pmod(f.hash("key"), f.lit(SHARES)) == share
+            right = _winners(_candidates(session, inputs.fresh, schema, config).where(is_drawn), _tasks(inputs))
+            stands = _read(session, schema, inputs.present).where(is_drawn)
+
+            def packed(rows: DataFrame, name: str) -> DataFrame:
+                content = f.to_json(f.struct("key", "value"))
+                return rows.select("key", f.struct(*place, content.alias("content")).alias(name))
+
+            both = packed(right, "right").join(packed(stands, "stands"), "key", "full_outer")
+            wrong = both.where(~f.col("right").eqNullSafe(f.col("stands"))).select(
+                f.coalesce("right", "stands").alias("row")
+            )
+            rows = wrong.select(*(f"row.{name}" for name in place)).sort(*place).limit(100).collect()
+            return stands.count(), [(row[0], row[1], row[2]) for row in rows]
+
+    def _job(self, topic: str) -> Any:
         consequence = f"nothing became visible; what stands in latest/{topic} stays, and the next update tries again"
-        with self._engine.job(CONF, f"find the latest records of {topic}", consequence, topic=topic) as session:
-            winners = _winners(partial(_read, session, schema), inputs, buckets, due)
-            winners.write.mode("error").options(**OPTIONS, **self._engine.write_options).partitionBy(
-                "bucket", "dead"
-            ).parquet(str(folder))
-        return {bucket: _staged(topic, folder / f"bucket={bucket}") for bucket in due}
+        return self._engine.job(CONF, f"find the latest records of {topic}", consequence, topic=topic)
 
 
-def _winners(read: Reader, inputs: Inputs, buckets: int, due: Collection[int]) -> DataFrame:
+def _changes(session: SparkSession, inputs: Inputs, schema: pa.Schema, config: Latest) -> DataFrame:
+    """Return the rows of an update, one per key: with what is to be done to the key, or the whole table."""
+    from pyspark.sql import functions as f
+
+    tasks = _tasks(inputs)
+    rows = _candidates(session, inputs.fresh, schema, config)
+    present = _read(session, schema, inputs.present)
+    lost = None
+    if inputs.changed and inputs.present:
+        is_changed = _lies_in(inputs.changed)
+        found = present.where(is_changed).select("key")
+        present = present.where(~is_changed)
+        if not found.isEmpty():
+            lost = found
+            history = _candidates(session, inputs.everything, schema, config)
+            rows = rows.unionByName(history.join(lost, "key", "left_semi"))
+    if inputs.with_present:
+        return _winners(rows.unionByName(present), tasks)
+    best = _winners(rows, tasks)
+    if lost is None:
+        return best.withColumns({"_forced": f.lit(False), "_gone": f.lit(False)})  # noqa: FBT003
+    marked = lost.withColumn("_lost", f.lit(True))  # noqa: FBT003
+    joined = best.withColumn("_found", f.lit(True)).join(marked, "key", "full_outer")  # noqa: FBT003
+    return joined.withColumns({"_forced": f.col("_lost").isNotNull(), "_gone": f.col("_found").isNull()}).drop(
+        "_lost", "_found"
+    )
+
+
+def _winners(rows: DataFrame, tasks: int) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    bucket = f.pmod(f.hash("key"), f.lit(buckets))
-    is_due = f.lit(True) if len(due) == buckets else bucket.isin(*due)  # noqa: FBT003
-    counts = f.col("key").isNotNull() & is_due
-    standing = [*inputs.present, *inputs.tombstones]
-    if inputs.changed and inputs.present:
-        rows = _without_changed(read, inputs, read(standing), counts)
-    else:
-        rows = read([*standing, *inputs.fresh]).where(counts)
-    tasks = _tasks(buckets, [*standing, *inputs.fresh])
-    if _has_fractions(rows.schema["key"]):
-        # a window looks at them with NaN and zero in one form each, and would shuffle what is spread by key once more;
-        # spread by bucket it does not, but buckets are then spread over tasks by chance
-        rows, by = rows.withColumn("bucket", bucket).repartition(tasks, "bucket"), ["bucket", "key"]
-    else:
-        # its partitioning is pmod of the same hash: where tasks divide buckets, a bucket is in one task
-        rows, by = rows.repartition(tasks, "key"), ["key"]
-    newest = Window.partitionBy(*by).orderBy(*(f.col(name).desc() for name in PLACE))
-    best = rows.withColumn("nth", f.row_number().over(newest)).where("nth = 1").drop("nth")
-    return best.withColumns({"bucket": bucket, "dead": f.col("value").isNull()})
+    order = [name for name in (SEQUENCE, *POSITION) if name in rows.columns]
+    newest = Window.partitionBy("key").orderBy(*(f.col(name).desc_nulls_last() for name in order))
+    return rows.repartition(tasks, "key").withColumn("_nth", f.row_number().over(newest)).where("_nth = 1").drop("_nth")
 
 
-def _without_changed(read: Reader, inputs: Inputs, present: DataFrame, counts: Column) -> DataFrame:
-    """Reads what stands but for what lies in ranges that changed, what is fresh, and all of keys that lost their winner."""
-    is_changed = _lies_in(inputs.changed)
-    fresh = read(inputs.fresh).where(counts)
-    again = fresh.where(is_changed).select("key", *PLACE)
-    lost = present.where(is_changed).join(again, ["key", *PLACE], "left_anti").select("key")
-    if not lost.isEmpty():
-        history = read(inputs.everything).where(counts)
-        fresh = fresh.unionByName(history.join(lost, "key", "left_semi"))
-    return present.where(~is_changed).unionByName(fresh)
+def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Schema, config: Latest) -> DataFrame:
+    """Read decoded files as rows of the table, each with its place in the order; records without a key are left out."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    columns = pa.schema([schema.field(name) for name in FIELDS])
+    if not sources:
+        return _read(session, schema, [])
+    of_files = session.createDataFrame(
+        [(each.path.name, each.placed.epoch, each.placed.reached_ms) for each in sources],
+        "_file string, _epoch int, _before long",
+    )
+    rows = _read(session, columns, [each.path for each in sources]).withColumn("_file", f.col("_metadata.file_name"))
+    so_far = Window.partitionBy("_file").orderBy("offset")
+    reached = f.greatest(f.max(f.unix_millis("timestamp")).over(so_far), f.col("_before"))
+    placed = rows.join(f.broadcast(of_files), "_file").withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
+    more = {"_deleted": f.col("value").isNull(), "key": _normalized(f.col("key"), rows.schema["key"].dataType)}
+    if config.sequence:
+        quoted = ".".join(f"`{name}`" for name in config.sequence.split("."))
+        more[SEQUENCE] = f.col(quoted)
+    return placed.where(f.col("key").isNotNull()).withColumns(more).select(*schema.names)
 
 
-def _tasks(buckets: int, files: Sequence[Path]) -> int:
-    """Is how many tasks find the winners: as few as keep the cores busy and are not too large, and divide the buckets."""
-    size = sum(file.stat().st_size for file in files)
-    cores = os.cpu_count() or 1
-    wanted = max(cores, ceil(size / TASK_BYTES), ceil(buckets / TASK_BUCKETS))
-    return next((number for number in range(1, buckets) if number >= wanted and buckets % number == 0), buckets)
+def _normalized(column: Column, kind: DataType) -> Column:
+    """Return a key in which NaN and zero have one form each: as text or bytes they have several, which Spark takes for one."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types
+
+    if not any(f'"{name}"' in kind.json() for name in ("double", "float")):
+        return column
+    if isinstance(kind, types.StructType):
+        fields = [_normalized(column[each.name], each.dataType).alias(each.name) for each in kind]
+        return f.when(column.isNotNull(), f.struct(*fields))
+    if isinstance(kind, types.ArrayType):
+        return f.transform(column, lambda item: _normalized(item, kind.elementType))
+    if isinstance(kind, (types.FloatType, types.DoubleType)):
+        return f.when(f.isnan(column), f.lit(float("nan")).cast(kind)).otherwise((column + f.lit(0.0)).cast(kind))
+    return column
 
 
-def _read(session: SparkSession, schema: Any, files: Sequence[Path]) -> DataFrame:
+def _tasks(inputs: Inputs) -> int:
+    """Return how many tasks find the winners: as few as keep the cores busy and are not too large."""
+    files = [each.path for each in (*inputs.fresh, *inputs.everything)] + [
+        *(inputs.present if inputs.with_present else ())
+    ]
+    return max(os.cpu_count() or 1, ceil(sum(file.stat().st_size for file in files) / TASK_BYTES))
+
+
+def _read(session: SparkSession, schema: pa.Schema, files: Sequence[Path]) -> DataFrame:
     """Read files as the rows of an Arrow schema that holds all of them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -133,11 +234,6 @@ def _read(session: SparkSession, schema: Any, files: Sequence[Path]) -> DataFram
     if not files:
         return session.createDataFrame([], columns)
     return session.read.schema(columns).parquet(*paths_of(files))
-
-
-def _has_fractions(key: StructField) -> bool:
-    """Says whether a key may be, or contain, a DOUBLE or FLOAT; of one with a field of that name, too, which does no harm."""
-    return any(f'"{name}"' in key.dataType.json() for name in ("double", "float"))
 
 
 def _lies_in(ranges: Collection[OffsetRange]) -> Column:
@@ -153,16 +249,3 @@ def _lies_in(ranges: Collection[OffsetRange]) -> Column:
             for each in stretches_of(ranges)
         ),
     )
-
-
-def _staged(topic: str, folder: Path) -> StagedBucket:
-    return StagedBucket(_only(topic, folder / "dead=false"), _only(topic, folder / "dead=true"))
-
-
-def _only(topic: str, folder: Path) -> Path | None:
-    files = sorted(folder.glob("*.parquet"))
-    if len(files) > 1:
-        raise ScanFailed(
-            f"Spark wrote {len(files)} files of {topic} into {folder}, expected one; nothing became visible"
-        )
-    return files[0] if files else None

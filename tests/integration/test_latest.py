@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -16,95 +16,106 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokenManifest, LatestOutdated
+from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.drills.children import stopped_at
-from pipeline_defs.edges import spark_latest
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.latest_files import LatestFiles, bucket_path
-from pipeline_defs.edges.spark_latest import SparkLatest
-from pipeline_defs.latest import LatestTools, Updated, update
-from pipeline_defs.latest_check import check_bucket
+from pipeline_defs.edges.latest_table import LatestTable
+from pipeline_defs.edges.spark_latest import SHARES, SparkLatest
+from pipeline_defs.latest import LatestTools, Updated, find_due, update
+from pipeline_defs.latest_check import check_share
 from pipeline_defs.latest_due import LatestTick, run_latest_tick
 from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through_dagster
 from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.decoded import DecodedTopic, Rows, UpdateTask
 from tests.support.reading import LoopingReader
+from tests.support.strategies import EPOCH_MS
 from tests.support.world import World
 
 if TYPE_CHECKING:
     from pipeline_defs.edges.engine import Engine
 
-BUCKETS = 2
-SEVERAL = 6  # more than the session has cores, so that a task has several
 RANGE, LATER = OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 20, 40)
 KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "string": (pa.string(), lambda n: f"k{n}"),
     "binary": (pa.binary(), lambda n: b"\x00k%d\xff" % n),
     "struct": (pa.struct([("a", pa.int32()), ("b", pa.string())]), lambda n: {"a": n, "b": None if n % 3 else "x"}),
 }
+VALUES = pa.struct([("n", pa.int64()), ("version", pa.int64())])
 
 
 class State:
-    """Is a topic with its latest state in a lake of its own."""
+    """A topic with its latest table in a lake of its own."""
 
-    def __init__(
-        self,
-        folder: str,
-        engine: Engine,
-        key_type: pa.DataType = pa.string(),  # noqa: B008
-        buckets: int = BUCKETS,
-    ) -> None:
+    def __init__(self, folder: str, engine: Engine, key_type: pa.DataType = pa.string()) -> None:  # noqa: B008
         self.spark = SparkLatest(engine)
         self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
-        self.config = Latest(buckets)
+        self.config = Latest()
+        self.marks: Sequence[dict[int, int]] = ()
 
     def tools(self, on_step: StepWatcher = no_step) -> LatestTools:
         lake = Lake(str(self.topic.lake.store.local_root))  # as another process, which has read nothing yet
         now = lambda: time.time_ns() // 1_000_000  # noqa: E731
-        return LatestTools(Decodings(lake), LatestFiles(lake), lambda: self.spark, now, on_step)
+        return LatestTools(Decodings(lake), lambda: self.spark, now, on_step)
 
     def update(self, *, full: bool = False, on_step: StepWatcher = no_step) -> Updated:
         attempt = Attempt(f"update-{uuid.uuid4().hex[:8]}", "no-run", "test")
         return update(self.topic.name, self.config, attempt, self.tools(on_step), full=full)
 
+    def recomputed(self) -> list[tuple[Any, ...]]:
+        return self.topic.recomputed(self.marks, self.config.sequence or "NULL::BIGINT")
+
     def assert_right(self) -> None:
-        assert self.topic.shown() == self.topic.recomputed()
+        assert self.topic.shown() == self.recomputed()
         assert not [path for path in self.topic.lake.store.list("staging") if "update-" in path]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.topic.lake.store.url(f"tables/latest/{self.topic.name}"))
 
 
 def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], Any]) -> Rows:
-    """Draws what a range decodes to: of some offsets nothing, tombstones, and records without a key."""
-    rows = {}
+    """Draw what a range decodes to: of some offsets nothing, tombstones, records without a key, times in any order."""
+    rows = dict[int, tuple[Any, ...]]()
     for at in range(offsets.start, offsets.end):
         if draw.random() < 0.85:
-            value = None if draw.random() < 0.3 else {"n": draw.randrange(1000)}
-            rows[at] = (None if draw.random() < 0.05 else key(draw.randrange(14)), value)
+            version = draw.choice([None, *range(9)])
+            value = None if draw.random() < 0.3 else {"n": draw.randrange(1000), "version": version}
+            name = None if draw.random() < 0.05 else key(draw.randrange(14))
+            rows[at] = (name, value, EPOCH_MS + draw.randrange(50))
     return rows
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"),
+    ("kind", "sequence", "seed"),
     [
-        ("struct", 2),
-        pytest.param("binary", 3, marks=pytest.mark.long),
-        *(pytest.param(kind, seed, marks=pytest.mark.long) for seed in range(10, 16) for kind in KEYS),
+        ("struct", None, 2),
+        ("string", "value.version", 3),
+        *(
+            pytest.param(kind, sequence, seed, marks=pytest.mark.long)
+            for seed in range(10, 14)
+            for kind in KEYS
+            for sequence in (None, "value.version")
+        ),
     ],
 )
-def test_any_history_is_equal_to_a_full_recomputation(kind: str, seed: int, tmp_path: Path, engine: Engine) -> None:
-    """AC23: late ranges, redone ones, tombstones, a recreated generation, several partitions, in any order."""
+def test_any_history_is_equal_to_a_full_recomputation(
+    kind: str, sequence: str | None, seed: int, tmp_path: Path, engine: Engine
+) -> None:
+    """AC23: late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
     draw = random.Random(seed)
     key_type, key = KEYS[kind]
-    state = State(str(tmp_path / "lake"), engine, key_type, SEVERAL)
+    state = State(str(tmp_path / "lake"), engine, key_type)
+    state.config, state.topic.value_type = Latest(sequence), VALUES
     lanes = [(0, 0), (0, 1), (1, 0)]
     ranges = [OffsetRange(*lane, at, at + 6) for lane in lanes for at in range(0, 12, 6)]
     draw.shuffle(ranges)
@@ -117,16 +128,16 @@ def test_any_history_is_equal_to_a_full_recomputation(kind: str, seed: int, tmp_
             redone = draw.choice(sorted(revisions))
             revisions[redone] += 1
             state.topic.put(redone, draw_rows(draw, redone, key), revisions[redone])
-        assert state.update().exchanged.keys() == set(range(SEVERAL))
+        assert state.update().has_committed
         state.assert_right()
     shown = state.topic.shown()
     assert state.update() == Updated(), "there is nothing more to do"
-    assert state.update(full=True).exchanged.keys() == set(range(SEVERAL))
+    assert state.update(full=True).rebuilt
     assert state.topic.shown() == shown
 
 
 def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> None:
-    """Both have seen the same state; one exchanges each bucket, the other is told, begins again and finds nothing due."""
+    """Both have seen the same version; one commits, the other is told, looks again and finds nothing due."""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
     state.update()
@@ -139,117 +150,177 @@ def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> Non
             with suppress(threading.BrokenBarrierError):
                 both.wait(60)
             both.abort()
-        if step == "exchange_latest" and not fields["exchanged"]:
-            refused.append(fields["bucket"])
+        if step == "commit_latest" and not fields["committed"]:
+            refused.append(step)
 
     with ThreadPoolExecutor(2) as pool:
         done = [future.result() for future in [pool.submit(state.update, on_step=meet) for _ in range(2)]]
-    assert refused, "the fault: one was overtaken"
-    assert sorted([*done[0].exchanged, *done[1].exchanged]) == [*range(BUCKETS)], "each bucket was exchanged once"
+    assert refused == ["commit_latest"], "the fault: one was overtaken"
+    assert sorted(each.has_committed for each in done) == [False, True]
     state.assert_right()
 
 
-def test_a_range_that_is_decoded_again_while_it_is_read_is_read_again(tmp_path: Path, engine: Engine) -> None:
-    """What was read stays what it was; the next update finds what is newer."""
+def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_path: Path, engine: Engine) -> None:
+    """A version is read, whatever is committed beside it; the check of a table that is behind says so."""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
-    steps = []
 
     def redo(step: str, **fields: object) -> None:
-        if step == "stage_latest" and step not in steps:
+        if step == "stage_latest":
             state.topic.put(RANGE, {1: ("b", {"n": 2})}, 1)
-        steps.append(step)
 
     state.update(on_step=redo)
-    assert steps.count("stage_latest") == 2, "the fault: the first had read what is not decoded any more"
-    state.assert_right()
-    assert [row[4] for row in state.topic.shown()] == ["b"]
-
-    def spark() -> SparkLatest:
-        state.topic.put(RANGE, {2: ("c", {"n": 3})}, 2)
-        return state.spark
-
-    bucket = next(iter(LatestFiles(state.topic.lake).read_facts(state.topic.name)))
-    check = dataclasses.replace(state.tools(), spark=spark)
-    found = check_bucket(state.topic.name, state.config, bucket, Attempt("check", "no-run", "test"), check)
+    assert [row[4] for row in state.topic.shown()] == ["a"], "the fault: it is behind"
+    found = check_share(state.topic.name, state.config, 0, state.tools())
     assert found.violations == (
-        f"1 ranges of bucket {bucket} were decoded again since: update latest/{state.topic.name}, then check",
-    ), "not that its records are wrong"
+        f"latest/{state.topic.name} is behind its decoded table: 1 ranges were decoded since; update it, then check",
+    )
+    state.update()
+    state.assert_right()
+    assert [row[4] for row in state.topic.shown()] == ["b"], "that the key a has no record any more is seen"
 
 
-def test_a_full_update_takes_away_what_is_decoded_no_more_and_a_damaged_file_is_named(
-    tmp_path: Path, engine: Engine
+def _cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def _last_entry(state: State) -> Path:
+    return max((state.folder / "_delta_log").glob("*.json"))
+
+
+def _cut_at_a_line(state: State) -> None:
+    entry = _last_entry(state)
+    _cut(entry, entry.read_bytes().index(b'{"remove"'))
+
+
+def _cut_before_the_last_line(state: State) -> None:
+    entry = _last_entry(state)
+    _cut(entry, entry.read_bytes().rstrip().rindex(b"\n") + 1)
+
+
+def _lose_a_file(state: State) -> None:
+    Path(DeltaTable(str(state.folder)).file_uris()[0]).unlink()
+
+
+def _shorten_a_file(state: State) -> None:
+    _cut(Path(DeltaTable(str(state.folder)).file_uris()[0]), 100)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "why"),
+    [
+        (lambda state: _cut(_last_entry(state), 0), "is torn: it is cut off"),
+        (lambda state: _cut(_last_entry(state), 700), "its log cannot be read"),
+        (_cut_at_a_line, "is torn: it is cut off"),
+        (_cut_before_the_last_line, "is torn: it is cut off"),
+        (_lose_a_file, "has no bytes, expected"),
+        (_shorten_a_file, "has 100 bytes, expected"),
+        (lambda state: shutil.rmtree(state.folder / "_delta_log"), "its log cannot be read"),
+    ],
+    ids=["empty", "torn", "at_a_line", "last_line", "file_gone", "file_short", "no_log"],
+)
+def test_what_a_power_cut_tears_is_made_anew_under_another_id(
+    break_it: Callable[[State], None], why: str, tmp_path: Path, engine: Engine
 ) -> None:
-    """Where no row is left anywhere the columns are those that stand."""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
     state.update()
-    shutil.rmtree(tmp_path / "lake/tables/decoded")
-    assert len(state.topic.shown()) == 9
-    assert state.update(full=True).exchanged.keys() == set(range(BUCKETS))
-    assert state.topic.shown() == []
-    damaged = tmp_path / "lake" / bucket_path(state.topic.name, 0)
-    damaged.write_bytes(b"cut off")
-    for full in (False, True):
-        with pytest.raises(
-            BrokenManifest, match=r"b0000\.parquet is no Parquet file: .*; delete it, and the next update"
-        ):
-            state.update(full=full)
-    damaged.unlink()
-    assert state.update().exchanged.keys() == {0}
-    assert state.topic.shown() == []
+    state.topic.put(LATER, {20: ("k1", {"n": 20}), 21: ("k2", None)})
+    state.update()
+    before, right = DeltaTable(str(state.folder)).metadata().id, state.topic.shown()
+    assert find_due(state.topic.name, state.config, state.tools().decodings).has_work is False, "the control"
+    break_it(state)
+    assert find_due(state.topic.name, state.config, state.tools().decodings).has_work
+    assert why in state.update().rebuilt
+    assert state.topic.shown() == right == state.recomputed()
+    assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
 
 
-def test_values_that_grow_fields_stay_one_state_and_another_layout_is_refused(tmp_path: Path, engine: Engine) -> None:
+def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path, engine: Engine) -> None:
+    state = State(str(tmp_path / "lake"), engine)
+    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
+    state.update()
+    state.topic.put(LATER, {20: ("k1", {"n": 20}), 21: ("k2", None)})
+    state.update()
+    _last_entry(state).unlink()
+    assert len(state.topic.shown()) == 9, "the fault: the version is not there any more"
+    assert state.update() == Updated(1, "", has_committed=True)
+    state.assert_right()
+
+
+def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Path, engine: Engine) -> None:
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: (None, {"n": 9}), 2: ("b", {"n": 2})})
     state.update()
     state.topic.value_type = pa.struct([("n", pa.int64()), ("more", pa.string())])
     state.topic.put(LATER, {20: ("a", {"n": 3, "more": "x"})})
-    state.update()
+    assert state.update() == Updated(1, "", has_committed=True)
     assert [row[4:] for row in state.topic.shown()] == [
         ("b", {"n": 2, "more": None}),
         ("a", {"n": 3, "more": "x"}),
     ], "a record without a key is no state"
-    before = state.topic.shown()
-    state.config = Latest(BUCKETS + 1)
-    with pytest.raises(LatestOutdated, match=r"has files of 2 buckets, defs\.yaml says 3"):
-        state.update(full=True)
-    state.config = Latest(BUCKETS)
-    shutil.rmtree(tmp_path / "lake/tables/decoded")  # the table has one type of keys, its latest records another
+    state.assert_right()
+    state.config = Latest("value.n")
+    assert state.update().rebuilt == "defs.yaml names another order"
+    state.assert_right()
+    shutil.rmtree(tmp_path / "lake/tables/decoded")
     state.topic.key_type = pa.binary()
     state.topic.put(OffsetRange(0, 0, 40, 50), {40: (b"a", {"n": 3, "more": "x"})})
-    with pytest.raises(LatestOutdated, match="keys are of types binary and string"):
+    assert state.update().rebuilt == "it is of another decoded table"
+    state.assert_right()
+
+
+def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path, engine: Engine) -> None:
+    state = State(str(tmp_path / "lake"), engine)
+    state.topic.put(RANGE, {0: ("a", {"n": 1})})
+    state.config = Latest("value.nothing")
+    with pytest.raises(BadSetting, match="found no field nothing among n; nothing was written"):
         state.update()
-    assert state.topic.shown() == before
+    assert not state.folder.exists()
+    state.topic.value_type = pa.struct([("n", pa.int64()), ("d", pa.float64())])
+    state.topic.put(LATER, {20: ("a", {"n": 1, "d": 0.5})})
+    state.config = Latest("value.d")
+    with pytest.raises(BadSetting, match="found type double"):
+        state.update()
 
 
-def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark takes all NaN and both zeros for one key each, and would shuffle rows once more for it: still a file per bucket."""
-    state = State(str(tmp_path / "lake"), engine, pa.struct([("x", pa.list_(pa.float64()))]), SEVERAL)
-    monkeypatch.setitem(spark_latest.CONF, "spark.sql.adaptive.coalescePartitions.enabled", "false")  # type: ignore[arg-type]
+def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path, engine: Engine) -> None:
+    """Spark takes all NaN and both zeros for one key each; so does the table."""
+    state = State(str(tmp_path / "lake"), engine, pa.struct([("x", pa.list_(pa.float64()))]))
     state.topic.value_type = pa.struct([("at", pa.timestamp("us"))])
     at = datetime(2013, 1, 1)  # noqa: DTZ001
     state.topic.put(RANGE, {n: ({"x": [n / 2]}, {"at": at}) for n in range(20)})
     state.update()
     later = [-0.0, float("nan"), float("nan"), 1.0]
-    state.topic.put(LATER, {n: ({"x": [x]}, {"at": at + timedelta(days=n)}) for n, x in enumerate(later, 20)})
-    state.update()
+    for at_offset, found in enumerate(later, 20):
+        state.topic.put(OffsetRange(0, 0, at_offset, at_offset + 1), {at_offset: ({"x": [found]}, {"at": at + timedelta(days=at_offset)})})
+        state.update()
     shown = state.topic.shown()
-    assert repr(shown) == repr(state.topic.recomputed()), "NaN is not equal to itself"
     assert [row[2] for row in shown] == [1, *range(3, 21), 22, 23]
     assert shown[-1][5] == {"at": at + timedelta(days=23)}
 
 
+def test_many_small_files_become_few(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates that only insert add a file each."""
+    monkeypatch.setattr("pipeline_defs.latest.MOST_FILES", 3)
+    state = State(str(tmp_path / "lake"), engine)
+    counts = []
+    for number in range(5):
+        state.topic.put(OffsetRange(0, 0, number, number + 1), {number: (f"k{number}", {"n": number})})
+        state.update()
+        counts.append(len(DeltaTable(str(state.folder)).file_uris()))
+        state.assert_right()
+    assert max(counts) == 3
+    assert counts[-1] < 3
+
+
 class Reader(LoopingReader):
-    """Reads the glob; each key has to be there once, with its old or its new record."""
+    """Reads the table; each key has to be there once, with its old or its new record."""
 
     def __init__(self, topic: DecodedTopic, old: dict[str, int], new: dict[str, int]) -> None:
         super().__init__()
         self._topic, self._old, self._new = topic, old, new
-        self._folder = Path(topic.lake.store.url(f"latest/{topic.name}"))
+        self._folder = Path(topic.lake.store.url(f"tables/latest/{topic.name}"))
         self.reads = 0
 
     def read(self) -> None:
@@ -257,17 +328,17 @@ class Reader(LoopingReader):
         if rows is None:
             return
         found = {row[4]: row[5]["n"] for row in rows}
-        if len(rows) != len(self._old) or any(found[key] not in {n, self._new[key]} for key, n in self._old.items()):
+        if len(rows) != len(self._old) or found not in (self._old, self._new):
             self.errors.append(str(rows))
         self.reads += 1
 
 
 @pytest.mark.parametrize(
     "step",
-    ["exchange_latest", *(pytest.param(step, marks=pytest.mark.long) for step in ("read_decoded", "stage_latest"))],
+    ["stage_latest", *(pytest.param(step, marks=pytest.mark.long) for step in ("read_decoded", "commit_latest"))],
 )
-def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(world: World, engine: Engine, step: str) -> None:
-    """AC23: SIGKILL between steps, with a reader's glob in a loop; the next update does what is missing."""
+def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(world: World, engine: Engine, step: str) -> None:
+    """AC23: SIGKILL between steps, with a reader in a loop; the next update does what is missing."""
     topic = upserted(world)
     old = {f"k{n}": n for n in range(20)}
     topic.put(RANGE, {at: (f"k{at}", {"n": at}) for at in range(20)})
@@ -278,67 +349,54 @@ def test_whoever_dies_between_two_steps_leaves_each_bucket_old_or_new(world: Wor
     with reader.reading():
         task, log = UpdateTask(world.settings, world.topic), world.folder / "children.log"
         with stopped_at(task, step, log=log):
-            applied = {each.applied for each in Edges(world.settings).latest_files.read_facts(topic.name).values()}
-            assert len(applied) == (2 if step == "exchange_latest" else 1), "the fault: it is half done"
+            is_new = {row[4]: row[5]["n"] for row in topic.shown()} == new
+            assert is_new == (step == "commit_latest"), "the fault: it was stopped in the middle"
         later = Edges(world.settings, now_ms=lambda: time.time_ns() // 1_000_000 + 60_000)  # its back-off is over
-        tick = run_latest_tick(world.topic, Latest(BUCKETS), world.instance, later)
-        assert tick.run_key is not None, "the dead run does not keep the next one from being asked for"
+        tick = run_latest_tick(world.topic, Latest(), world.instance, later)
+        assert (tick.run_key is None) == is_new, "the dead run does not keep the next one from being asked for"
         assert launch(world).succeeded
     assert not reader.errors
     assert reader.reads > 1
     assert topic.shown() == topic.recomputed()
     assert {row[4]: row[5]["n"] for row in topic.shown()} == new
-    files = [world.lake_folder / bucket_path(world.name, bucket) for bucket in range(BUCKETS)]
-    keys = [pq.ParquetFile(file).read()["key"].to_pylist() for file in files]
-    assert all(found and found == sorted(found) for found in keys), "a reader may skip by key"
 
 
 def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
-    """The sensor asks once something is decoded; the run's facts are the state's; the check finds what was tampered with."""
-    world.topic = dataclasses.replace(
-        world.topic, decode=Decode(Side(Format.STRING), Side(Format.STRING)), latest=Latest(BUCKETS)
-    )
+    """The sensor asks once something is decoded; the run's facts are the table's; the check finds what was tampered with."""
+    config = Latest()
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.STRING)), latest=config)
     world.create_topic(2)
     world.send({"partition": n % 2, "key": b"k%d" % (n % 7), "value": b"v%d" % n} for n in range(150))
     world.send([{"partition": 1, "key": b"k3", "value": None}, {"partition": 0, "key": None, "value": b"nobody"}])
     world.plan_and_land()
-    config = Latest(BUCKETS)
-    assert run_latest_tick(world.topic, config, world.instance, world.edges) == LatestTick(0, 0), (
-        "nothing is decoded yet"
-    )
+    assert run_latest_tick(world.topic, config, world.instance, world.edges) == LatestTick(0), "nothing is decoded yet"
     world.decode()
     tick = run_latest_tick(world.topic, config, world.instance, world.edges)
-    assert (tick.buckets, tick.ranges, tick.run_key) == (BUCKETS, 2, f"latest:{world.name}:0:0")
+    assert (tick.ranges, tick.run_key) == (2, f"latest:{world.name}:0:0")
     launched = launch(world)
     assert launched.succeeded, launched.reason
     event = world.instance.get_latest_materialization_event(world.topic.latest_key)
     assert event is not None and event.asset_materialization is not None
     facts = {name: value.value for name, value in event.asset_materialization.metadata.items()}
-    assert (facts["keys"], facts["tombstones"], facts["applied_offsets"], facts["ranges_read"]) == (6, 1, 152, 2)
     topic = DecodedTopic(world.edges.lake, world.name, pa.string(), pa.string())
+    assert (facts["keys"], facts["tombstones"], facts["ranges_read"]) == (len(topic.shown()), 7 - len(topic.shown()), 2)
     assert topic.shown() == topic.recomputed()
     assert run_latest_tick(world.topic, config, world.instance, world.edges).run_key is None
     _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
-    assert rows == [(6,)]
+    assert rows == [(facts["keys"],)]
 
     tools = world.edges.latest_tools(world.edges.pyspark())
-    attempt = Attempt("check", "no-run", "test")
-    findings = [check_bucket(world.name, config, bucket, attempt, tools) for bucket in range(BUCKETS)]
-    assert [finding.violations for finding in findings] == [(), ()]
-    assert sum(finding.facts["keys"] for finding in findings) == 6
-    one, other = (world.lake_folder / bucket_path(world.name, bucket) for bucket in range(BUCKETS))
-    state = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    assert (
-        "records are not the latest of their key" in check_bucket(world.name, config, 0, attempt, tools).violations[0]
-    )
-    one.write_bytes(state)
-    assert check_bucket(world.name, config, 0, attempt, tools).passed
+    findings = [check_share(world.name, config, share, tools) for share in range(SHARES)]
+    assert [finding.violations for finding in findings] == [()] * SHARES
+    assert sum(finding.facts["keys"] for finding in findings) == 7
+    DeltaTable(world.edges.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
+    found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
+    assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]
 
 
 def upserted(world: World) -> DecodedTopic:
-    """Gives the world's topic a latest state; what is decoded is put there by hand."""
-    world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest(BUCKETS))
+    """Give the world's topic a latest table; what is decoded is put there by hand."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(), latest=Latest())
     return DecodedTopic(world.edges.lake, world.name, pa.string())
 
 

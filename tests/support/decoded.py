@@ -31,8 +31,8 @@ from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS
 
-Rows = Mapping[int, tuple[Any, Any]]
-"""Of each offset that has a record, its key and its value."""
+Rows = Mapping[int, tuple[Any, ...]]
+"""Of each offset that has a record, its key, its value, and its timestamp where that counts (ms since 1970)."""
 
 VALUE = pa.struct([("n", pa.int64())])
 
@@ -70,15 +70,15 @@ class DecodedTopic:
 
     def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:
         where = f"staging/{attempt}/{offsets.key}.parquet"
-        at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+        times = [row[2] if len(row) > 2 else EPOCH_MS for row in rows.values()]  # noqa: PLR2004
         columns: dict[str, list[Any]] = {
             "topic": [self.name] * len(rows),
             "generation": [offsets.generation] * len(rows),
             "partition": [offsets.partition] * len(rows),
             "offset": list(rows),
-            "timestamp": [at] * len(rows),
-            "key": [key for key, _ in rows.values()],
-            "value": [value for _, value in rows.values()],
+            "timestamp": [datetime.fromtimestamp(ms / 1000, UTC) for ms in times],
+            "key": [row[0] for row in rows.values()],
+            "value": [row[1] for row in rows.values()],
         }
         arrays = {name: pa.array(columns[name], kind) for name, kind in self._types.items()}
         with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,8 @@ class DecodedTopic:
             pq.write_table(pa.table(arrays), path)
             self.lake.store.upload(path, where)
             size, digest = path.stat().st_size, parquet.digest(path)
-        return StagedFile(where, size, digest, len(rows), offsets.start, offsets.end - 1, None, None)
+        newest = max(times, default=None)
+        return StagedFile(where, size, digest, len(rows), offsets.start, offsets.end - 1, newest, newest)
 
     @property
     def _types(self) -> dict[str, pa.DataType]:
@@ -100,18 +101,28 @@ class DecodedTopic:
             "value": self.value_type,
         }
 
-    def recomputed(self) -> list[tuple[Any, ...]]:
-        """Is the latest state by one SQL statement over the files of the decoded table."""
-        newest = 'PARTITION BY "key" ORDER BY generation DESC, "partition" DESC, "offset" DESC'
+    def recomputed(self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT") -> list[tuple[Any, ...]]:
+        """Return the latest records by one SQL statement over the files of the decoded table.
+
+        `marks` are the high watermarks by Kafka partition of each time that partitions were added.
+        """
+        epoch = " + ".join(
+            "CASE \"partition\" " + " ".join(f"WHEN {p} THEN (\"offset\" >= {at})::INT" for p, at in mark.items()) + " ELSE 1 END"
+            for mark in marks
+        )
+        newest = f'{sequence} DESC NULLS LAST, generation DESC, epoch DESC, reached DESC, "partition" DESC, "offset" DESC'
         return self._query(
-            f"SELECT * FROM (SELECT {COLUMNS} FROM read_parquet({table_files(self.lake, self.name)}, "
-            f'union_by_name = true) WHERE "key" IS NOT NULL QUALIFY row_number() OVER ({newest}) = 1) '
-            'WHERE "value" IS NOT NULL'
+            f"WITH decoded AS (SELECT *, {epoch or 0} AS epoch FROM read_parquet({table_files(self.lake, self.name)}, "
+            "union_by_name = true)), placed AS (SELECT *, max(\"timestamp\") OVER (PARTITION BY generation, \"partition\", "
+            'epoch ORDER BY "offset") AS reached FROM decoded) '
+            f'SELECT {COLUMNS} FROM (SELECT * FROM placed WHERE "key" IS NOT NULL '
+            f'QUALIFY row_number() OVER (PARTITION BY "key" ORDER BY {newest}) = 1) WHERE "value" IS NOT NULL'
         )
 
     def shown(self) -> list[tuple[Any, ...]]:
-        """Is the latest state as a plain glob shows it."""
-        return self._query(f"SELECT {COLUMNS} FROM read_parquet('{self._folder('latest')}/*.parquet')")
+        """Return the latest records as the table has them."""
+        files = DeltaTable(self._folder("tables/latest")).file_uris()
+        return self._query(f"SELECT {COLUMNS} FROM read_parquet({files}) WHERE NOT _deleted") if files else []
 
     def _folder(self, tree: str) -> str:
         return self.lake.store.url(f"{tree}/{self.name}")

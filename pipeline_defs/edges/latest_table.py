@@ -1,0 +1,266 @@
+"""The latest table of a topic: delta-rs' own table, kept by its MERGE; one commit has rows and what they are made of.
+
+    tables/latest/<topic>/     a row per key, `_deleted` where the newest record of it is a tombstone
+
+Its app transactions say the version of the decoded table that went in, and the order. delta-rs does not wait for the disk: we
+do after each commit, and a last one that a power cut has torn is recognised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..core.errors import LakeUnavailable, OffsetlakeError
+from .lake import Lake
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+TREE = "tables/latest"
+FIELDS = ("generation", "partition", "offset", "timestamp", "key", "value")
+POSITION = ("generation", "_epoch", "_reached", "partition", "offset")
+SEQUENCE = "_sequence"
+_ORDER = "order"  # app transaction: by which order the winners were found
+_TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
+_MARK = "offsetlake"
+_CONFIGURATION = {
+    "delta.enableDeletionVectors": "false",
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.dataSkippingNumIndexedCols": "0",  # keys are in no order, and delta-rs cuts a timestamp's maximum short
+}
+MOST_FILES = 64  # a MERGE that only inserts adds files; from so many on the table is written anew
+_KEEP_HOURS = 7 * 24
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a version of the table is made of: a version of the decoded table with that id, and an order."""
+
+    table_id: str
+    version: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
+
+    `damage` says what a power cut or a person has broken; then nothing else is known.
+    """
+
+    version: int = -1
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    files: Mapping[str, int] = field(default_factory=dict)
+    damage: str = ""
+    table: Any = field(default=None, repr=False)
+    listed: Collection[str] = field(default=(), repr=False)
+
+    def applied(self, table_id: str) -> int | None:
+        """Return the version of a decoded table that went in, none where it is another table."""
+        version = self.table.transaction_version(f"decoded/{table_id}") if self.table is not None else None
+        return None if version is None else int(version)
+
+    @property
+    def order(self) -> int | None:
+        """By which order the winners were found."""
+        return self.table.transaction_version(_ORDER) if self.table is not None else None
+
+
+class LatestTable:
+    """Reads and writes the latest table of one topic."""
+
+    def __init__(self, lake: Lake, topic: str) -> None:
+        self.lake = lake
+        self.folder = f"{TREE}/{topic}"
+        self._url = lake.store.url(self.folder)
+        self._said = f"latest/{topic}"
+
+    def read(self) -> Standing | None:
+        """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        found: tuple[DeltaTable, dict[str, int]] | str = ""
+        listed: Mapping[str, int] = {}
+        for _ in range(2):  # the first of it may be written between a look at the log and one at the folder
+            try:
+                table = DeltaTable(self._url)
+                added = table.get_add_actions()
+                found = table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
+            except (DeltaError, OSError, ValueError, TypeError) as error:
+                found = f"its log cannot be read: {_first_line(error)}"
+            listed = self.lake.store.list(self.folder)  # after the log: what that names is there
+            if not listed:
+                return None
+            if not isinstance(found, str):
+                break
+        if isinstance(found, str):
+            return Standing(damage=found)
+        table, sizes = found
+        files = {f"{self.folder}/{path}": size for path, size in sizes.items()}
+        for path, size in files.items():
+            if listed.get(path) != size:
+                return Standing(damage=f"its file {path} has {listed.get(path, 'no')} bytes, expected {size}")
+        if torn := self._find_torn(listed):
+            return Standing(damage=torn)
+        return Standing(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
+
+    def merge(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
+        """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
+
+        With `_forced` a row takes the place of whatever stands, with `_gone` it takes the key away.
+        """
+        names = [field.name for field in standing.schema]
+        rows = {f'"{name}"': f's."{name}"' for name in names}
+        with self._committing() as committed:
+            (
+                standing.table.merge(
+                    source,
+                    predicate="t.key = s.key",
+                    source_alias="s",
+                    target_alias="t",
+                    streamed_exec=True,  # else files are passed over by the least and greatest key, which a struct has none of
+                    commit_properties=_properties(applied),
+                )
+                .when_matched_delete("s._gone")
+                .when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
+                .when_not_matched_insert(rows, predicate="NOT s._gone")
+                .execute()
+            )
+        return self._settle(standing, committed)
+
+    def note(self, standing: Standing, applied: Applied) -> bool:
+        """Say that a version of the decoded table changes no row; false where overtaken."""
+        with self._committing() as committed:
+            table = standing.table
+            table.create_write_transaction(
+                [], mode="append", schema=table.schema(), commit_properties=_properties(applied)
+            )
+        return self._settle(standing, committed)
+
+    def overwrite(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
+        """Have the rows of `source` take the place of all; false where overtaken. Readers of older versions keep theirs."""
+        from deltalake import write_deltalake
+
+        with self._committing() as committed:
+            write_deltalake(
+                standing.table,
+                source,
+                mode="overwrite",
+                schema_mode=None if standing.schema.equals(source.schema) else "overwrite",
+                commit_properties=_properties(applied),
+            )
+        return self._settle(standing, committed)
+
+    def start(self, schema: pa.Schema, *, anew: bool) -> Standing:
+        """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id."""
+        from deltalake import DeltaTable
+
+        there = self.read() if anew else None
+        if there is not None and there.damage:  # another one may have mended it
+            self.lake.store.delete_folder(self.folder)
+        with self._committing():
+            DeltaTable.create(self._url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
+        standing = self.read()
+        if standing is None or standing.damage:
+            raise self._refused(standing.damage if standing else "it is gone as soon as it was made")
+        return standing
+
+    def count(self, standing: Standing) -> tuple[int, int]:
+        """Count the keys, and the tombstones that are kept beside them."""
+        from deltalake import QueryBuilder
+
+        sql = (
+            "SELECT count(*) FILTER (WHERE NOT _deleted) AS keys, count(*) FILTER (WHERE _deleted) AS dead FROM latest"
+        )
+        found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
+        return int(found["keys"]), int(found["dead"])
+
+    def find_unnamed(self) -> list[str]:
+        """Find what no version of the last week has; return the paths below the lake's root."""
+        standing = self.read()
+        if standing is None or standing.damage:  # the next update makes it anew
+            return []
+        names = standing.table.vacuum(retention_hours=_KEEP_HOURS, dry_run=True, full=True)
+        return [f"{self.folder}/{name}" for name in names]
+
+    @contextmanager
+    def _committing(self) -> Iterator[list[bool]]:
+        """Tell what became of a commit: nothing, where another one was faster or the answer was lost; look again."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        committed = list[bool]()
+        try:
+            yield committed
+            committed.append(True)
+        except CommitFailedError:
+            return
+        except (DeltaError, OSError) as error:
+            raise self._refused(_first_line(error)) from error
+
+    def _refused(self, reason: str) -> OffsetlakeError:
+        return LakeUnavailable(
+            f"cannot write {self._said}, {self._url}: {reason}; what stands stays as it is, nothing is lost; the next update "
+            "tries again",
+            path=self.folder,
+        )
+
+    def _settle(self, standing: Standing, committed: Sequence[bool]) -> bool:
+        """Wait until what was committed is on the disk."""
+        if not committed:
+            return False
+        for path in self.lake.store.list(self.folder):
+            if path not in standing.listed:
+                self.lake.store.make_durable(path)
+        return True
+
+    def _find_torn(self, listed: Mapping[str, int]) -> str:
+        """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole."""
+        entries = sorted(
+            path for path in listed if path.startswith(f"{self.folder}/_delta_log/") and path.endswith(".json")
+        )
+        if not entries:
+            return ""
+        lines = (self.lake.store.get(entries[-1]) or b"").splitlines()
+        try:
+            actions = [json.loads(line) for line in lines]
+            info = next((each["commitInfo"] for each in actions if "commitInfo" in each), None)
+            if info is None or sum("txn" in each for each in actions) < int(info.get(_MARK, 0)):
+                raise ValueError("it is cut off")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return f"the last entry of its log, {entries[-1]}, is torn: {error}"
+        return ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _properties(applied: Applied) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    said = {f"decoded/{applied.table_id}": applied.version, _ORDER: applied.order}
+    return CommitProperties(
+        app_transactions=[Transaction(name, version) for name, version in said.items()],
+        custom_metadata={_MARK: str(_TRANSACTIONS)},
+    )
+
+
+def _comes_after(has_sequence: bool) -> str:  # noqa: FBT001
+    """Return the condition under which a source row comes after the one that stands."""
+    *greater, last = POSITION
+    after = f's."{last}" > t."{last}"'
+    for name in reversed(greater):
+        after = f's."{name}" > t."{name}" OR (s."{name}" = t."{name}" AND ({after}))'
+    if not has_sequence:
+        return f"({after})"
+    ours, theirs = f's."{SEQUENCE}"', f't."{SEQUENCE}"'
+    first = f"({ours} IS NOT NULL AND ({theirs} IS NULL OR {ours} > {theirs}))"
+    same = f"({ours} = {theirs} OR ({ours} IS NULL AND {theirs} IS NULL))"
+    return f"({first} OR ({same} AND ({after})))"
