@@ -151,7 +151,7 @@ def latest_description(topic: Topic, config: Latest) -> str:
         f"""
         **The latest record of each key** of Kafka topic `{topic.name}`, as decoded: one row per key, none where the newest
         record is a tombstone (its value is null). Records without a key are left out. Newest is
-        {f"what has the greatest `{config.sequence}`" if config.sequence else "the greatest offset of the key's Kafka partition"},
+        what has the greatest {f"`{config.sequence}`" if config.sequence else "offset in the key's Kafka partition"},
         whenever it arrived.
 
         - A Delta table, `tables/latest/{topic.name}`, kept by MERGE: each version has each key once. Tombstones are kept as

@@ -10,7 +10,7 @@ from .auditing import Finding
 from .checks import as_result
 from .core.command_lines import command
 from .core.latest import Latest
-from .edges.spark_latest import SHARES, Inputs
+from .edges.spark_latest import MOST_TOLD, SHARES, Inputs
 from .latest import LatestTools, find_due, open_files, open_sources
 from .resources import Edges
 from .topics import Topic
@@ -24,7 +24,7 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
     @dg.asset_check(
         asset=topic.latest_key,
         name=RECOMPUTED,
-        description=f"Of a share of the keys, one in {SHARES}, drawn by the run's id, the table has what a full recomputation gives.",
+        description=f"One key in {SHARES}, drawn by the run's id, has the record that a full recomputation gives.",
     )
     def latest_recomputed(
         context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
@@ -54,13 +54,13 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
             present=open_files(due.standing, tools.lake, opened),
         )
         keys, wrong = tools.spark().find_differences(topic, inputs, due.standing.schema, config, share)
-    violations = tuple[str, ...]()
-    if wrong:
-        first = ", ".join(map(str, wrong[:3]))
-        violations = (
-            f"{what}: {len(wrong)}{' or more' if len(wrong) == 100 else ''} are not as a recomputation has them; first (generation, "
-            f"partition, offset): {first}; `{command('latest', topic, '--full')}`",
-        )
+    first = ", ".join(map(str, wrong[:3]))
+    number = f"{len(wrong)}{' or more' if len(wrong) == MOST_TOLD else ''}"
+    text = (
+        f"{what}: {number} are not as a recomputation has them; first (generation, partition, offset): {first}; "
+        f"`{command('latest', topic, '--full')}`"
+    )
+    violations = (text,) if wrong else ()
     return Finding(
         RECOMPUTED, f"{what}, {keys} keys", violations, {"share": share, "keys": keys, "ranges": len(due.placed)}
     )

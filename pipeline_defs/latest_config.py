@@ -16,8 +16,8 @@ class LatestConfig(YamlModel):
 
     sequence: str | None = Field(
         default=None,
-        description="path of the decoded field whose greatest value is the latest, such as value.version; by default the offset "
-        "in the Kafka partition decides",
+        description="path of the decoded field whose greatest value is the latest, such as value.version; by default the "
+        "offset in the Kafka partition decides",
     )
 
     def as_latest(self, topic: str, decode: Decode | None) -> Latest:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..edges.latest_columns import COLUMNS
+from ..edges.latest_table import FIELDS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -48,9 +48,8 @@ class DeltaState:
         write_deltalake(str(self.folder), winners.filter(pc.is_valid(winners["value"])), mode="overwrite")
 
     def places(self) -> set[tuple[int, int]]:
-        """Is Kafka partition and offset of each record that the table shows to who reads its log."""
-        shown = self._open().to_pyarrow_table(columns=["partition", "offset"])
-        return set(zip(shown["partition"].to_pylist(), shown["offset"].to_pylist(), strict=True))
+        """Return Kafka partition and offset of each record of the table."""
+        return places_of(self._open().to_pyarrow_table(columns=["partition", "offset"]))
 
     def _open(self) -> DeltaTable:
         from deltalake import DeltaTable
@@ -60,8 +59,13 @@ class DeltaState:
 
 def find_winners(files: Sequence[Path]) -> pa.Table:
     """Finds the latest record of each key: a merge takes one per key, and refuses two."""
-    read = pa.concat_tables([pq.ParquetFile(file).read(columns=[*COLUMNS]) for file in files])
+    read = pa.concat_tables([pq.ParquetFile(file).read(columns=[*FIELDS]) for file in files])
     ordered = read.sort_by(ORDER)
     numbered = ordered.append_column("number", pa.array(range(len(ordered)), pa.int64()))
     first = numbered.group_by("key").aggregate([("number", "min")])
     return ordered.take(first["number_min"])
+
+
+def places_of(shown: pa.Table) -> set[tuple[int, int]]:
+    """Return Kafka partition and offset of each row."""
+    return set(zip(shown["partition"].to_pylist(), shown["offset"].to_pylist(), strict=True))

@@ -1,7 +1,7 @@
 """The latest state by key of a million records in a hundred ranges: kept up as ranges come, against made anew.
 
 One pass, since it takes minutes: what is timed is each update after five more ranges, and at the end one full recomputation.
-Beside each, in turn, a table format does the same work with its merge; both must come to the same records.
+Beside each, in turn, delta-rs does the same work with its merge alone; both must come to the same records.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from ..core.decoders import Decode, Format, Side
 from ..core.latest import Latest
+from ..edges.latest_table import TREE
 from ..latest import LatestTools, update
-from ..resources import Edges
 from .data import produce_values
-from .delta import DeltaState
+from .delta import DeltaState, places_of
 from .derived import attempt, decode_ranges, timed
 from .measurement import Bench, Tell, WrongCount
 from .orders import NO_BUDGET
@@ -34,7 +35,7 @@ TOPIC = "bench-upsert"
 RANGES_PER_UPDATE = 5
 CUSTOMERS = 200_000  # a multiple of the Kafka partitions: a key is in one of them always, as producers have it
 TOMBSTONES = 20  # one of so many records, of other keys each time
-CONFIG = Latest(16)
+CONFIG = Latest()
 DECODE = Decode(value=Side(Format.JSON, "n BIGINT, state STRING"), budget=NO_BUDGET)
 
 
@@ -84,12 +85,11 @@ def _measure(bench: Bench, place: Place, tell: Tell) -> dict[str, Any]:
         decoded = edges.decodings.read_ranges(TOPIC)
         files += [place.out / decoded.path_of(offsets) for offsets in ranges[these]]
         _take_turns(taken, tools, theirs, files[these], number=at // RANGES_PER_UPDATE)
-    left = {"offsetlake": _left_behind(place.out / "latest" / TOPIC), "delta": _left_behind(theirs.folder)}
-    keys = _compare(edges, place, theirs, "updates")
+    keys = _compare(place, theirs, "updates")
     tell(f"{TOPIC}: full recomputation")
     taken.time("recompute", lambda: _update(tools, full=True))
     taken.time("delta_recompute", lambda: theirs.recompute(files))
-    if _compare(edges, place, theirs, "a recomputation") != keys:
+    if _compare(place, theirs, "a recomputation") != keys:
         raise WrongCount(f"updates came to {keys:,} keys of {TOPIC}, a recomputation to another number")
     medians, cpu_medians = _medians(taken.seconds), _medians(taken.cpu_seconds)
     return {
@@ -101,10 +101,9 @@ def _measure(bench: Bench, place: Place, tell: Tell) -> dict[str, Any]:
         "median_cpu_seconds": cpu_medians,
         "ratios": {
             "update_to_recompute": over(medians["update"], medians["recompute"]),
-            "update_to_delta_merge": over(medians["update"], medians["delta_merge"]),
-            "update_to_delta_merge_cpu": over(cpu_medians["update"], cpu_medians["delta_merge"]),
+            "to_delta_rs": over(medians["update"], medians["delta_merge"]),
+            "to_delta_rs_cpu": over(cpu_medians["update"], cpu_medians["delta_merge"]),
         },
-        "left_behind": {name: {"keys": keys, **facts} for name, facts in left.items()},
     }
 
 
@@ -122,27 +121,15 @@ def _update(tools: LatestTools, *, full: bool) -> None:
     update(TOPIC, CONFIG, attempt(), tools, full=full)
 
 
-def _compare(edges: Edges, place: Place, theirs: DeltaState, what: str) -> int:
-    """Counts the keys of both, which must stand for the same records."""
-    files = sorted((place.out / "latest" / TOPIC).glob("*.parquet"))
-    tables = [pq.ParquetFile(file).read(columns=["partition", "offset"]) for file in files]
-    rows = [row for table in tables for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-    counted = sum(facts.keys for facts in edges.latest_files.read_facts(TOPIC).values())
-    found = theirs.places()
-    if len(rows) != counted or set(rows) != found:
-        raise WrongCount(f"{what} of {TOPIC} came to {len(rows):,} rows of {counted:,} keys, Delta's to {len(found):,}")
-    return counted
-
-
-def _left_behind(folder: Path) -> Mapping[str, int]:
-    """Is what a state lies in, and how many rows a plain glob shows who does not ask its log."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    shown = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
-    return {
-        "files": len(files),
-        "bytes": sum(path.stat().st_size for path in files),
-        "rows_of_a_plain_glob": shown,
-    }
+def _compare(place: Place, theirs: DeltaState, what: str) -> int:
+    """Count the keys of both, which must stand for the same records."""
+    table = DeltaTable(str(place.out / TREE / TOPIC)).to_pyarrow_table(columns=["partition", "offset", "_deleted"])
+    ours, found = places_of(table.filter(pc.invert(table["_deleted"]))), theirs.places()
+    if ours != found:
+        raise WrongCount(
+            f"{what} of {TOPIC} came to {len(ours):,} keys, Delta's to {len(found):,}, or to other records"
+        )
+    return len(ours)
 
 
 def upsert_values(records: int) -> Iterator[bytes | None]:

@@ -159,9 +159,7 @@ def show_derived(found: Mapping[str, Any]) -> None:
 
 
 def show_upsert(found: Mapping[str, Any]) -> None:
-    """Shows what an update of a latest state takes, beside a recomputation and a table format's merge."""
+    """Shows what an update of a latest state takes, beside a recomputation and delta-rs' merge."""
     rows = [(name, seconds, found["median_cpu_seconds"][name]) for name, seconds in found["median_seconds"].items()]
     title = f"latest by key: {found['records']:,} records in {found['ranges']} ranges, {found['keys']:,} keys"
     print_table(title, ["what", "seconds", "CPU seconds"], rows)
-    rows = [(name, *facts.values()) for name, facts in found["left_behind"].items()]
-    print_table("what each leaves behind", ["what", "keys", "files", "bytes", "rows of a plain *.parquet glob"], rows)

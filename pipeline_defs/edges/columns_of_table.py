@@ -1,7 +1,7 @@
 """The columns of a decoded table, which hold the rows of all its files: fields that were added, types that were widened.
 
-Widened only as Spark reads Parquet: what Arrow alone would promise, a BIGINT as a DOUBLE or text as bytes, Spark cannot read, or
-is other values. A dead letter's bytes have columns of their own.
+Widened only as Spark reads Parquet: what Arrow alone would promise, a BIGINT as a DOUBLE or text as bytes, Spark cannot
+read, or is other values. A dead letter's bytes have columns of their own.
 """
 
 from __future__ import annotations

@@ -27,13 +27,14 @@ from ..core.delta import (
     to_json,
     without_files,
 )
-from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable
+from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable, Refused
 from ..core.raw_table import SCHEMA
 from .parquet import read_rows
 from .store import Answer, Store
 
 CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
 _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
+_NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
 
 
@@ -124,12 +125,12 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError
 
         try:
-            table = DeltaTable(self._store.url(self.folder))
+            table = DeltaTable(delta_url(self._store, self.folder))
             table.create_checkpoint()
             self._store.make_durable(self._path(table.version(), _CHECKPOINT))
             self._read_checkpoint(table.version())
             table.cleanup_metadata()
-        except (DeltaError, OSError, ValueError, DamagedFile, BrokenTable) as error:
+        except (DeltaError, OSError, ValueError, DamagedFile, BrokenTable, Refused) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise LakeUnavailable(
                 f"cannot write a checkpoint of table {self._store.url(self.folder)}: {reason}; nothing is lost, and reading it "
@@ -186,6 +187,17 @@ class DeltaLog:
 
     def _path(self, version: int, kind: str) -> str:
         return f"{self.folder}/_delta_log/{version:020d}.{kind}"
+
+
+def delta_url(store: Store, folder: str) -> str:
+    """Return a table's folder as delta-rs is told it; raise `Refused` for one that it cannot open: it would end the process."""
+    url = store.url(folder)
+    if found := _NO_PATH.search(url):
+        raise Refused(
+            f"the table {url} cannot be opened by delta-rs, whose paths have none of []^|\\% and no control characters, found "
+            f"{found[0]!r}; nothing was written; move the lake to a path without"
+        )
+    return url
 
 
 def _newest(versions: Iterable[tuple[int, str]], kinds: tuple[str, ...]) -> int:

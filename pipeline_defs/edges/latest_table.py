@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..core.errors import LakeUnavailable, OffsetlakeError
+from .delta_log import delta_url
 from .lake import Lake
 
 if TYPE_CHECKING:
@@ -78,19 +79,19 @@ class LatestTable:
     def __init__(self, lake: Lake, topic: str) -> None:
         self.lake = lake
         self.folder = f"{TREE}/{topic}"
-        self._url = lake.store.url(self.folder)
-        self._said = f"latest/{topic}"
 
     def read(self) -> Standing | None:
         """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
+        if not self.lake.store.list(self.folder):
+            return None
         found: tuple[DeltaTable, dict[str, int]] | str = ""
         listed: Mapping[str, int] = {}
         for _ in range(2):  # the first of it may be written between a look at the log and one at the folder
             try:
-                table = DeltaTable(self._url)
+                table = DeltaTable(delta_url(self.lake.store, self.folder))
                 added = table.get_add_actions()
                 found = table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
             except (DeltaError, OSError, ValueError, TypeError) as error:
@@ -166,7 +167,8 @@ class LatestTable:
         if there is not None and there.damage:  # another one may have mended it
             self.lake.store.delete_folder(self.folder)
         with self._committing():
-            DeltaTable.create(self._url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
+            url = delta_url(self.lake.store, self.folder)
+            DeltaTable.create(url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
         standing = self.read()
         if standing is None or standing.damage:
             raise self._refused(standing.damage if standing else "it is gone as soon as it was made")
@@ -206,8 +208,8 @@ class LatestTable:
 
     def _refused(self, reason: str) -> OffsetlakeError:
         return LakeUnavailable(
-            f"cannot write {self._said}, {self._url}: {reason}; what stands stays as it is, nothing is lost; the next update "
-            "tries again",
+            f"cannot write {self.lake.store.url(self.folder)}: {reason}; what stands stays as it is, nothing is lost; the next "
+            "update tries again",
             path=self.folder,
         )
 

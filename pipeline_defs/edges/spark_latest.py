@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 TASK_BYTES = 32 * 1024 * 1024  # what a task sorts
+MOST_TOLD = 100  # places that differ
 SHARES = 16  # of the keys; the check looks at one of them
 NEVER_MS = -(1 << 63)  # before all timestamps
 CONF: Mapping[str, str] = {
@@ -93,8 +94,8 @@ def _sequence_type(topic: str, decoded: pa.Schema, path: str) -> pa.DataType:
 
 def _no_sequence(topic: str, path: str, found: str) -> BadSetting:
     return BadSetting(
-        f"topic {topic} has `latest: {{sequence: {path}}}`, expected a field of decoded values that is a whole number, decimal, "
-        f"timestamp, date or string, found {found}; nothing was written; correct the path in defs.yaml"
+        f"topic {topic} has `latest: {{sequence: {path}}}`, expected a field of decoded values that is a whole number, "
+        f"decimal, timestamp, date or string, found {found}; nothing was written; correct the path in defs.yaml"
     )
 
 
@@ -133,7 +134,7 @@ class SparkLatest:
             wrong = both.where(~f.col("right").eqNullSafe(f.col("stands"))).select(
                 f.coalesce("right", "stands").alias("row")
             )
-            rows = wrong.select(*(f"row.{name}" for name in place)).sort(*place).limit(100).collect()
+            rows = wrong.select(*(f"row.{name}" for name in place)).sort(*place).limit(MOST_TOLD).collect()
             return stands.count(), [(row[0], row[1], row[2]) for row in rows]
 
     def _job(self, topic: str) -> Any:

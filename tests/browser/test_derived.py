@@ -46,7 +46,7 @@ def attributes(schema: str) -> dict[str, Any]:
         "max_age_seconds": 0,
         "decode": {"key": {"format": "string"}, "value": value, "dead_letters": {"records": 10, "share": 1.0}},
         "days": {"start": DAY, "event_time": "value.at"},
-        "latest": {"buckets": 2},
+        "latest": {},
     }
 
 

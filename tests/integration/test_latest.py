@@ -21,14 +21,13 @@ from deltalake import DeltaTable
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.drills.children import stopped_at
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.latest_table import LatestTable
 from pipeline_defs.edges.spark_latest import SHARES, SparkLatest
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
 from pipeline_defs.latest_check import check_share
@@ -293,7 +292,10 @@ def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path,
     state.update()
     later = [-0.0, float("nan"), float("nan"), 1.0]
     for at_offset, found in enumerate(later, 20):
-        state.topic.put(OffsetRange(0, 0, at_offset, at_offset + 1), {at_offset: ({"x": [found]}, {"at": at + timedelta(days=at_offset)})})
+        state.topic.put(
+            OffsetRange(0, 0, at_offset, at_offset + 1),
+            {at_offset: ({"x": [found]}, {"at": at + timedelta(days=at_offset)})},
+        )
         state.update()
     shown = state.topic.shown()
     assert [row[2] for row in shown] == [1, *range(3, 21), 22, 23]
@@ -364,7 +366,9 @@ def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(world: World
 def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     """The sensor asks once something is decoded; the run's facts are the table's; the check finds what was tampered with."""
     config = Latest()
-    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), Side(Format.STRING)), latest=config)
+    world.topic = dataclasses.replace(
+        world.topic, decode=Decode(Side(Format.STRING), Side(Format.STRING)), latest=config
+    )
     world.create_topic(2)
     world.send({"partition": n % 2, "key": b"k%d" % (n % 7), "value": b"v%d" % n} for n in range(150))
     world.send([{"partition": 1, "key": b"k3", "value": None}, {"partition": 0, "key": None, "value": b"nobody"}])
@@ -391,7 +395,9 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     assert sum(finding.facts["keys"] for finding in findings) == 7
     DeltaTable(world.edges.lake.store.url(f"tables/latest/{world.name}")).delete("key = 'k1'")
     found = [check_share(world.name, config, share, tools) for share in range(SHARES)]
-    assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [True]
+    assert [("are not as a recomputation has them" in each.violations[0]) for each in found if not each.passed] == [
+        True
+    ]
 
 
 def upserted(world: World) -> DecodedTopic:
@@ -403,3 +409,12 @@ def upserted(world: World) -> DecodedTopic:
 def launch(world: World) -> LaunchedUpdate:
     edges = Edges(world.settings)
     return update_latest_through_dagster(world.topic, edges, world.instance, full=False, topics=world.definitions)
+
+
+def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path, engine: Engine) -> None:
+    """It would end the whole process, with a panic of its own."""
+    state = State(str(tmp_path / "lake[1]"), engine)
+    state.topic.put(RANGE, {0: ("a", {"n": 1})})
+    with pytest.raises(Refused, match=r"found '\['; nothing was written; move the lake to a path without"):
+        state.update()
+    assert not state.folder.exists()

@@ -145,7 +145,7 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
 def test_the_sensors_of_what_is_derived_say_what_blocks_them_and_since_when(world: World) -> None:
     """L1: decoding, days and latest in the words of landing; for decoding `status` and the progress check say it too."""
     configure(world)
-    latest = Latest(4)
+    latest = Latest()
     world.topic = dataclasses.replace(world.topic, latest=latest)
     world.create_topic()
     have_dagster_run(world)

@@ -1,180 +1,139 @@
-"""What an update plans, held against a full recomputation by a plain model of the merge: dictionaries instead of Spark."""
+"""What an update of latest records reads, held against a full recomputation by a plain model of the merge without Spark."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.applied import Applied
-from pipeline_defs.core.errors import BadSetting, BrokenManifest, LatestOutdated
-from pipeline_defs.core.latest import BucketFacts, Latest, check_layout, plan_update, stretches_of
+from pipeline_defs.core.decoding import Decoding
+from pipeline_defs.core.errors import BadSetting
+from pipeline_defs.core.latest import Latest, Placed, compare, place_ranges, stretches_of
+from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from tests.support.strategies import TOPIC
 
-Place = tuple[int, int, int]
-Winner = tuple[Place, int | None]  # none: a tombstone
-Rows = dict[int, tuple[int, int | None]]  # of each offset, its key and its value
-RANGES = [
-    OffsetRange(generation, partition, at, at + 3)
-    for generation, partition in [(0, 0), (0, 1), (1, 0)]
-    for at in (0, 3)
-]
-BUCKETS = 2
+Rows = Mapping[int, tuple[int, int | None, int]]
+"""Of each offset its key, its value (none: a tombstone) and its timestamp."""
+
+Place = tuple[Any, ...]
+Winners = dict[int, tuple[Place, int | None]]
+CUT = 3  # the second range of a Kafka partition is of the second epoch, where partitions were added in between
+RANGES = [OffsetRange(g, p, at, at + 3) for g, p in [(0, 0), (0, 1), (1, 0)] for at in (0, 3, 6)]
+ROWS = st.dictionaries(
+    st.integers(0, 2), st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9), st.integers(0, 6))
+)
+STEPS = st.lists(st.tuples(st.sampled_from(RANGES), ROWS, st.booleans()), max_size=14)
 
 
-@dataclass
-class Bucket:
-    """Is a bucket as its file is: which ranges went in, and what has won, tombstones among it."""
-
-    applied: Applied | None = None
-    winners: dict[int, Winner] = field(default_factory=dict)
-
-
-def rows_of(offsets: OffsetRange, rows: Rows, bucket: int) -> list[tuple[int, Winner]]:
-    lane = (offsets.generation, offsets.partition)
-    return [(key, ((*lane, at), value)) for at, (key, value) in rows.items() if key % BUCKETS == bucket]
+def decoding_of(offsets: OffsetRange, rows: Rows, revision: int) -> Decoding:
+    newest = max((at_ms for _, _, at_ms in rows.values()), default=None)
+    file = StagedFile("", 1, f"{revision}", len(rows), offsets.start, offsets.end - 1, newest, newest) if rows else None
+    provenance = Provenance("a", "r", "c", "w", 0, None, 0, 0.0)
+    return Decoding(TOPIC, offsets, "", "", "", file, None, provenance, revision)
 
 
-def fold(found: list[tuple[int, Winner]]) -> dict[int, Winner]:
-    """Is the full recomputation: of each key what has the greatest place."""
-    best: dict[int, Winner] = {}
-    for key, winner in found:
-        if key not in best or winner[0] > best[key][0]:
-            best[key] = winner
-    return best
+def epoch_of(offsets: OffsetRange) -> int:
+    return int(offsets.start >= CUT)
 
 
-def merge(
-    bucket: int,
-    standing: Bucket,
-    decoded: dict[OffsetRange, Rows],
-    fresh: list[OffsetRange],
-    changed: list[OffsetRange],
-) -> dict[int, Winner]:
-    """Is what edges/spark_latest.py does, in its order."""
-
-    def is_changed(place: Place) -> bool:
-        return any(place[:2] == (o.generation, o.partition) and place[2] in o for o in changed)
-
-    rows = [row for offsets in fresh for row in rows_of(offsets, decoded[offsets], bucket)]
-    again = {(key, place) for key, (place, _) in rows}
-    lost = {k for k, (place, _) in standing.winners.items() if is_changed(place) and (k, place) not in again}
-    kept = [(key, winner) for key, winner in standing.winners.items() if not is_changed(winner[0])]
-    history = [row for offsets, each in decoded.items() for row in rows_of(offsets, each, bucket) if row[0] in lost]
-    return fold([*kept, *rows, *history])
+def positioned(offsets: OffsetRange, rows: Rows, placed: Placed) -> Iterable[tuple[int, Place, int | None]]:
+    """Yield key, place and value of each row, as edges/spark_latest.py finds them."""
+    reached = placed.reached_ms if placed.reached_ms is not None else -1
+    for at, (key, value, at_ms) in sorted(rows.items()):
+        reached = max(reached, at_ms)
+        yield key, (offsets.generation, placed.epoch, reached, offsets.partition, offsets.start + at), value
 
 
-@st.composite
-def decodings(draw: st.DrawFn) -> Rows:
-    offsets = draw(st.sets(st.integers(0, 2)))
-    return {at: (draw(st.integers(0, 4)), draw(st.one_of(st.none(), st.integers(0, 9)))) for at in sorted(offsets)}
+def recomputed(decoded: Mapping[OffsetRange, Rows]) -> Winners:
+    """Return the winners by the rule alone, row by row over each Kafka partition and epoch."""
+    reached: dict[tuple[int, int, int], int] = {}
+    winners: Winners = {}
+    for offsets, rows in sorted(decoded.items()):
+        lane = (offsets.generation, offsets.partition, epoch_of(offsets))
+        for at, (key, value, at_ms) in sorted(rows.items()):
+            reached[lane] = max(reached.get(lane, -1), at_ms)
+            place = (lane[0], lane[2], reached[lane], lane[1], offsets.start + at)
+            if key not in winners or place > winners[key][0]:
+                winners[key] = place, value
+    return winners
 
 
-Event = tuple[str, OffsetRange, Rows]
-KINDS = ["decode", "decode", "forget", "lose", "update", "full"]
-EVENTS = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(RANGES), decodings()), min_size=12, max_size=30)
+def update(
+    standing: Winners,
+    before: Mapping[OffsetRange, Placed],
+    after: Mapping[OffsetRange, Placed],
+    decoded: Mapping[OffsetRange, Rows],
+) -> Winners:
+    """Merge as edges/spark_latest.py and the table's MERGE do, in their order."""
+    change = compare(before, after)
+    changed = stretches_of(change.changed)
+    lost = {key for key, (place, _) in standing.items() if any(_lies_in(place, each) for each in changed)}
+    winners: Winners = {}
+    for offsets, placed in after.items():
+        for key, place, value in positioned(offsets, decoded[offsets], placed):
+            if (key in lost or offsets in change.fresh) and (key not in winners or place > winners[key][0]):
+                winners[key] = place, value
+    kept = {key: found for key, found in standing.items() if key not in lost}
+    return kept | {key: found for key, found in winners.items() if key not in kept or found[0] > kept[key][0]}
 
 
-LOSES_ITS_WINNER: list[Event] = [
-    ("decode", RANGES[0], {0: (1, 5)}),
-    ("decode", RANGES[1], {0: (1, 6)}),
-    ("update", RANGES[0], {}),
-    ("decode", RANGES[1], {}),
-]
+def _lies_in(place: Place, stretch: OffsetRange) -> bool:
+    generation, _, _, partition, at = place
+    return (generation, partition) == (stretch.generation, stretch.partition) and stretch.start <= at < stretch.end
 
 
-@dataclass
-class Model:
-    """Is what is decoded of a topic, and the buckets of its latest state."""
-
-    buckets: dict[int, Bucket] = field(default_factory=lambda: {number: Bucket() for number in range(BUCKETS)})
-    decoded: dict[OffsetRange, Rows] = field(default_factory=dict)
-    revisions: dict[OffsetRange, int] = field(default_factory=dict)
-
-    @property
-    def applied(self) -> dict[int, Applied | None]:
-        return {number: bucket.applied for number, bucket in self.buckets.items()}
-
-    @property
-    def seen(self) -> dict[OffsetRange, int]:
-        return {offsets: self.revisions[offsets] for offsets in self.decoded}
-
-    def recomputed(self, number: int) -> dict[int, Winner]:
-        return fold([row for offsets, rows in self.decoded.items() for row in rows_of(offsets, rows, number)])
-
-    def happen(self, what: str, offsets: OffsetRange, rows: Rows) -> None:
-        decoded = {offsets.start + at: row for at, row in rows.items()}
-        if what == "decode":
-            self.revisions[offsets] = self.revisions.get(offsets, -1) + 1
-            self.decoded[offsets] = decoded
-        elif what == "forget":
-            self.decoded.pop(offsets, None)
-        elif what == "lose":
-            self.buckets[offsets.partition] = Bucket()
-
-    def update(self, *, full: bool = False, dies: bool = False) -> None:
-        """Updates; dies before the last bucket is exchanged."""
-        standing = {number: Bucket() for number in self.buckets} if full else dict(self.buckets)
-        plan = plan_update({number: bucket.applied for number, bucket in standing.items()}, self.seen)
-        fresh = [offsets for offsets in plan.fresh if offsets in self.decoded]
-        for number, target in plan.targets.items():
-            if not (dies and number == BUCKETS - 1):
-                winners = merge(number, standing[number], self.decoded, fresh, [*plan.changed])
-                self.buckets[number] = Bucket(target, winners)
+@given(STEPS)
+def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetRange, Rows, bool]]) -> None:
+    """AC23: ranges that come late, or again with other rows, times in no order, a second epoch and a second generation."""
+    decoded: dict[OffsetRange, Rows] = {}
+    known: dict[OffsetRange, Decoding] = {}
+    standing: Winners = {}
+    before: Mapping[OffsetRange, Placed] = {}
+    for number, (offsets, rows, is_updated) in enumerate([*steps, (RANGES[0], {}, True)]):
+        decoded[offsets], known[offsets] = rows, decoding_of(offsets, rows, number)
+        if is_updated:
+            after = place_ranges(known.values(), epoch_of, lambda each: "")
+            standing, before = update(standing, before, after, decoded), after
+            assert standing == recomputed(decoded)
+            assert compare(after, after) == compare({}, {}), "what has gone in is not due again"
 
 
-@given(EVENTS, st.randoms(use_true_random=False))
-@example(LOSES_ITS_WINNER, Random(0))
-def test_whatever_happened_an_update_is_equal_to_a_full_recomputation(events: list[Event], draw: Random) -> None:
-    """Late, redone, empty, and forgotten ranges; buckets that another update has left behind, or that are lost."""
-    model = Model()
-    for what, offsets, rows in events:
-        if what in {"update", "full"}:
-            model.update(full=what == "full", dies=draw.random() < 0.3)
-        else:
-            model.happen(what, offsets, rows)
-    model.update()
-    for number, bucket in model.buckets.items():
-        assert bucket.winners == model.recomputed(number)
-        assert bucket.applied == Applied.of(model.seen)
-    assert not plan_update(model.applied, model.seen).targets
+def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> None:
+    first, second, third = RANGES[:3]
+
+    def placed(newest_ms: int, *, has_late: bool) -> Mapping[OffsetRange, Placed]:
+        known = [decoding_of(third, {0: (1, 1, 9)}, 0), decoding_of(first, {0: (1, 1, newest_ms)}, 0)]
+        late = [decoding_of(second, {0: (1, 1, newest_ms)}, 0)] if has_late else []
+        return place_ranges([*known, *late], lambda offsets: 0, lambda each: "")
+
+    assert compare(placed(5, has_late=False), placed(5, has_late=True)).fresh == (second,)
+    one = placed(5, has_late=False)
+    other = place_ranges(
+        [
+            decoding_of(first, {0: (1, 1, 5)}, 0),
+            decoding_of(second, {0: (1, 1, 7)}, 0),
+            decoding_of(third, {0: (1, 1, 9)}, 0),
+        ],
+        lambda offsets: 0,
+        lambda each: "",
+    )
+    assert compare(one, other) == compare({third: one[third]}, {second: other[second], third: other[third]})
+    assert compare(one, other).changed == (third,)
 
 
-@given(st.sets(st.sampled_from(RANGES)))
-def test_stretches_hold_the_offsets_of_their_ranges(ranges: set[OffsetRange]) -> None:
-    stretches = stretches_of(ranges)
-    assert {(s.generation, s.partition, at) for s in stretches for at in range(s.start, s.end)} == {
-        (o.generation, o.partition, at) for o in ranges for at in range(o.start, o.end)
-    }
-    assert len(stretches) <= len({(o.generation, o.partition) for o in ranges})
+def test_stretches_join_neighbours() -> None:
+    assert stretches_of(RANGES) == [OffsetRange(0, 0, 0, 9), OffsetRange(0, 1, 0, 9), OffsetRange(1, 0, 0, 9)]
 
 
-def facts(bucket: int = 0, buckets: int = 16) -> BucketFacts:
-    return BucketFacts(TOPIC, bucket, buckets, "string", Applied.of({RANGES[0]: 3}), 5, 2, 700, 300, "a", "r", "c")
+@pytest.mark.parametrize("path", ["", "version", "key.id", "value", "value.", "value.a b", "value.`x`"])
+def test_a_sequence_that_is_no_path_of_a_value_is_refused(path: str) -> None:
+    with pytest.raises(BadSetting, match=r"expected the path of a field such as value\.version"):
+        Latest(path)
 
 
-def test_facts_read_back_as_themselves() -> None:
-    assert BucketFacts.from_json(facts().to_json(), "somewhere") == facts()
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"format": 2}', '{"format": 1, "applied": [[0]]}'])
-def test_what_says_nothing_is_named(text: str | None) -> None:
-    with pytest.raises(BrokenManifest, match=r"b0001\.parquet does not say what it holds"):
-        BucketFacts.from_json(text, "b0001.parquet")
-
-
-def test_another_number_of_buckets_is_refused() -> None:
-    """One file exchanged for another layout would show keys twice."""
-    check_layout(TOPIC, 16, [facts(), facts(1)])
-    with pytest.raises(LatestOutdated, match=r"has files of 8 buckets, defs\.yaml says 16"):
-        check_layout(TOPIC, 16, [facts(), facts(1, 8)])
-
-
-@pytest.mark.parametrize("buckets", [0, 501])
-def test_a_number_of_buckets_that_cannot_be_is_refused(buckets: int) -> None:
-    with pytest.raises(BadSetting, match="expected 1 to 500"):
-        Latest(buckets)
+def test_an_order_has_a_number_of_its_own() -> None:
+    assert len({Latest().order, Latest("value.a").order, Latest("value.b").order}) == 3

@@ -70,7 +70,7 @@ class DecodedTopic:
 
     def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:
         where = f"staging/{attempt}/{offsets.key}.parquet"
-        times = [row[2] if len(row) > 2 else EPOCH_MS for row in rows.values()]  # noqa: PLR2004
+        times = [row[2] if len(row) > 2 else EPOCH_MS for row in rows.values()]
         columns: dict[str, list[Any]] = {
             "topic": [self.name] * len(rows),
             "generation": [offsets.generation] * len(rows),
@@ -101,19 +101,25 @@ class DecodedTopic:
             "value": self.value_type,
         }
 
-    def recomputed(self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT") -> list[tuple[Any, ...]]:
+    def recomputed(
+        self, marks: Iterable[Mapping[int, int]] = (), sequence: str = "NULL::BIGINT"
+    ) -> list[tuple[Any, ...]]:
         """Return the latest records by one SQL statement over the files of the decoded table.
 
         `marks` are the high watermarks by Kafka partition of each time that partitions were added.
         """
         epoch = " + ".join(
-            "CASE \"partition\" " + " ".join(f"WHEN {p} THEN (\"offset\" >= {at})::INT" for p, at in mark.items()) + " ELSE 1 END"
+            'CASE "partition" '
+            + " ".join(f'WHEN {p} THEN ("offset" >= {at})::INT' for p, at in mark.items())
+            + " ELSE 1 END"
             for mark in marks
         )
-        newest = f'{sequence} DESC NULLS LAST, generation DESC, epoch DESC, reached DESC, "partition" DESC, "offset" DESC'
+        newest = (
+            f'{sequence} DESC NULLS LAST, generation DESC, epoch DESC, reached DESC, "partition" DESC, "offset" DESC'
+        )
         return self._query(
             f"WITH decoded AS (SELECT *, {epoch or 0} AS epoch FROM read_parquet({table_files(self.lake, self.name)}, "
-            "union_by_name = true)), placed AS (SELECT *, max(\"timestamp\") OVER (PARTITION BY generation, \"partition\", "
+            'union_by_name = true)), placed AS (SELECT *, max("timestamp") OVER (PARTITION BY generation, "partition", '
             'epoch ORDER BY "offset") AS reached FROM decoded) '
             f'SELECT {COLUMNS} FROM (SELECT * FROM placed WHERE "key" IS NOT NULL '
             f'QUALIFY row_number() OVER (PARTITION BY "key" ORDER BY {newest}) = 1) WHERE "value" IS NOT NULL'

@@ -22,12 +22,12 @@ def read(text: str) -> Topic:
     ("text", "expected"),
     [
         ("decode: {}", None),
-        ("decode: {}\nlatest: {}", Latest(16)),
-        ("decode: {}\nlatest: {buckets: 4}", Latest(4)),
-        ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest(16)),
+        ("decode: {}\nlatest: {}", Latest()),
+        ("decode: {}\nlatest: {sequence: value.version}", Latest("value.version")),
+        ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest()),
         (
             "decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}",
-            Latest(16),
+            Latest(),
         ),
     ],
 )
@@ -41,12 +41,12 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
         ("latest: {}", "topic orders has `latest` and no `decode`, expected both"),
         ("decode: {}\nlatest:", r"found nothing, expected fields, or `latest: \{\}` .*; or take `latest` out"),
         ("decode:", r"found nothing, expected fields, or `decode: \{\}`"),
-        ("decode: {}\nlatest: {buckets: 0}", "expected a number from 1 to 500, found 0"),
+        ("decode: {}\nlatest: {sequence: version}", "expected the path of a field such as value.version"),
         (
             "decode: {key: {format: json, inline_schema: 'id INT, tags MAP <STRING, INT>'}}\nlatest: {}",
             "topic orders has `latest`, and `decode.key` with a MAP",
         ),
-        ("decode: {}\nlatest: {buckets: some}", "buckets"),
+        ("decode: {}\nlatest: {sequence: 7}", "sequence"),
         ("decode: {}\nlatest: {files: 4}", "files"),
     ],
 )
@@ -64,7 +64,7 @@ def test_dagster_is_given_an_asset_a_check_a_job_and_a_sensor() -> None:
     assert spec.key.to_user_string() == "latest/orders"
     assert spec.description is not None and spec.description.startswith("Orders.\n\n**The latest record of each key**")
     assert "    " not in spec.description
-    assert spec.metadata["files"].value == "/srv/lake/latest/orders/*.parquet"
+    assert spec.metadata["dagster/uri"] == "/srv/lake/tables/latest/orders"
     assert [dep.asset_key.to_user_string() for dep in spec.deps] == ["decoded/orders"]
     assert [job.name for job in definitions.jobs or []] == ["latest_orders"]
     assert [sensor.name for sensor in definitions.sensors or []] == ["due_latest_orders"]

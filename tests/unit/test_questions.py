@@ -9,23 +9,24 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
 from pipeline_defs.cli import read
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.edges.duck_questions import close_in
+from pipeline_defs.edges.lake import Lake
+from tests.support.decoded import DecodedTopic
 
 
 @pytest.fixture
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lake with a file of latest records of topic `orders`, and a file beside it that is nobody's business."""
+    """A lake with a table of decoded records of topic `orders`, and a file beside it that is nobody's business."""
     folder = tmp_path / str(getattr(request, "param", "lake"))
-    orders = folder / "latest" / "orders"
-    orders.mkdir(parents=True)
-    pq.write_table(pa.table({"n": [1, 2, 3]}), orders / "some.parquet")
+    topic = DecodedTopic(Lake(str(folder)), "orders", pa.int64())
+    topic.put(OffsetRange(0, 0, 0, 3), {at: (at + 1, None) for at in range(3)})
     (tmp_path / "beside.csv").write_text("secret\n1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFSETLAKE_LAKE", str(folder))
@@ -45,12 +46,12 @@ def everything(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "SELECT sum(n) AS s FROM latest.orders",
-        "FROM latest.orders SELECT sum(n) AS s;",
-        "WITH a AS (SELECT n FROM latest.orders) SELECT sum(n) AS s FROM a -- of all",
-        "SELECT sum(n) AS s FROM read_parquet('{pattern}/latest/**/*.parquet')",
+        "SELECT sum(key) AS s FROM decoded.orders",
+        "FROM decoded.orders SELECT sum(key) AS s;",
+        "WITH a AS (SELECT key FROM decoded.orders) SELECT sum(key) AS s FROM a -- of all",
+        "SELECT sum(key) AS s FROM read_parquet('{pattern}/tables/decoded/*/*.parquet')",
         "VALUES (6)",
-        "FROM query('SELECT sum(n) FROM latest.orders')",
+        "FROM query('SELECT sum(key) FROM decoded.orders')",
     ],
 )
 def test_what_reads_the_lake_is_answered(lake: Path, statement: str) -> None:
@@ -60,7 +61,7 @@ def test_what_reads_the_lake_is_answered(lake: Path, statement: str) -> None:
     assert [[*row.values()] for row in json.loads(shown.stdout)] in ([[6]], [["6"]])
 
 
-@pytest.mark.parametrize("statement", ["DESCRIBE latest.orders", "SUMMARIZE latest.orders", "SHOW ALL TABLES"])
+@pytest.mark.parametrize("statement", ["DESCRIBE decoded.orders", "SUMMARIZE decoded.orders", "SHOW ALL TABLES"])
 def test_what_describes_is_answered(lake: Path, statement: str) -> None:
     assert ask(statement).exception is None
     assert ask(statement, "--json").exception is None
@@ -119,10 +120,11 @@ def test_no_file_outside_of_the_lake_is_read(lake: Path) -> None:
 def test_columns_of_one_name_are_all_there(lake: Path) -> None:
     """A join of two topics has most names twice."""
     shown = ask(
-        "SELECT a.n, b.n + 1 AS n, 7 AS N FROM latest.orders a JOIN latest.orders b USING (n) LIMIT 1", "--json"
+        "SELECT a.key, b.key + 1 AS key, 7 AS KEY FROM decoded.orders a JOIN decoded.orders b USING (key) LIMIT 1",
+        "--json",
     )
     (row,) = json.loads(shown.stdout)
-    assert len(row) == 3 and list(row.values())[1:] == [row["n"] + 1, 7]
+    assert len(row) == 3 and list(row.values())[1:] == [row["key"] + 1, 7]
 
 
 def test_json_is_json_whatever_the_value(lake: Path) -> None:
