@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from .attempt import Attempt
 from .core.errors import LakeUnavailable
@@ -206,6 +205,8 @@ class _Update:
         columns = schema
         if not is_whole:
             columns = pa.schema([*schema, pa.field("_forced", pa.bool_()), pa.field("_gone", pa.bool_())])
+        import pyarrow.dataset as ds  # late: it brings pandas along
+
         files = sorted(map(str, self.folder.glob("*.parquet")))
         yield ds.dataset(files, schema=columns, format="parquet").scanner().to_reader()
 

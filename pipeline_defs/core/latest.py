@@ -22,7 +22,7 @@ _PATH = re.compile(r"value(\.[^.\s`\"]+)+")
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """How the latest record of each key is found: by the field that `sequence` names, else by the position."""
+    """How the latest record of a key is found: by the field that `sequence` names, else by the position."""
 
     sequence: str | None = None
 

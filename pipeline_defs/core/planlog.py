@@ -63,9 +63,13 @@ class Head:
         return [self.offset, self.moved_at_ms, *known]
 
 
+Growth = Mapping[int, int]
+"""Where the log of each Kafka partition ended, its high watermark, when partitions were found to have been added."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """All that planning must know of the log: the next sequence number, the open generation and its heads.
+    """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
 
     `former_ids` are the topic ids of earlier generations: no broker that is up to date answers with one of them.
     """
@@ -75,11 +79,15 @@ class Tail:
     topic_id: str | None = None
     heads: Mapping[int, Head] = field(default_factory=dict)
     former_ids: tuple[str, ...] = ()
+    growths: tuple[Growth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """Is one object of the plan log: the links it adds, what they were planned from, the heads after it."""
+    """One object of the plan log: the links it adds, what they were planned from, the heads after it.
+
+    `growths` are those of its generation so far, oldest first.
+    """
 
     seq: int
     topic: str
@@ -92,6 +100,7 @@ class PlanStep:
     heads: Mapping[int, Head]
     planner: str = ""
     former_ids: tuple[str, ...] = ()
+    growths: tuple[Growth, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -101,7 +110,7 @@ class PlanStep:
     @property
     def tail(self) -> Tail:
         """Is the tail of a log that ends with this step."""
-        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids)
+        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids, self.growths)
 
     def to_json(self) -> bytes:
         """Encodes the step; the same step gives the same bytes."""
@@ -128,6 +137,7 @@ class PlanStep:
                 for link in self.links
             ],
             "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
+            "growths": [{str(p): end for p, end in sorted(growth.items())} for growth in self.growths],
         }
         return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
@@ -157,6 +167,7 @@ class PlanStep:
                 heads={int(p): Head(*map(_whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
                 former_ids=tuple(document["former_topic_ids"]),
+                growths=tuple({int(p): _whole(end) for p, end in growth.items()} for growth in document["growths"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenPlanLog(
@@ -184,6 +195,8 @@ class PlanLog:
     | the heads a step carries are where its links end, none is dropped | wrong or missing head |
     | a step's links are of its generation, which grows by one | wrong generation |
     | a step carries the topic ids of all earlier generations, and has none of them | forgotten or former topic id |
+    | a step carries its generation's growths, one more where it takes in new partitions | wrong growths |
+    | no range goes beyond where a partition's log ended at a growth | range over a growth |
     """
 
     topic: str
@@ -191,6 +204,7 @@ class PlanLog:
     # all links in log order, and all planned ranges in log order, each with the step that planned it
     links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
     ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
+    _growths: Mapping[int, tuple[Growth, ...]] = field(init=False, repr=False, compare=False)  # by generation
 
     def __post_init__(self) -> None:
         violations = list(tiling_violations(self.topic, self.steps))
@@ -201,6 +215,7 @@ class PlanLog:
                 violations,
             )
         object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
+        object.__setattr__(self, "_growths", {step.generation: step.growths for step in self.steps})
         object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in step.ranges})
 
     @property
@@ -208,8 +223,13 @@ class PlanLog:
         """Is what planning goes on from."""
         return self.steps[-1].tail if self.steps else Tail()
 
-    def epoch_of(self, offsets: OffsetRange) -> int:  # TEMPORARY
-        return 0
+    def epoch_of(self, offsets: OffsetRange) -> int:
+        """Return how many times partitions had been added before a range: all of its records are of that epoch.
+
+        A growth that does not name its Kafka partition came before that did.
+        """
+        growths = self._growths.get(offsets.generation, ())
+        return sum(growth.get(offsets.partition, 0) <= offsets.start for growth in growths)
 
     @property
     def generation(self) -> int:
@@ -230,6 +250,7 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
                 at.setdefault((step.generation, partition), seen.earliest if seen and is_known_log else 0)
         yield from _link_violations(topic, step, at)
         yield from _head_violations(topic, before, step, at)
+        yield from _growth_violations(topic, before, step)
         before = replace(step, seq=before.seq + 1)
 
 
@@ -279,3 +300,22 @@ def _head_violations(topic: str, before: PlanStep, step: PlanStep, at: Mapping[t
         end = at.get((step.generation, partition), head.offset)
         if end != head.offset:
             yield f"plan step {step.seq} has head {head.offset} of {topic}/{partition}, its links end at {end}"
+
+
+def _growth_violations(topic: str, before: PlanStep, step: PlanStep) -> Iterator[str]:
+    """Name growths that are forgotten, made up or not whole, and ranges whose records would be of two epochs."""
+    is_same = before.seq >= 0 and before.generation == step.generation
+    known = before.growths if is_same else ()
+    has_grown = is_same and bool(step.heads.keys() - before.heads.keys())
+    added = step.growths[len(known) :]
+    if step.growths[: len(known)] != known or len(added) != has_grown:
+        yield f"plan step {step.seq} has {len(step.growths)} growths of {topic}, expected {len(known) + has_grown}"
+    if any(growth.keys() != step.heads.keys() for growth in added):
+        yield f"plan step {step.seq} has a growth of {topic} that does not name each Kafka partition"
+    for offsets in step.ranges:
+        ends = (growth.get(offsets.partition, 0) for growth in step.growths)
+        yield from (
+            f"{offsets.text(topic)} in plan step {step.seq} goes over {end}, where the log ended at a growth"
+            for end in ends
+            if offsets.start < end < offsets.end
+        )

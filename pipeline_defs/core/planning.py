@@ -6,7 +6,7 @@ the log has, lies inside the watermarks it was given, and asked again with the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import inf
@@ -14,7 +14,7 @@ from typing import Literal
 
 from .errors import Refused, StaleAnswer
 from .offsets import OffsetRange
-from .planlog import Head, Link, LinkKind, PlanStep, Tail, Watermarks
+from .planlog import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24
@@ -106,6 +106,7 @@ def plan(
         return None
     return PlanStep(
         former_ids=opened.former_ids,
+        growths=opened.growths,
         seq=tail.seq,
         topic=state.topic,
         generation=opened.generation,
@@ -219,7 +220,18 @@ def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Lin
     # what appears under our eyes began at 0: what is missing of it by now is lost, not history; nobody knows how long
     # its records have waited
     appeared = {p: Head(0, 0, seen.leader_epoch) for p, seen in state.partitions.items() if p not in heads}
-    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}, former_ids), []
+    growths = tail.growths if generation == tail.generation else ()
+    if appeared and generation == tail.generation:
+        growths = (*growths, _measure_growth(heads, state))
+    return Tail(tail.seq, generation, topic_id, {**heads, **appeared}, former_ids, growths), []
+
+
+def _measure_growth(heads: Mapping[int, Head], state: TopicState) -> Growth:
+    """Return where each log ends now that partitions were added; the heads lag behind that under backlog.
+
+    An answer names all Kafka partitions up to its last one; of one that it did not, the head is as far as is known.
+    """
+    return {p: head.offset for p, head in heads.items()} | {p: seen.log_end for p, seen in state.partitions.items()}
 
 
 def _open_log(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Link]]:
@@ -274,6 +286,7 @@ def _cuts_by_partition(
             tail.heads[partition].offset,
             seen.watermarks.end,
             grid,
+            [growth[partition] for growth in tail.growths if partition in growth],
             cut_tail=now_ms - since[partition] >= max_age_ms,
         )
         for partition, seen in sorted(state.partitions.items(), key=urgency)
@@ -291,9 +304,12 @@ def _waiting_since(head: Head, seen: PartitionState, now_ms: int) -> int:
     return max((time for time in times if time is not None and time <= now_ms), default=0)
 
 
-def _cuts(generation: int, partition: int, head: int, end: int, grid: int, *, cut_tail: bool) -> Iterator[OffsetRange]:
+def _cuts(
+    generation: int, partition: int, head: int, end: int, grid: int, marks: Sequence[int], *, cut_tail: bool
+) -> Iterator[OffsetRange]:
+    """Yield ranges from the head on; no range goes over a mark, so that its records are of one epoch."""
     while head < end:
-        cut = (head // grid + 1) * grid
+        cut = min((head // grid + 1) * grid, *(mark for mark in marks if mark > head), end + grid)
         if cut > end:
             if not cut_tail:
                 return

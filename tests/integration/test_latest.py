@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,8 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import Watermarks
+from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.drills.children import stopped_at
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
@@ -110,7 +113,7 @@ def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], An
 def test_any_history_is_equal_to_a_full_recomputation(
     kind: str, sequence: str | None, seed: int, tmp_path: Path, engine: Engine
 ) -> None:
-    """AC23: late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
+    """[R-87] AC23: late ranges, redone ones, tombstones, a recreated generation, keys in several partitions, in any order."""
     draw = random.Random(seed)
     key_type, key = KEYS[kind]
     state = State(str(tmp_path / "lake"), engine, key_type)
@@ -136,7 +139,7 @@ def test_any_history_is_equal_to_a_full_recomputation(
 
 
 def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> None:
-    """Both have seen the same version; one commits, the other is told, looks again and finds nothing due."""
+    """[R-87] Both have seen the same version; one commits, the other is told, looks again and finds nothing due."""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
     state.update()
@@ -160,7 +163,7 @@ def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> Non
 
 
 def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_path: Path, engine: Engine) -> None:
-    """A version is read, whatever is committed beside it; the check of a table that is behind says so."""
+    """[R-87] A version is read, whatever is committed beside it; the check of a table that is behind says so."""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
 
@@ -221,6 +224,7 @@ def _shorten_a_file(state: State) -> None:
 def test_what_a_power_cut_tears_is_made_anew_under_another_id(
     break_it: Callable[[State], None], why: str, tmp_path: Path, engine: Engine
 ) -> None:
+    """[R-88]"""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
     state.update()
@@ -236,6 +240,7 @@ def test_what_a_power_cut_tears_is_made_anew_under_another_id(
 
 
 def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path, engine: Engine) -> None:
+    """[R-88]"""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
     state.update()
@@ -248,6 +253,7 @@ def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path, engine: Engine)
 
 
 def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Path, engine: Engine) -> None:
+    """[R-88]"""
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: (None, {"n": 9}), 2: ("b", {"n": 2})})
     state.update()
@@ -340,7 +346,7 @@ class Reader(LoopingReader):
     ["stage_latest", *(pytest.param(step, marks=pytest.mark.long) for step in ("read_decoded", "commit_latest"))],
 )
 def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(world: World, engine: Engine, step: str) -> None:
-    """AC23: SIGKILL between steps, with a reader in a loop; the next update does what is missing."""
+    """[R-87] AC23: SIGKILL between steps, with a reader in a loop; the next update does what is missing."""
     topic = upserted(world)
     old = {f"k{n}": n for n in range(20)}
     topic.put(RANGE, {at: (f"k{at}", {"n": at}) for at in range(20)})
@@ -418,3 +424,86 @@ def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path, engine: Eng
     with pytest.raises(Refused, match=r"found '\['; nothing was written; move the lake to a path without"):
         state.update()
     assert not state.folder.exists()
+
+
+class Producer:
+    """One producer of a topic to which partitions are added: it learns of them late, and the planner later still.
+
+    Its clock is right where keys move, and wrong, as clocks are, where they do not.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.now_ms, self.known, self.is_steady = draw, EPOCH_MS, 1, True
+        self.logs: list[list[tuple[str, dict[str, Any] | None, int]]] = [[]]
+        self.last: dict[str, dict[str, Any] | None] = {}
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            self.now_ms += 1
+            key = f"k{self.draw.randrange(12)}"
+            value = None if self.draw.random() < 0.2 else {"n": self.now_ms - EPOCH_MS}
+            at_ms = self.now_ms - (self.draw.randrange(30) if self.is_steady else 0)
+            self.logs[zlib.crc32(key.encode()) % self.known].append((key, value, at_ms))
+            self.last[key] = value
+
+    def observe(self, topic: str) -> TopicState:
+        return TopicState(topic, "id", {p: PartitionState(Watermarks(0, len(log))) for p, log in enumerate(self.logs)})
+
+    def rows(self, offsets: OffsetRange) -> Rows:
+        return dict(enumerate(self.logs[offsets.partition][offsets.start : offsets.end], offsets.start))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
+def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(
+    seed: int, tmp_path: Path, engine: Engine
+) -> None:
+    """[R-87] Twice more partitions, planned far behind, decoded in any order, with ranges that are decoded again between."""
+    draw = random.Random(seed)
+    state, producer = State(str(tmp_path / "lake"), engine), Producer(draw)
+    lake, policy = state.topic.lake, Policy(records_per_range=7, max_age_seconds=0, budget=2)
+
+    def plan_once() -> bool:
+        step = plan(
+            lake.read_plan_log(state.topic.name).tail, producer.observe(state.topic.name), policy, producer.now_ms
+        )
+        return step is not None and lake.commit_step(step)
+
+    producer.send(40)
+    plan_once()
+    for more in (2, 3):
+        producer.is_steady = False
+        producer.logs += [[] for _ in range(more - len(producer.logs))]
+        producer.send(15)  # by old metadata
+        producer.known = more
+        producer.send(15)
+        plan_once()  # the growth is noticed, and most of what was before is not planned
+        producer.send(15)
+        producer.is_steady = True
+        producer.send(30)
+    while plan_once():
+        pass
+    log = lake.read_plan_log(state.topic.name)
+    state.marks = log.steps[-1].growths
+    assert len(state.marks) == 2
+    waiting, revisions = [*log.ranges], dict[OffsetRange, int]()
+    draw.shuffle(waiting)
+    while waiting:
+        for offsets in [waiting.pop() for _ in range(min(len(waiting), 9))]:
+            state.topic.put(offsets, producer.rows(offsets))
+            revisions[offsets] = 0
+        redone = draw.choice(sorted(revisions))
+        revisions[redone] += 1
+        state.topic.put(redone, {} if revisions[redone] % 2 else producer.rows(redone), revisions[redone])
+        state.update()
+        assert state.topic.shown() == state.recomputed()
+    for redone, revision in revisions.items():
+        state.topic.put(redone, producer.rows(redone), revision + 1)
+    state.update()
+    shown = {row[4]: row[5] for row in state.topic.shown()}
+    assert shown == {key: value for key, value in producer.last.items() if value is not None}
+    moved = {
+        key
+        for key in producer.last
+        if len({p for p, log in enumerate(producer.logs) for row in log if row[0] == key}) > 1
+    }
+    assert moved, "the fault: keys are in several partitions"

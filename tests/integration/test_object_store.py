@@ -190,7 +190,7 @@ def e_tags(world: World) -> dict[str, str | None]:
 
 @pytest.mark.usefixtures("bucket")
 def test_latest_records_in_a_bucket(world: World) -> None:
-    """AC23: tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
+    """[R-87] AC23: tombstones, a late range, a redone one; who is overtaken is told so and leaves nothing behind."""
     world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
     world.edges = Edges(world.settings)
     topic = DecodedTopic(world.edges.lake, world.name, pa.string())

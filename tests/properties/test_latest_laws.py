@@ -88,7 +88,7 @@ def _lies_in(place: Place, stretch: OffsetRange) -> bool:
 
 @given(STEPS)
 def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetRange, Rows, bool]]) -> None:
-    """AC23: ranges that come late, or again with other rows, times in no order, a second epoch and a second generation."""
+    """[R-87] AC23: ranges that come late, or again with other rows, times in no order, a second epoch and a second generation."""
     decoded: dict[OffsetRange, Rows] = {}
     known: dict[OffsetRange, Decoding] = {}
     standing: Winners = {}
@@ -103,6 +103,7 @@ def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetR
 
 
 def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> None:
+    """[R-87]"""
     first, second, third = RANGES[:3]
 
     def placed(newest_ms: int, *, has_late: bool) -> Mapping[OffsetRange, Placed]:

@@ -226,7 +226,7 @@ FIELDS = [
     ("decode: {dead_letter: {records: 1}}", "decode.dead_letter", "dead_letters"),
     ("decode: {dead_letters: {record: 1}}", "decode.dead_letters.record", "records"),
     ("days: {start: 2013-01-01, eventtime: timestamp}", "days.eventtime", "event_time"),
-    ("latest: {bucket: 4}", "latest.bucket", "buckets"),
+    ("latest: {sequnce: value.n}", "latest.sequnce", "sequence"),
 ]
 
 

@@ -43,7 +43,7 @@ WHOLE = (
     value: {format: json, inline_schema: 'id BIGINT, at TIMESTAMP'}
     dead_letters: {records: 10, share: 0.5}
   days: {event_time: value.at, start: 2013-01-01}
-  latest: {buckets: 4}
+  latest: {sequence: value.n}
 """
 )
 LAUGHS = "x: &a0 [l, l]\n" + "".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a long number": (HEAD + "  budget: " + "9" * 5000 + "\n", "line 4: a number of 5,000 digits, expected at most 100"),
     "a fraction": (HEAD + "  budget: 1.5\n", "line 4: `budget`: expected a whole number, found 1.5"),
     "not a number": (HEAD + "  max_age_seconds: .nan\n", "line 4: `max_age_seconds`: expected a number from 0"),
-    "true as a number": (HEAD + "  decode: {}\n  latest: {buckets: true}\n", "line 5: `latest.buckets`: expected a number from 1"),
+    "true as a number": (HEAD + "  decode: {}\n  latest: {sequence: true}\n", "line 5: `latest.sequence`: expected a text"),
     "fewer than no records": (HEAD + "  decode: {dead_letters: {records: -5}}\n", "`decode.dead_letters.records`: expected a number"),
     "a nul": (HEAD + '  decode: {value: {format: avro, schema_file: "a\\0b"}}\n', "line 4: a value has a NUL character"),
     "a folder as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: .}}\n", "it is a folder, expected a file"),
