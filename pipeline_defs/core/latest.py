@@ -29,8 +29,8 @@ class Latest:
     def __post_init__(self) -> None:
         if self.sequence is not None and not _PATH.fullmatch(self.sequence):
             raise BadSetting(
-                f"found {self.sequence!r} as `latest.sequence`, expected the path of a field such as value.version; nothing was "
-                "written; correct it"
+                f"found {self.sequence!r} as `latest.sequence`, expected the path of a field such as value.version; nothing "
+                "was written; correct it"
             )
 
     @property
