@@ -124,23 +124,28 @@ def decoded_description(topic: Topic, decode: Decode) -> str:
     )
 
 
-def days_description(topic: Topic, days: Days) -> str:
-    """Says what the asset of event days is, and what becomes of late records."""
-    return _described(
-        topic,
-        f"""
+def days_spec(topic: Topic, days: Days, lake: str | None) -> dg.AssetSpec:
+    """Return the asset of event days, with a partition for each day since the first one."""
+    text = f"""
         The decoded records of Kafka topic `{topic.name}` by the day of their event, `{days.event_time.path}`, in UTC. **One
-        partition is one day is one Parquet file**, `days/{topic.name}/2013-01-01.parquet`; the columns are those of
-        `tables/decoded/{topic.name}`, and `event_time`.
+        partition is one day** of the rows of `tables/decoded/{topic.name}`, by their column `event_time`; a day has no file of
+        its own, and nothing is to be materialised: runs that decode tell of the days whose rows are others since.
 
-        - A record that comes late, be it years, is put into its own day: that file is exchanged in one step, no other is
-          touched, and there is never a second file of a day. Who reads `days/{topic.name}/*.parquet` sees each record once.
-        - `generation`, `partition` and `offset` lead from each row to its landed record, its range and its run.
-        - The sensor `{topic.days_sensor}` asks for the days that decoded ranges touch. Materialising a day makes it anew from
-          all its ranges; the same rows are the same file.
-        - Rows of days before {days.start}, of days to come and without a time stay in `tables/decoded/{topic.name}`; the check
-          `rows_outside_of_days` names them.
-        """,
+        - A record that comes late, be it years, makes its own day news, and no other: an asset of yours downstream with daily
+          partitions is asked for that day alone, and reads it by `offsetlake.read("{topic.name}", day=...)`.
+        - Rows of days before {days.start}, of days to come and without a time are in the table as ever; the check
+          `rows_outside_of_days` of `decoded/{topic.name}` names them.
+        """
+    return dg.AssetSpec(
+        topic.days_key,
+        deps=[dg.AssetDep(topic.decoded_key, partition_mapping=dg.AllPartitionMapping())],
+        partitions_def=dg.DailyPartitionsDefinition(start_date=days.start, end_offset=1),
+        group_name="days",
+        kinds={"delta", "parquet"},
+        owners=topic.owners,
+        tags=asset_tags(topic),
+        metadata=_files(topic, "tables/decoded", "", lake),
+        description=_described(topic, text),
     )
 
 

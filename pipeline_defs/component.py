@@ -119,7 +119,7 @@ class KafkaTopic(dg.Component, YamlModel):
     )
 
     days: DaysConfig | None = Field(
-        default=None, description="how decoded rows are put into event days; not at all by default"
+        default=None, description="how decoded rows are counted by the day of their event; not at all by default"
     )
 
     latest: LatestConfig | None = Field(

@@ -23,10 +23,10 @@ def _day(value: str) -> str:
 
 
 class DaysConfig(YamlModel):
-    """Says how a topic's decoded rows are put into days."""
+    """How a topic's decoded rows are counted by day."""
 
     start: Annotated[str, WRITTEN, AfterValidator(_day)] = Field(
-        description="the first day, such as 2013-01-01; rows of days before stay in the decoded ranges only"
+        description="the first day, such as 2013-01-01; Dagster is told of no day before"
     )
     event_time: Annotated[str, WRITTEN] = Field(
         default=EventTime().path,
@@ -35,11 +35,11 @@ class DaysConfig(YamlModel):
     unit: Annotated[str | None, WRITTEN] = Field(default=None, description="of an integer: s, ms or us since 1970")
 
     def as_days(self, topic: str, decode: Decode | None) -> Days:
-        """Returns what the pipeline sees; raises `BadSetting`."""
+        """Return what the pipeline sees; raise `BadSetting`."""
         if decode is None:
             raise BadSetting(
-                f"topic {topic} has `days` and no `decode`, expected both: days are made of decoded rows; nothing was written; "
-                "add `decode: {}` to defs.yaml for days of rows whose keys and values are bytes"
+                f"topic {topic} has `days` and no `decode`, expected both: days are those of decoded rows; nothing was "
+                "written; add `decode: {}` to defs.yaml for days of rows whose keys and values are bytes"
             )
         try:
             days = Days(self.start, EventTime(self.event_time, self.unit))

@@ -15,6 +15,7 @@ from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
 from .core.errors import RangesFailed
 from .core.verdicts import violations_by_range
+from .days import report_days
 from .decoded_checks import decoded_results
 from .decoding import decode
 from .edges.decodings import TREE, dead_letters_path, path_of
@@ -61,6 +62,7 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                 else:
                     context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
                 edges.watch_step("reported_decoded", key=verdict.offsets.key)
+            report_days(topic, context.instance, edges)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for name, result in decoded_results(topic, edges).items():

@@ -8,6 +8,7 @@ import dagster as dg
 from .auditing import Finding
 from .checks import as_result
 from .core.command_lines import command
+from .core.days import Days
 from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
 from .edges.decodings import dead_letters_path
@@ -21,6 +22,12 @@ _FIRST_DEAD_LETTERS = """
 """
 COMPLETENESS = "decoded_completeness"
 DEAD_LETTERS = "dead_letters"
+OUTSIDE = "rows_outside_of_days"
+_WHY = {
+    "none": "have no event time; the producer, the decoder or `days.event_time` is to be mended",
+    "before": "are of days before `days.start`; move it back, and Dagster is told of their days",
+    "future": "are of days to come; Dagster is told of these once they have begun",
+}
 
 
 def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
@@ -42,15 +49,26 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     def dead_letters(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
         return decoded_results(topic, edges)[DEAD_LETTERS]
 
-    return [completeness, dead_letters]
+    @dg.asset_check(
+        asset=topic.decoded_key,
+        name=OUTSIDE,
+        description="Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+    )
+    def rows_outside(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return decoded_results(topic, edges)[OUTSIDE]
+
+    return [completeness, dead_letters, *([rows_outside] if topic.days else [])]
 
 
 def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
     """Are the results of all checks of the decoded asset, as of now."""
-    return {
+    results = {
         COMPLETENESS: as_result(check_decoded(topic, edges)),
         DEAD_LETTERS: as_result(check_dead_letters(topic, edges), dg.AssetCheckSeverity.WARN),
     }
+    if topic.days is not None:
+        results[OUTSIDE] = as_result(check_outside(topic, topic.days, edges), dg.AssetCheckSeverity.WARN)
+    return results
 
 
 def check_decoded(topic: Topic, edges: Edges) -> Finding:
@@ -86,6 +104,24 @@ def check_dead_letters(topic: Topic, edges: Edges) -> Finding:
         {"dead_letters": sum(each.dead for each in found), "ranges": len(found)},
         tuple(each.offsets.key for each in found),
     )
+
+
+def check_outside(topic: Topic, days: Days, edges: Edges) -> Finding:
+    """Count the decoded rows that are of no day that Dagster has, why, and in which ranges; also those not counted by day."""
+    known, now_ms = edges.decodings.read(topic.name), edges.now_ms()
+    facts, violations, ranges = dict.fromkeys(_WHY, 0), list[str](), list[str]()
+    for offsets, each in sorted(known.items()):
+        if not days.event_time.counted(each):
+            texts = [
+                f"its {each.rows} rows were counted by another event time; `{command('decode', topic.name, '--outdated')}`"
+            ]
+        else:
+            rows = {why: sum(n for day, n in each.event_days.items() if days.place(day, now_ms) == why) for why in _WHY}
+            facts = {why: facts[why] + rows[why] for why in _WHY}
+            texts = [f"{rows[why]} rows {reason}" for why, reason in _WHY.items() if rows[why]]
+        violations += [f"range {offsets.text(topic.name)}: {text}" for text in texts]
+        ranges += [offsets.key] if texts else []
+    return Finding(OUTSIDE, f"{len(known)} decoded ranges", tuple(violations), facts, tuple(ranges))
 
 
 def read_dead_letters(

@@ -130,7 +130,10 @@ def _schema_ids(paths: Iterable[File], sides: Sequence[str]) -> dict[str, int]:
 def _event_days(event_time: EventTime | None, decoded: parquet.PartFile | None) -> dict[str, Any]:
     if event_time is None:
         return {}
-    return {"event_time": event_time.text, "event_days": count_days(decoded.path, event_time) if decoded else {}}
+    if decoded is None:
+        return {"event_time": event_time.text}
+    days, first, last = count_days(decoded.path)
+    return {"event_time": event_time.text, "event_days": days, "first_event_ms": first, "last_event_ms": last}
 
 
 def find_violations(

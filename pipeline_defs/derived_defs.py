@@ -1,6 +1,6 @@
 """What Dagster shows and runs of what is derived from a topic's landed ranges: decoded ranges, event days, latest records.
 
-Of each an asset, its checks, a job and a sensor; nothing of what defs.yaml does not name.
+Of each an asset, its checks, a job and a sensor, but for days, which are told of; nothing of what defs.yaml does not name.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from .day_due import build_days_sensor
-from .days_asset import build_days_asset
-from .days_checks import build_days_checks
+from .catalog import days_spec
 from .decoded_asset import build_decoded_asset
 from .decoded_checks import build_decoded_checks
 from .deriving import build_derive_sensor
@@ -36,16 +34,10 @@ def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
 
 
 def build_days(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds what keeps a topic's event days; `lake` is where their files are said to lie."""
+    """Build the asset of a topic's event days, which nothing materialises: runs that decode tell of them."""
     if topic.days is None:
         return dg.Definitions()
-    return _define(
-        topic.daily,
-        f"Brings event days of `{topic.name}` up to date, then proves that each has all its rows.",
-        build_days_asset(topic, topic.days, lake),
-        build_days_checks(topic, topic.days),
-        build_days_sensor(topic, topic.days),
-    )
+    return dg.Definitions(assets=[days_spec(topic, topic.days, lake)])
 
 
 def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:

@@ -11,6 +11,7 @@ import dagster as dg
 from .core.decoding import Decided, Decoding
 from .core.dispatch import Request, plan_requests
 from .core.offsets import OffsetRange
+from .days import report_days
 from .dead_runs import end_dead_runs
 from .decoded_asset import decoded_event
 from .edges.decodings import DecodedRanges
@@ -68,6 +69,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
     unseen = find_unseen_decoded(topic, found.order, decoded.keys() - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
         report_decoded(topic, decoded[offsets], edges, instance)
+    report_days(topic, instance, edges)
     requests: list[Request] = []
     if found.turns.may_ask:
         due = set(found.due)
@@ -80,7 +82,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
     """Says whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
 
-    Else each batch of a backlog would have the same days and buckets written anew. It never waits for longer than that.
+    Else each batch of a backlog would have the same files written anew. It never waits for longer than that.
     """
     since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in decoded.known.values()), default=0)
     if edges.now_ms() - since_ms >= BACKLOG_SECONDS * 1000:

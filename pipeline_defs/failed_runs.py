@@ -50,5 +50,5 @@ class FailedSince:
 
 
 def _is_of(run: DagsterRun, topic: Topic) -> bool:
-    duties = (topic.landing, topic.decoding, topic.daily, topic.upserting)
+    duties = (topic.landing, topic.decoding, topic.upserting)
     return any(is_run_of(run, duty) for duty in duties)

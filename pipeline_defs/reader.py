@@ -1,7 +1,7 @@
-"""`offsetlake.read`: the landed rows of a topic, or of one of its ranges, for a program or an asset downstream.
+"""`offsetlake.read`: the landed rows of a topic or range, or the decoded ones of a day, for a program or an asset downstream.
 
-Reads only. Invariant: which rows it gives is fixed when it is called: each landed one once, of one version of the raw table
-and of the landed files that this has not yet, whatever lands, is compacted or replaced meanwhile.
+Reads only. Invariant: which rows it gives is fixed when it is called: each landed one once, of one version of the table and of
+the landed files that the raw table has not yet, whatever lands, is compacted, decoded or replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
+from .core.calendar import parse_day
 from .core.command_lines import command
 from .core.errors import BadKey, BadSetting, LakeUnavailable, Refused, UnknownTopic
 from .core.hadoop_urls import hadoop_url
@@ -21,6 +22,7 @@ from .core.near import meant
 from .core.offsets import OffsetRange, check_topic, parse_key
 from .core.setting_values import check_lake
 from .edges import parquet
+from .edges.day_rows import DayRows, find_day
 from .edges.lake import Lake
 from .edges.topic_rows import Part, find_rows
 from .resources import Edges
@@ -28,7 +30,7 @@ from .settings import Settings, load_env_file, read_settings
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Form = Literal["arrow", "duckdb", "spark"]
 
@@ -37,11 +39,14 @@ def read(
     topic: str,
     *,
     range: str | None = None,  # noqa: A002 (a range is what it is called everywhere here)
+    day: str | None = None,
     as_: Form = "arrow",
     lake: str | os.PathLike[str] | None = None,
     session: Any = None,
 ) -> Any:
-    """Return the landed rows of a topic, or of its range with the partition key `range`.
+    """Return the landed rows of a topic, or of its range with the partition key `range`; or the decoded rows of a UTC `day`.
+
+    A day is written as `2013-01-01`; its rows are those whose `event_time` lies in it.
 
     | `as_` | what it gives | `session` |
     |---|---|---|
@@ -53,6 +58,10 @@ def read(
     `OffsetlakeError` for a topic, key, form or lake that there is not, and for a range that is not landed.
     """
     _check_request(topic, as_, session)
+    if day is not None:
+        return _read_day(
+            topic, day, range, as_, _default_edges().lake if lake is None else _open(_place_of(lake)), session
+        )
     chosen = None if range is None else parse_key(str(range))
     found = _default_edges().lake if lake is None else _open(_place_of(lake))
     try:
@@ -63,6 +72,22 @@ def read(
             f"{found.store.root}; nothing was written; read again, and `{command('audit', topic)}` names what is missing",
             topic=topic,
         ) from error
+
+
+def _read_day(topic: str, day: str, chosen: str | None, form: Form, lake: Lake, session: Any) -> Any:
+    if chosen is not None:
+        raise Refused("a range and a day are given, expected one of them; nothing was read")
+    try:
+        parse_day(str(day))
+    except ValueError as error:
+        raise BadKey(f"{error}; nothing was read") from None
+    rows = find_day(topic, str(day), lake)
+    if form == "spark":
+        return _read_spark_day(rows, lake, session)
+    from .edges.duck import connect, relate_day, with_lake
+
+    relation = relate_day(rows, lake, connect(lake) if session is None else with_lake(session, lake))
+    return relation if form == "duckdb" else rows.conform(relation.to_arrow_table())
 
 
 def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
@@ -150,8 +175,20 @@ def _read_duckdb(parts: Sequence[Part], lake: Lake, session: Any) -> DuckDBPyRel
 
 
 def _read_spark(parts: Sequence[Part], lake: Lake, session: Any) -> DataFrame:
-    from .edges.spark import SCAN_CONF
     from .edges.spark_files import read_parts
+
+    return read_parts(*_spark_of(lake, session), parts)
+
+
+def _read_spark_day(rows: DayRows, lake: Lake, session: Any) -> DataFrame:
+    from .edges.spark_files import read_day
+
+    return read_day(*_spark_of(lake, session), rows)
+
+
+def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:
+    """Return a session that reads the lake, and how it names the lake's root; raise `Refused` where there is none."""
+    from .edges.spark import SCAN_CONF
 
     local = lake.store.local_root
     if session is None:
@@ -163,4 +200,4 @@ def _read_spark(parts: Sequence[Part], lake: Lake, session: Any) -> DataFrame:
                 "`session` of a Spark that does, set OFFSETLAKE_SPARK_REMOTE, or read it as arrow or duckdb"
             )
         session = engine.session(SCAN_CONF)
-    return read_parts(session, parts, str(local) if local is not None else hadoop_url(lake.store.root))
+    return session, str(local) if local is not None else hadoop_url(lake.store.root)

@@ -13,6 +13,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from .core.offsets import OffsetRange
+from .days import report_days
 from .deriving import find_unseen_decoded, report_decoded
 from .landing import mirror_frontier
 from .projection import find_unseen, read_held, read_order, register_keys
@@ -66,7 +67,7 @@ def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -
     owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
     for offsets in owed:
         report_decoded(topic, decoded[offsets], edges, instance)
-    return len(owed)
+    return len(owed) + len(report_days(topic, instance, edges))
 
 
 def _outdated(

@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING
 from .apart import near, staging_of
 from .attempt import Tools
 from .core.client_properties import ANYBODY, RegistryLogin, check_addresses
-from .core.days import Days
 from .core.decoders import Decode
 from .core.errors import BadSetting
 from .core.setting_values import check_plain, check_remote, remote_parameters
-from .days import DayTools
 from .decoded_staging import DecodeTools
 from .edges.access import OPEN, Access, read_access
-from .edges.days import DayFiles
 from .edges.decodings import Decodings
 from .edges.engine import Engine
 from .edges.jars import read_pins, resolve_jars
@@ -34,7 +31,6 @@ from .edges.lake_memory import LakeMemory
 from .edges.openlineage import Sender
 from .edges.remote_engine import RemoteEngine
 from .edges.spark import Spark, spark_config
-from .edges.spark_days import SparkDays
 from .edges.spark_decoding import SparkDecoder
 from .edges.spark_files import SparkFiles
 from .edges.spark_knock import without_parameters
@@ -64,7 +60,7 @@ class Edges:
     spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
-    _day_files: DayFiles | None = field(default=None, init=False)
+    told_days: dict[str, object] = field(default_factory=dict, init=False)  # by topic what Dagster was told of last
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 
@@ -246,24 +242,6 @@ class Edges:
         """Is how schema registries are entered: as the properties file says."""
         path = self.settings.kafka_properties
         return read_access(path).properties.registry if path else ANYBODY
-
-    @property
-    def day_files(self) -> DayFiles:
-        """Are the event days of the lake's topics."""
-        if self._day_files is None:
-            self._day_files = DayFiles(self.lake)
-        return self._day_files
-
-    def day_tools(self, days: Days, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step) -> DayTools:
-        """Return the tools of one run that updates days; Spark is looked for, or started, at the first day that is due."""
-        return DayTools(
-            files=self.day_files,
-            decodings=self.decodings,
-            days=days,
-            spark=cache(lambda: SparkDays(near(self.engine(pyspark), self.lake, "an event day"))),
-            now_ms=self.now_ms,
-            on_step=self._watched(log_step),
-        )
 
     def _watched(self, log_step: StepWatcher) -> StepWatcher:
         def on_step(step: str, **fields: object) -> None:

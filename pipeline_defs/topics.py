@@ -21,7 +21,6 @@ TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
 FAILED_BEFORE_TAG = "offsetlake/failed_before"
 DECODE_TAG = "offsetlake/decodes"
-DAYS_TAG = "offsetlake/days"
 LATEST_TAG = "offsetlake/latest"
 
 
@@ -84,7 +83,7 @@ class Topic:
     the loss, or what is left is landed and the loss recorded. `delivery` says what a crash may do to its rows.
     `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
     `owners`, `tags` and `description` are for whoever looks at its assets in Dagster. `decode` says how landed ranges are
-    decoded; none where they are not. `days` says how decoded rows are put into days; none where they are not.
+    decoded; none where they are not. `days` says how decoded rows are counted by day; none where they are not.
     `latest` says how the latest record of each key is kept; none where it is not.
     """
 
@@ -113,7 +112,7 @@ class Topic:
 
     @property
     def days_key(self) -> dg.AssetKey:
-        """Is the asset of event days: the decoded rows, one partition per day."""
+        """The asset of event days, with a partition per day: the decoded rows by their event time."""
         return dg.AssetKey(["days", self.name])
 
     @property
@@ -165,21 +164,6 @@ class Topic:
     def derive_sensor(self) -> str:
         """Is the sensor that asks for what is to be derived from landed ranges."""
         return f"derive_{self.slug}"
-
-    @property
-    def days_job(self) -> str:
-        """Is the job that brings days up to date."""
-        return f"days_{self.slug}"
-
-    @property
-    def days_sensor(self) -> str:
-        """Is the sensor that asks for the days that are due."""
-        return f"due_days_{self.slug}"
-
-    @property
-    def daily(self) -> Duty:
-        """Is the work of keeping days up to date."""
-        return Duty(DAYS_TAG, self.name, self.days_key, self.days_job)
 
     @property
     def latest_job(self) -> str:

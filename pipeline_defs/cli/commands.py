@@ -22,7 +22,6 @@ from .backfill import backfill
 from .bench import bench
 from .broker import broker
 from .compact import compact
-from .days import days
 from .decode import dead_letters, decode
 from .demo import demo
 from .doctor import doctor
@@ -57,7 +56,7 @@ SECTIONS: Mapping[str, Sequence[click.Command]] = {
         compact,
         sweep,
     ),
-    "Derived data": (decode, dead_letters, latest, days),
+    "Derived data": (decode, dead_letters, latest),
     "Lab": (bench, drill),
 }
 

@@ -20,7 +20,6 @@ from rich.progress import (
 from ..core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ..core.manifest import Manifest
 from ..dagster_server import DagsterServer
-from ..day_situation import read_days
 from ..decoded_checks import read_dead_letters
 from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flights, read_table
 from ..edges.broker import start_broker, stop_broker
@@ -46,9 +45,9 @@ FROM flights GROUP BY ALL ORDER BY ALL
 """
 DERIVED_QUERY = """
 SELECT latest.key AS aircraft, latest.value.dest AS last_seen_flying_to, latest.value.time_hour AS last_departure,
-       count(*) AS flights_of_that_day, round(avg(days.value.dep_delay), 1) AS their_mean_delay_minutes
-FROM latest.flights AS latest JOIN days.flights AS days
-  ON days.key = latest.key AND days.event_time::DATE = latest.value.time_hour::DATE
+       count(*) AS flights_of_that_day, round(avg(decoded.value.dep_delay), 1) AS their_mean_delay_minutes
+FROM latest.flights AS latest JOIN decoded.flights AS decoded
+  ON decoded.key = latest.key AND decoded.event_time::DATE = latest.value.time_hour::DATE
 GROUP BY ALL ORDER BY flights_of_that_day DESC, last_departure DESC, aircraft LIMIT 5
 """
 
@@ -178,23 +177,16 @@ def _watch_landing(edges: Edges, topic: Topic) -> None:
 
 
 def _watch_deriving(edges: Edges, topic: Topic) -> None:
-    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, latest records, days."""
+    """Shows what is derived from landed ranges until nothing of it is due: decoded ranges, latest records."""
     ranges = len(edges.lake.coverage(TOPIC).log.ranges)
     _watch("decoding ranges", ranges, lambda: len(read_due(topic, edges)))
-    latest, days = topic.latest, topic.days
+    latest = topic.latest
     if latest is not None:
 
         def waiting() -> int:
             return find_due(TOPIC, latest, edges.decodings).waiting
 
         _watch("finding the latest state of each aircraft", ranges, waiting)
-    if days is not None:
-
-        def due() -> int:
-            situation = read_days(TOPIC, days, edges.day_files, edges.decodings)
-            return len(situation.due(days, edges.now_ms()))
-
-        _watch("putting flights into their days", due(), due)
 
 
 def _watch(text: str, total: int, due: Callable[[], int]) -> None:

@@ -6,7 +6,6 @@ The arithmetic is Howard Hinnant's (chrono-compatible low-level date algorithms)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 NO_DAY = "none"
 SECONDS_A_DAY = 86_400
@@ -52,12 +51,8 @@ def day_at(moment_ms: int) -> str:
     return day_of(moment_ms // (SECONDS_A_DAY * 1_000))
 
 
-def days_between(first: str, last: str) -> Iterator[str]:
-    """Yields the days from the first one to the last one, both included."""
-    for number in range(number_of(first), number_of(last) + 1):
-        yield day_of(number)
-
-
-def distance(day: str, later: str) -> int:
-    """Is how many days a day is after another one."""
-    return number_of(later) - number_of(day)
+def moment_at(moment_ms: int) -> str:
+    """Return a moment as Delta writes it: `2013-01-01T00:00:00.000Z`."""
+    day, of_day = divmod(moment_ms, SECONDS_A_DAY * 1_000)
+    seconds, ms = divmod(of_day, 1_000)
+    return f"{day_of(day)}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}Z"

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from .calendar import NO_DAY, moment_at
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
 from .offsets import OffsetRange
 from .raw_table import range_file
 
 _NAME = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.[0-9a-f-]{36}\.parquet", re.ASCII)
+EVENT_TIME = "event_time"  # a column of decoded rows, where the topic has days
 DEAD = "_dead"  # the partition column: whether rows are dead letters
 _DECODING = "decoding"  # tag of one file of each range
 
@@ -54,10 +57,20 @@ def find_unwanted(names: Iterable[str], table: Snapshot) -> list[str]:
     return sorted(name for name in set(names) - table.files.keys() if _NAME.fullmatch(name))
 
 
+def with_events(stats: Mapping[str, Any], decoding: Decoding) -> Mapping[str, Any]:
+    """Return what the log says of a file with the span of its event times, by which a reader passes over files."""
+    if decoding.first_event_ms is None or decoding.last_event_ms is None:
+        return stats
+    bounds = {"minValues": moment_at(decoding.first_event_ms), "maxValues": moment_at(decoding.last_event_ms)}
+    counted = {"nullCount": decoding.event_days.get(NO_DAY, 0)}
+    return {**stats, **{name: {**stats[name], EVENT_TIME: value} for name, value in (bounds | counted).items()}}
+
+
 def _files_of(decoding: Decoding) -> Iterator[File]:
     tags = {_DECODING: decoding.to_json()}
     for staged, is_dead in ((decoding.decoded, "false"), (decoding.dead_letters, "true")):
         if staged is not None:
             file = range_file(staged.path, decoding.offsets, staged, decoding.provenance.landed_at_ms, tags)
-            yield File(file.path, file.bytes, file.modified_at_ms, file.stats, file.tags, {DEAD: is_dead})
+            stats = file.stats if is_dead == "true" else with_events(file.stats, decoding)
+            yield File(file.path, file.bytes, file.modified_at_ms, stats, file.tags, {DEAD: is_dead})
             tags = {}

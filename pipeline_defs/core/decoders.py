@@ -83,7 +83,7 @@ class Side:
 class Decode:
     """Is how a topic is decoded; `budget` says how many records of a range may be set aside.
 
-    `event_time`, where the topic has days, is what a decoded range's document counts its rows by; it decides none of them.
+    `event_time`, where the topic has days, is what the column `event_time` is made of, and rows are counted by.
     """
 
     key: Side = field(default_factory=Side)
@@ -99,7 +99,8 @@ class Decode:
     @property
     def fingerprint(self) -> str:
         """Is equal where the same bytes are decoded to the same rows; the budget decides none."""
-        sides = json.dumps([asdict(self.key), asdict(self.value)], sort_keys=True)
+        parts = [asdict(self.key), asdict(self.value), *([self.event_time.text] if self.event_time else [])]
+        sides = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(sides.encode()).hexdigest()[:16]
 
     def fingerprint_with(self, schemas: Mapping[str, str]) -> str:

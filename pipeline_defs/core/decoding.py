@@ -40,12 +40,11 @@ class Decoding:
     """Is the record of one decoded range. `source` is the digest of the landed file that it was decoded from.
 
     `decoder` says what decoded it, every setting and schema that decides the outcome; `configured` the settings alone.
-    `schema_ids` counts rows by the
-    registry id that they were written with, `value:7`; `event_days` by the day of their event time, of which `event_time`
-    says where it was taken from; both are empty where the topic has no days.
-    `columns` are the decoded file's, `schemas` what a registry gave, of the reader and of writers by their ids: each by the
-    digest that the table keeps it under. `revision` is 0 at first, and one more for each
-    time that something else came out, or was decoded by another decoder, or from another landed file.
+    `schema_ids` counts rows by the registry id that they were written with, `value:7`; `event_days` by the day of their event
+    time, of which `event_time` says where it was taken from; both are empty where the topic has no days. No event is before
+    `first_event_ms`, and none after `last_event_ms`. `columns` are the decoded file's, `schemas` what a registry gave, of the
+    reader and of writers by their ids: each by the digest that the table keeps it under. `revision` is 0 at first, and one more
+    for each time that something else came out, or was decoded by another decoder, or from another landed file.
     """
 
     topic: str
@@ -63,6 +62,8 @@ class Decoding:
     schemas: Mapping[str, str] = field(default_factory=dict)
     columns: str = ""
     event_time: str = ""
+    first_event_ms: int | None = None
+    last_event_ms: int | None = None
 
     @property
     def rows(self) -> int:

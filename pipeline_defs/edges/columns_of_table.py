@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ..core.decoded_table import DEAD
+from ..core.decoded_table import DEAD, EVENT_TIME
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # what every file may have, whatever is decoded
@@ -30,10 +30,15 @@ _COLUMNS = pa.schema(
         ("side", pa.string()),
         ("error_class", pa.string()),
         ("error", pa.string()),
+        (EVENT_TIME, pa.timestamp("us", "UTC")),
         (DEAD, pa.bool_()),
     ]
 )
 DECODED = ("key", "value")
+DECODED_COLUMNS = (  # of decoded rows; the others are of dead letters, or say which are
+    *("topic", "generation", "partition", "offset", "timestamp", "headers", *DECODED),
+    *("key_schema_id", "value_schema_id", EVENT_TIME),
+)
 MOST_DIGITS = 38
 
 

@@ -19,7 +19,7 @@ from ..core.errors import OffsetlakeError, Refused, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
-from .days import TREE as DAYS
+from .day_rows import DayRows
 from .decodings import TREE as DECODED
 from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained
@@ -71,7 +71,6 @@ _TABLES = """
 """
 TABLES = ("ranges", "losses")
 _SIGNS_OF_PATTERNS = re.compile(r"[*?\[]")
-DERIVED_TREES = (DAYS,)
 DECODED_VIEWS = {"decoded": "false", "dead_letters": "true"}  # by the value of the partition column
 _EMPTY_TOPIC = """
     SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS generation, NULL::INTEGER AS "partition", NULL::BIGINT AS "offset",
@@ -190,6 +189,21 @@ def relate(parts: Iterable[Part], lake: Lake, connection: duckdb.DuckDBPyConnect
         raise FileNotFoundError(str(error)) from error
 
 
+def relate_day(rows: DayRows, lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    """Return the decoded rows of a day as a relation; raise `FileNotFoundError` where a file is gone."""
+    if not rows.paths:
+        return connection.from_arrow(rows.schema.empty_table())
+    named, (first, last) = ", ".join(_file_at(lake, path) for path in rows.paths), rows.moments
+    try:
+        return connection.sql(
+            f"SELECT * FROM read_parquet([{named}], union_by_name = true, hive_partitioning = false) "
+            f"WHERE event_time BETWEEN TIMESTAMPTZ '{first}' AND TIMESTAMPTZ '{last}' "
+            'ORDER BY generation, "partition", "offset"'
+        )
+    except duckdb.IOException as error:
+        raise FileNotFoundError(str(error)) from error
+
+
 def _views(topic: str, rows: TopicRows, lake: Lake) -> Iterator[tuple[str, str]]:
     """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
     # what a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there
@@ -204,7 +218,6 @@ def _views(topic: str, rows: TopicRows, lake: Lake) -> Iterator[tuple[str, str]]
     }
     latest = LatestTable(lake, topic).read()
     trees["latest"] = [*latest.files] if latest is not None else []
-    trees |= {tree: [*lake.store.list(f"{tree}/{topic}")] for tree in DERIVED_TREES}
     for schema, paths in trees.items():
         if paths:
             found = f"[{', '.join(_file_at(lake, path) for path in sorted(paths))}]"

@@ -1,114 +1,83 @@
-"""Event times of Parquet files: which days the rows of a file are of, and what a day's file says of itself in its footer.
+"""Event times: the column that Spark makes of a decoded row's own, and how many rows of a file are of which day.
 
-Reads one column, through pyarrow. Invariant: every row is counted, once.
+Invariant: every row is counted, once; what has no time that a calendar has is null, and of no day.
 """
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..core.calendar import FIRST, LAST, NO_DAY, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
+from ..core.decoded_table import EVENT_TIME
 from .remote_file import File, source
 
-Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-NOTE = "offsetlake.day"
-ARROW_UNITS = {**UNITS, "ns": 1_000_000_000}
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+_MICROS = 1_000_000
 
 
-def find_kind(path: File | pa.NativeFile, event_time: EventTime) -> tuple[Kind | None, str]:
-    """Says what kind of time a file's column is, none where it is no time, and in words what is there."""
-    found: pa.DataType = pa.struct([*pq.read_schema(_source(path))])
-    at = ""
-    for name in event_time.parts:
-        if not pa.types.is_struct(found) or found.get_field_index(name) < 0:
-            names = ", ".join(field.name for field in found) if pa.types.is_struct(found) else ""
-            return None, f"no column {name} in {at or 'the row'}, which is {f'of {names}' if names else found}"
-        found = found.field(name).type
-        at = f"{at}.{name}" if at else name
-    return _kind(found), str(found)
+def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
+    """Return decoded rows with their event time; raise `BadSetting` where it is no column of theirs, or no time."""
+    from pyspark.sql import functions as f
 
-
-def _kind(found: pa.DataType) -> Kind | None:
-    if pa.types.is_timestamp(found):
-        return "timestamp"
-    if pa.types.is_date(found):
-        return "date"
-    return "integer" if pa.types.is_signed_integer(found) else None
-
-
-def count_days(path: File | pa.NativeFile, event_time: EventTime) -> dict[str, int]:
-    """Counts the rows of each day, sorted; what has no time that a calendar has, or no such column, is of no day."""
-    kind, _ = find_kind(path, event_time)
+    kind, found = _find(rows.schema, event_time)
     if not event_time.accepts(kind):
-        rows = pq.read_metadata(_source(path)).num_rows
-        return {NO_DAY: rows} if rows else {}
-    column = pq.ParquetFile(_source(path), memory_map=True).read(columns=[event_time.path]).column(event_time.parts[0])
-    for name in event_time.parts[1:]:
-        column = pc.struct_field(column, name)
-    values = column.drop_null()
-    numbers = _days(values, event_time)
-    is_day = (numbers >= FIRST) & (numbers <= LAST)
-    found, counts = np.unique(numbers[is_day], return_counts=True)
-    days = {day_of(int(number)): int(rows) for number, rows in zip(found, counts, strict=True)}
-    none = len(column) - int(is_day.sum())
-    return {**days, NO_DAY: none} if none else days
+        raise event_time.refuse(found)
+    column = time = f.col(".".join(f"`{name.replace('`', '``')}`" for name in event_time.parts))
+    first, end = (f.timestamp_seconds(f.lit(day * SECONDS_A_DAY)) for day in (FIRST, LAST + 1))
+    if kind == "integer" and event_time.unit:
+        time = _from_integer(column, UNITS[event_time.unit])
+    elif kind == "date":  # far beyond the calendar a cast would fail the whole job
+        time = f.when(column.between(*(f.lit(day_of(day)).cast("date") for day in (FIRST, LAST))), column)
+    else:
+        time = f.when((column >= first) & (column < end), column)
+    return rows.withColumn(EVENT_TIME, time.cast("timestamp"))
 
 
-def count_days_of(path: Path, sha256: str, event_time: EventTime) -> dict[str, int] | None:
-    """Counts as `count_days` does, in a file of just these bytes; none where another one has taken its place."""
-    with pa.memory_map(str(path)) as file:
-        if hashlib.sha256(file.read_buffer()).hexdigest() != sha256:
-            return None
-        file.seek(0)
-        return count_days(file, event_time)
+def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
+    from pyspark.sql import types
+
+    found: DataType = schema
+    at = "the row"
+    for name in event_time.parts:
+        if not isinstance(found, types.StructType) or name not in found.names:
+            names = f"of {', '.join(found.names)}" if isinstance(found, types.StructType) else found.simpleString()
+            return None, f"no column {name} in {at}, which is {names}"
+        found, at = found[name].dataType, name
+    kinds: list[tuple[tuple[type[DataType], ...], Kind]] = [
+        ((types.TimestampType, types.TimestampNTZType), "timestamp"),
+        ((types.DateType,), "date"),
+        ((types.ByteType, types.ShortType, types.IntegerType, types.LongType), "integer"),
+    ]
+    return next((kind for classes, kind in kinds if isinstance(found, classes)), None), found.simpleString()
 
 
-def _source(path: File | pa.NativeFile) -> Path | BinaryIO | pa.NativeFile:
-    return path if isinstance(path, pa.NativeFile) else source(path)
+def _from_integer(column: Column, per_second: int) -> Column:
+    """Return the moment so many units after 1970; null where no calendar has it: a cast beyond would fail the whole job."""
+    from pyspark.sql import functions as f
+
+    first, end = (day * SECONDS_A_DAY * per_second for day in (FIRST, LAST + 1))
+    micros = column.cast("bigint") * f.lit(_MICROS // per_second)
+    return f.when(column.between(first, end - 1), f.timestamp_micros(micros))
 
 
-def _days(values: pa.ChunkedArray, event_time: EventTime) -> Numbers:
-    """Is of each value the number of its day since 1970-01-01; days before are whole days too."""
-    if pa.types.is_date(values.type):
-        numbers: Numbers = values.cast(pa.date32()).cast(pa.int32()).to_numpy().astype(np.int64)
-        return numbers
-    unit = ARROW_UNITS[values.type.unit] if pa.types.is_timestamp(values.type) else UNITS[event_time.unit or "s"]
-    numbers = values.cast(pa.int64()).to_numpy()
-    return numbers // (SECONDS_A_DAY * unit)
+def count_days(file: File) -> tuple[dict[str, int], int | None, int | None]:
+    """Count the rows of each day in a decoded file, sorted; those without an event time are of no day.
 
-
-def count_late(path: Path, day: str) -> int:
-    """Counts the rows of a day's file whose record was written after the day had ended."""
-    column = pq.read_table(path, columns=["timestamp"], memory_map=True).column("timestamp").drop_null()
-    end = np.datetime64(day, "D") + np.timedelta64(1, "D")
-    return int((column.to_numpy() >= end.astype("datetime64[us]")).sum())
-
-
-def read_note(path: Path) -> tuple[str | None, int]:
-    """Reads what a day's file says of itself, none where it says nothing, and its number of rows.
-
-    Raises `ValueError` for what is no Parquet file, in the words of who read it.
+    Return with it a moment that no event is before, and one that none is after (ms since 1970).
     """
-    try:
-        footer = pq.read_metadata(path)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(str(error).rstrip(".")) from error
-    note = (footer.metadata or {}).get(NOTE.encode())
-    return (None if note is None else note.decode()), footer.num_rows
-
-
-def write_empty_day(like: Path, path: Path, note: str) -> None:
-    """Writes a day's file with the columns of another one, without rows, that says `note` of itself."""
-    schema = pq.read_schema(like)
-    kept = {key: value for key, value in (schema.metadata or {}).items() if key != NOTE.encode()}
-    pq.write_table(schema.with_metadata({**kept, NOTE: note}).empty_table(), path, compression="zstd")
+    column = pq.ParquetFile(source(file), memory_map=True).read(columns=[EVENT_TIME]).column(EVENT_TIME)
+    micros = pc.cast(column.drop_null(), "int64").to_numpy()
+    numbers, counts = np.unique(micros // (SECONDS_A_DAY * _MICROS), return_counts=True)
+    days = {day_of(int(number)): int(rows) for number, rows in zip(numbers, counts, strict=True)}
+    counted = {**days, NO_DAY: column.null_count} if column.null_count else days
+    return (
+        (counted, int(micros.min()) // 1_000, -(-int(micros.max()) // 1_000)) if len(micros) else (counted, None, None)
+    )

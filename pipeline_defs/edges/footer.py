@@ -1,8 +1,7 @@
 """Makes a Parquet footer canonical, so that the same rows are the same bytes whatever process wrote them.
 
 parquet-java lists a column's encodings in the order of a hash set of enums, which differs from JVM to JVM; nothing
-else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning. And adds to a
-footer what a derived file says of itself, which the writer could not know.
+else in a file of ours does (docs/design/0002). Sorting that list in place changes no length and no meaning.
 """
 
 from __future__ import annotations
@@ -33,35 +32,6 @@ def canonicalize(path: Path) -> None:
             file.write(canonical)
 
 
-def add_note(path: Path, key: str, value: str) -> None:
-    """Adds a key and value to those that a file's footer has, in place: its rows are not written again.
-
-    Spark gives each file of a job the same ones. Raises `ValueError` where the footer has none yet: Spark's always has.
-    """
-    with path.open("r+b") as file:
-        start, footer = _read(file, path)
-        walk = _Walk(footer)
-        for _ in walk.encodings():
-            pass
-        if walk.notes is None:
-            raise ValueError(f"the footer of {path} has no keys and values to add one to")
-        begin, first, end, count = walk.notes
-        note = b"".join((b"\x18", _text(key), b"\x18", _text(value), b"\x00"))  # two strings, fields 1 and 2
-        header = bytes([(count + 1) << 4 | _STRUCT]) if count + 1 < _LONG_LIST else b"\xfc" + _varint(count + 1)
-        noted = bytes(footer[:begin]) + header + bytes(footer[first:end]) + note + bytes(footer[end:])
-        file.seek(start)
-        file.write(noted + len(noted).to_bytes(4, "little") + _MAGIC)
-
-
-def hide(path: Path, data: bytes) -> int:
-    """Puts bytes that no reader looks at between a file's rows and its footer, in place; returns where they begin."""
-    with path.open("r+b") as file:
-        start, footer = _read(file, path)
-        file.seek(start)
-        file.write(data + footer + len(footer).to_bytes(4, "little") + _MAGIC)
-    return start
-
-
 def _read(file: BinaryIO, path: Path) -> tuple[int, bytearray]:
     """Reads where the footer begins, and its bytes."""
     size = file.seek(0, os.SEEK_END)
@@ -72,19 +42,6 @@ def _read(file: BinaryIO, path: Path) -> tuple[int, bytearray]:
     start = size - _TAIL - int.from_bytes(tail[:4], "little")
     file.seek(start)
     return start, bytearray(file.read(size - _TAIL - start))
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    data = bytearray()
-    while number > 127:
-        data.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*data, number])
 
 
 class _Walk:

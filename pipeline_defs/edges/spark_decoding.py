@@ -13,10 +13,10 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import SERIALIZED, Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
+from .event_time import with_event_time
 from .remote_file import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 from .spark_avro import decode_avro
-from .spark_days import check_event_time
 from .spark_json import decode_json
 from .spark_json_schema import decode_json_schema
 from .spark_protobuf import decode_protobuf
@@ -149,9 +149,7 @@ class SparkDecoder:
 
             columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
             rows = read.where(sides["key"].is_right & sides["value"].is_right).select(*columns, *_schema_ids(sides))
-            if self._event_time is not None:
-                check_event_time(rows.schema, self._event_time)
-            return rows
+            return rows if self._event_time is None else with_event_time(rows, self._event_time)
 
         self._stage(files, decision, good, folder)
 

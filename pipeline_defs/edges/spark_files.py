@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.raw_table import SCHEMA
+from .day_rows import DayRows
 from .engine import Engine
 from .remote_file import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
@@ -37,7 +38,7 @@ class SparkFiles:
             rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
 
 
-def read_parts(session: SparkSession, parts: Iterable[Part], root: str) -> DataFrame:
+def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataFrame:
     """Return what is to be read of some files of a lake, which Spark knows by the URL or path `root`."""
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -52,6 +53,25 @@ def read_parts(session: SparkSession, parts: Iterable[Part], root: str) -> DataF
         if not part.is_whole
     ]
     return reduce(DataFrame.unionByName, frames) if frames else session.createDataFrame([], schema)
+
+
+def read_day(session: SparkSession, root: str, rows: DayRows) -> DataFrame:
+    """Return the decoded rows of a day."""
+    from pyspark.sql import functions as f
+
+    first, last = (f.lit(moment).cast("timestamp") for moment in rows.moments)
+    found = read_as(session, rows.schema, [f"{root}/{path}" for path in rows.paths])
+    return found.where(f.col("event_time").between(first, last))
+
+
+def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> DataFrame:
+    """Read files as the rows of an Arrow schema that holds all of them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    if not files:
+        return session.createDataFrame([], columns)
+    return session.read.schema(columns).parquet(*paths_of(files))
 
 
 def _rows(session: SparkSession, sources: Sequence[File], generation: int) -> DataFrame:

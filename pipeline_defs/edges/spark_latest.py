@@ -23,7 +23,8 @@ from ..core.offsets import OffsetRange
 from .columns_of_table import has_map
 from .engine import Engine
 from .latest_table import FIELDS, POSITION, SEQUENCE
-from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
+from .spark import PARQUET_OPTIONS, SCAN_CONF
+from .spark_files import read_as
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -124,7 +125,7 @@ class SparkLatest:
         with self._job(topic) as session:
             is_drawn = f.pmod(f.hash("key"), f.lit(SHARES)) == share
             right = _winners(_candidates(session, inputs.fresh, schema, config).where(is_drawn), _tasks(inputs))
-            stands = _read(session, schema, inputs.present).where(is_drawn)
+            stands = read_as(session, schema, inputs.present).where(is_drawn)
 
             def packed(rows: DataFrame, name: str) -> DataFrame:
                 content = f.to_json(f.struct("key", "value"))
@@ -148,7 +149,7 @@ def _changes(session: SparkSession, inputs: Inputs, schema: pa.Schema, config: L
 
     tasks = _tasks(inputs)
     rows = _candidates(session, inputs.fresh, schema, config)
-    present = _read(session, schema, inputs.present)
+    present = read_as(session, schema, inputs.present)
     lost = None
     if inputs.changed and inputs.present:
         is_changed = _lies_in(inputs.changed)
@@ -186,12 +187,12 @@ def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Sch
 
     columns = pa.schema([schema.field(name) for name in FIELDS])
     if not sources:
-        return _read(session, schema, [])
+        return read_as(session, schema, [])
     of_files = session.createDataFrame(
         [(each.path.name, each.placed.epoch, each.placed.reached_ms) for each in sources],
         "_file string, _epoch int, _before long",
     )
-    rows = _read(session, columns, [each.path for each in sources]).withColumn("_file", f.col("_metadata.file_name"))
+    rows = read_as(session, columns, [each.path for each in sources]).withColumn("_file", f.col("_metadata.file_name"))
     so_far = Window.partitionBy("_file").orderBy("offset")
     reached = f.greatest(f.max(f.unix_millis("timestamp")).over(so_far), f.col("_before"))
     placed = rows.join(f.broadcast(of_files), "_file").withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
@@ -225,16 +226,6 @@ def _tasks(inputs: Inputs) -> int:
         *(inputs.present if inputs.with_present else ())
     ]
     return max(os.cpu_count() or 1, ceil(sum(file.stat().st_size for file in files) / TASK_BYTES))
-
-
-def _read(session: SparkSession, schema: pa.Schema, files: Sequence[Path]) -> DataFrame:
-    """Read files as the rows of an Arrow schema that holds all of them."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    if not files:
-        return session.createDataFrame([], columns)
-    return session.read.schema(columns).parquet(*paths_of(files))
 
 
 def _lies_in(ranges: Collection[OffsetRange]) -> Column:

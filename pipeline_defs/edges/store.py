@@ -1,6 +1,6 @@
 """The only write primitive: put-if-absent, on a local disk or an object store, through obstore.
 
-Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange` and swapping.py. Three
+Invariant: an object that a name leads to is whole, durable and never changed, but by `exchange`. Three
 answers exist, never two: committed, conflict, and unknown (`OutcomeUnknown`), which reading back settles or nobody does.
 """
 

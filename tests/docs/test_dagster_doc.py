@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import dagster as dg
@@ -10,6 +11,7 @@ import pytest
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.project import plan_project, write_project
 from pipeline_defs.settings import PROJECT
+from tests.integration.test_days import configure, decode, event
 from tests.support.markdown import read_blocks
 from tests.support.world import World
 
@@ -20,7 +22,7 @@ SIZES = dg.AssetKey("order_sizes")
 @pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
 def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the partitions of the raw asset, and is asked for where one of them landed."""
-    (block,) = [each for each in read_blocks(DAGSTER) if each.language == "python"]
+    block, _ = [each for each in read_blocks(DAGSTER) if each.language == "python"]
     project = tmp_path / f"lake_{world.name}"
     write_project(plan_project(project, [world.name], None))
     (project / project.name / "defs" / "order_sizes.py").write_text(block.text.replace("orders", world.name))
@@ -47,3 +49,26 @@ def test_an_asset_of_ones_own_reads_each_range(world: World, tmp_path: Path, mon
         assert event is not None and event.asset_materialization is not None
         said = {name: value.value for name, value in event.asset_materialization.metadata.items()}
         assert said == {"rows": count, "largest": len(b"v99") if count == 100 else len(b"v149")}
+
+
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")
+def test_an_asset_of_ones_own_reads_each_day(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for the days that have news, and reads just these."""
+    _, block = [each for each in read_blocks(DAGSTER) if each.language == "python"]
+    (tmp_path / "order_totals.py").write_text(block.text.replace("orders", world.name))
+    monkeypatch.syspath_prepend(tmp_path)
+    totals = importlib.import_module("order_totals").order_totals
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
+    configure(world)
+    world.create_topic()
+    defs = build_defs(world.edges, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
+    before = dg.evaluate_automation_conditions(defs, world.instance)
+    world.send([event("2013-01-01", 1), event("2013-01-01", 2), event("2013-01-05", 3)])
+    world.plan_and_land()
+    decode(world)
+    after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
+    assert after.get_requested_partitions(totals.key) == {"2013-01-01", "2013-01-05"}
+    assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance).success
+    made = world.instance.get_latest_materialization_event(totals.key)
+    assert made is not None and made.asset_materialization is not None
+    assert made.asset_materialization.metadata["rows"].value == 2

@@ -1,219 +1,208 @@
-"""Event days on a real broker and real Spark: late records, redone ranges, what is in no day, and what is refused."""
-
-from __future__ import annotations
+"""Event days on a real broker and real Spark: the column, what is counted and told of it, and how a day is read."""
 
 import dataclasses
 import json
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import dagster as dg
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
-from pipeline_defs.core.day_verdicts import DayDecided
-from pipeline_defs.core.days import EventTime
-from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.days_checks import check_days, check_outside
+from pipeline_defs.core.days import Days, EventTime
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.errors import BadKey, Refused
+from pipeline_defs.days import report_days
+from pipeline_defs.decoded_checks import check_outside
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.deriving import run_derive_tick
+from pipeline_defs.launching import decode_through_dagster
+from pipeline_defs.reader import read
+from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
-from tests.support.daily import SCHEMA, configure, digests, event, expected, outcomes, shown, update
 from tests.support.world import World
 
-CREATED, UPDATED = DayDecided.CREATED, DayDecided.UPDATED
+START = "2013-01-01"
+AT = EventTime("value.at")
+DOWNSTREAM = dg.AssetKey("totals")
 
 
-def told(world: World, day: str) -> tuple[dict[str, Any], list[dict[str, Any]], bytes]:
-    """Is what a day's file has, in the order in which a difference is best understood: footer, rows, bytes."""
-    path = world.lake_folder / "days" / world.name / f"{day}.parquet"
-    table = pq.read_table(path)
-    return pq.read_metadata(path).to_dict(), table.to_pylist(), path.read_bytes()
+def configure(world: World, event_time: EventTime = AT, schema: str = "at TIMESTAMP, n BIGINT") -> None:
+    """Have a topic decoded and counted by day."""
+    decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(1_000, 1.0), event_time)
+    world.topic = dataclasses.replace(world.topic, decode=decode, days=Days(START, event_time))
 
 
-def test_late_event_times_do_not_multiply_files(world: World) -> None:
-    """AC22: late records, days old, in each of many ranges: one file per day, each row once, only touched days rewritten."""
+def event(day: str, number: int, partition: int = 0) -> dict[str, object]:
+    """Return a record of an event at noon of a day."""
+    return record(f"{day}T12:00:00Z", number, partition)
+
+
+def record(at: object, number: int, partition: int = 0) -> dict[str, object]:
+    """Return a record of an event at that time, or without one."""
+    value = {"n": number} | ({} if at is None else {"at": at})
+    return {"partition": partition, "key": b"k%d" % number, "value": json.dumps(value).encode()}
+
+
+def told(world: World) -> dict[str, dict[str, Any]]:
+    """Return the facts of each day as Dagster shows them."""
+    events = world.instance.fetch_materializations(world.topic.days_key, limit=1000).records
+    found: dict[str, dict[str, Any]] = {}
+    for record in reversed(events):
+        assert record.asset_materialization is not None and record.partition_key is not None
+        metadata = record.asset_materialization.metadata
+        found[record.partition_key] = {name: value.value for name, value in metadata.items()}
+    return found
+
+
+def numbers(world: World, day: str) -> list[int]:
+    found = read(world.name, day=day, lake=world.settings.lake)
+    return [value["n"] for value in found["value"].to_pylist()]
+
+
+def decode(world: World) -> None:
+    """Decode what is due through Dagster."""
+    edges = Edges(world.settings, now_ms=world.edges.now_ms)
+    due = edges.decodings.read_ranges(world.name).find_due(world.coverage)
+    for run in decode_through_dagster(world.topic, due, edges, world.instance, redo=False, topics=world.definitions):
+        assert run.succeeded, run.reason
+
+
+def test_a_late_record_makes_its_own_day_news_and_no_other(world: World) -> None:
+    """[R-89] AC22: from Kafka to a day's event, and to the asset downstream that is asked for that day alone."""
     configure(world)
+    world.create_topic()
     world.with_policy(records_per_range=10)
-    world.create_topic(2)
-    late = ["2013-01-01", "2013-01-02", "2013-03-05"]
-    for partition in (0, 1):
-        world.send(
-            event(late[n // 10 % 3] if n % 10 == 9 else f"2014-06-{1 + n // 25:02d}", n, partition) for n in range(100)
-        )
+    world.send(event(f"2013-01-0{1 + n // 10}", n) for n in range(30))
     world.plan_and_land()
-    keys = [offsets.key for offsets in world.coverage.log.ranges]
-    world.decode(keys[:8])
-    assert set(outcomes(update(world)).values()) == {CREATED}
-    assert shown(world) == expected(world)
+    decode(world)
+    assert {day: (facts["rows"], facts["ranges"]) for day, facts in told(world).items()} == {
+        f"2013-01-0{n}": (10, 1) for n in (1, 2, 3)
+    }
+    days = dg.DailyPartitionsDefinition(START, end_offset=1)
 
-    for batch in (keys[8:9], keys[9:]):  # each of these ranges brings a late record
-        before = digests(world)
-        found = [verdict.decoding.event_days for verdict in world.decode(batch) if verdict.decoding]
-        touched = {day for days in found for day in days}
-        assert all(set(late) & days.keys() for days in found)
-        updated = update(world)
-        assert outcomes(updated) == {day: UPDATED if day in before else CREATED for day in touched}
-        after = digests(world)
-        assert {day for day in before if after[day] != before[day]} == touched & before.keys()
-        assert {day: each.added for day, each in updated.items()} == {
-            day: sum(days.get(day, 0) for days in found) for day in touched
-        }
-    assert sorted(digests(world)) == sorted({*late, *(f"2014-06-0{n}" for n in range(1, 5))})
-    assert shown(world) == expected(world)
-    assert len(shown(world)) == 200
-    assert update(world) == {}  # the control: nothing new, nothing due
-    stood = {day: told(world, day) for day in late}
-    again = update(world, late, redo=True)
-    assert {day: told(world, day) for day in late} == stood
-    assert set(outcomes(again).values()) == {DayDecided.UNCHANGED}  # made anew from all their ranges: the same files
+    @dg.asset(
+        key=DOWNSTREAM,
+        deps=[world.topic.days_key],
+        partitions_def=days,
+        automation_condition=dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window()),
+    )
+    def totals(context: dg.AssetExecutionContext) -> None:
+        context.add_output_metadata({"numbers": numbers(world, context.partition_key)})
 
-
-def test_a_redone_range_moves_its_records_between_days(world: World) -> None:
-    """By a decoder that sets records aside the day that they leave changes, and the other one does not."""
-    configure(world, schema="at DATE, n BIGINT")
-    world.create_topic(2)
-    first, second = "2013-01-01", "2013-01-02"
-
-    def sent(partition: int, times: list[str]) -> list[dict[str, object]]:
-        values = [json.dumps({"at": at, "n": n}).encode() for n, at in enumerate(times)]
-        return [{"partition": partition, "key": b"k", "value": value} for value in values]
-
-    def decode_as(schema: str, *keys: str) -> None:
-        assert world.topic.decode is not None
-        side = dataclasses.replace(world.topic.decode.value, schema=schema)
-        world.topic = dataclasses.replace(world.topic, decode=dataclasses.replace(world.topic.decode, value=side))
-        world.decode(keys, redo=True)
-
-    world.send(sent(0, [first] * 80) + sent(1, [first] * 19 + [second]))
+    defs = build_defs(world.edges, topics=dg.Definitions.merge(world.definitions, dg.Definitions(assets=[totals])))
+    before = dg.evaluate_automation_conditions(defs, world.instance)
+    world.send([*(event("2013-01-04", n) for n in range(30, 39)), event("2013-01-01", 39)])
     world.plan_and_land()
-    one, other = world.decode()
-    assert outcomes(update(world)) == {first: CREATED, second: CREATED}
-    assert Counter(row[0] for row in shown(world)) == {first: 99, second: 1}
-
-    decode_as("at DATE, n BIGINT, more STRING NOT NULL", one.offsets.key)  # which sets all of its records aside
-    assert outcomes(update(world)) == {first: UPDATED}
-    assert Counter(row[0] for row in shown(world)) == {first: 19, second: 1}
-    decode_as(SCHEMA, one.offsets.key, other.offsets.key)
-    assert outcomes(update(world)) == {first: UPDATED, second: UPDATED}
-    assert Counter(row[0] for row in shown(world)) == {first: 99, second: 1}
-    assert shown(world) == expected(world)
+    decode(world)
+    after = dg.evaluate_automation_conditions(defs, world.instance, cursor=before.cursor)
+    assert after.get_requested_partitions(DOWNSTREAM) == {"2013-01-01", "2013-01-04"}
+    assert dg.materialize([totals], partition_key="2013-01-01", instance=world.instance, selection=[totals]).success
+    made = world.instance.get_latest_materialization_event(DOWNSTREAM)
+    assert made is not None and made.asset_materialization is not None
+    assert made.asset_materialization.metadata["numbers"].value == [*range(10), 39]
 
 
-def test_what_is_in_no_day_is_named_and_put_into_it_once_it_has_come(world: World) -> None:
-    """No event time, before the first day, days to come: in the decoded ranges as ever, counted and explained by a check."""
-    configure(world, EventTime("value.at", "s"), "at BIGINT, n BIGINT")
-    world.create_topic(2)
-    first, before, coming = 1_357_041_600, 1_325_419_200, 4_070_952_000
-    times = [*[first] * 40, None, None, before, coming]
-    values = [json.dumps({"at": at, "n": n}).encode() for n, at in enumerate(times)]
-    world.send([{"partition": n % 2, "key": b"k", "value": value} for n, value in enumerate([*values, None])])
-    world.plan_and_land()
-    one, other = (verdict.offsets for verdict in world.decode())
-    assert outcomes(update(world)) == {"2013-01-01": CREATED}
-    assert [row[0] for row in shown(world)] == ["2013-01-01"] * 40
-
-    days = world.topic.days
-    assert days is not None
-    outside = check_outside(world.topic, days, Edges(world.settings))
-    assert outside.facts == {"none": 3, "before": 1, "future": 1}
-    assert outside.concerns == (one.key, one.key, other.key, other.key)
-    assert f"range {one.text(world.name)}: 2 rows have no event time" in outside.violations[0]
-    assert check_days(world.topic, days, Edges(world.settings)).passed
-
-    world.edges.now_ms = lambda: coming * 1_000
-    assert outcomes(update(world)) == {"2099-01-01": CREATED}
-    assert len(shown(world)) == 41
-
-    folder = world.lake_folder / "days" / world.name  # what a person put there by hand
-    (folder / "copy.parquet").hardlink_to(folder / "2013-01-01.parquet")
-    found = check_days(world.topic, days, Edges(world.settings))
-    assert [text.split(":")[0] for text in found.violations] == [
-        f"days/{world.name}/copy.parquet is no day of {world.name}",
-        f"day 2099-01-01 of {world.name} is not one of those since 2013-01-01",
-    ]
-
-
-def test_days_of_what_was_decoded_before_there_were_days(world: World) -> None:
-    """Ranges whose documents say no days are counted from their files, once; a wrong column is refused before a write."""
+def test_what_a_crash_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(world: World) -> None:
+    """[R-89] A range that is decoded otherwise is news of the days that it had rows of, and of those that it has."""
     configure(world)
-    days, decode = world.topic.days, world.topic.decode
-    assert days is not None
-    assert decode is not None
-    world.topic = dataclasses.replace(world.topic, decode=dataclasses.replace(decode, event_time=None))
-    world.create_topic(1)
-    world.send(event(f"2013-01-0{1 + n // 70}", n) for n in range(200))
+    world.create_topic()
+    world.send(event("2013-01-01", n) for n in range(5))
     world.plan_and_land()
-    assert [verdict.decoding and verdict.decoding.event_days for verdict in world.decode()] == [{}, {}]
-    for wrong, found in (
-        (EventTime("value.when"), "found no column when in value, which is of at, n"),
-        (EventTime("value.n"), "expected a TIMESTAMP or DATE, found int64"),
-        (EventTime("value.at", "s"), r"expected an integer, as unit s says, found timestamp\[us, tz=UTC\]"),
-    ):
-        world.topic = dataclasses.replace(world.topic, days=dataclasses.replace(days, event_time=wrong))
-        with pytest.raises(BadSetting, match=found):
-            update(world)
-    assert not list(world.lake_folder.glob("*days*"))
-    world.topic = dataclasses.replace(world.topic, days=days)
-    assert set(outcomes(update(world))) == {"2013-01-01", "2013-01-02", "2013-01-03"}
-    assert shown(world) == expected(world)
-    assert len(list((world.lake_folder / "event_days").rglob("*.json"))) == 2
+    world.decode()
+    assert told(world) == {}, "the fault: who decoded it died before it told"
+    run_derive_tick(world.topic, world.instance, Edges(world.settings))
+    assert {day: facts["rows"] for day, facts in told(world).items()} == {"2013-01-01": 5}
+    assert report_days(world.topic, world.instance, Edges(world.settings)) == [], "the control: nothing is news"
 
+    configure(world, EventTime("value.n", "s"))
+    edges = Edges(world.settings)
+    assert "were counted by another event time" in check_outside(world.topic, world.topic.days, edges).violations[0]
+    assert world.topic.days is not None
+    world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
+    assert report_days(world.topic, world.instance, Edges(world.settings)) == [START], "no row is of it any more"
+    assert told(world)[START]["rows"] == 0
+    assert (
+        "5 rows are of days before" in check_outside(world.topic, world.topic.days, Edges(world.settings)).violations[0]
+    )
 
-def test_a_range_that_is_decoded_again_while_it_is_read_is_read_again(world: World) -> None:
-    """What Spark has read may be of before or after: it is thrown away, and the day is made from what is decoded now."""
     configure(world)
-    world.create_topic(1)
-    world.send(event("2013-01-01", n) for n in range(20))
+    world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
+    world.instance.wipe_assets([world.topic.days_key])
+    rebuild_topic(world.topic, Edges(world.settings), world.instance)
+    assert told(world)[START]["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("schema", "event_time", "at"),
+    [
+        ("at TIMESTAMP, n BIGINT", AT, "2013-01-02T12:00:00.000001Z"),
+        ("at DATE, n BIGINT", AT, "2013-01-02"),
+        ("at BIGINT, n BIGINT", EventTime("value.at", "s"), 1_357_128_000),
+        ("at BIGINT, n BIGINT", EventTime("value.at", "us"), 1_357_128_000_000_001),
+        ("n BIGINT", EventTime(), None),
+    ],
+)
+def test_whatever_the_type_the_table_has_the_event_time_and_when_its_files_begin_and_end(
+    world: World, schema: str, event_time: EventTime, at: object
+) -> None:
+    """[R-89] A reader's filter passes over files by the log; none that has a row of the day: a moment is rounded away."""
+    configure(world, event_time, schema)
+    world.create_topic()
+    noon_ms = 1_357_128_000_000
+    world.send({**record(at, n), "timestamp_ms": noon_ms} for n in range(3))
+    if at is not None:
+        world.send([record(None, 3)])
     world.plan_and_land()
-    (verdict,) = world.decode()
-    staged: list[str] = []
-
-    def meanwhile(step: str, **_: Any) -> None:
-        if step == "stage_days":
-            staged.append(step)
-            if len(staged) == 1:
-                configure(world, schema=f"{SCHEMA} NOT NULL, new STRING")
-                world.decode([verdict.offsets.key], redo=True)
-
-    assert outcomes(update(world, on_step=meanwhile)) == {"2013-01-01": CREATED}
-    assert len(staged) == 2
-    assert world.decodings[verdict.offsets].revision == 1, "the fault has happened"
-    assert shown(world) == expected(world)
-    assert world.query("days", "value.new") == [(None,)] * 20
-    assert update(world) == {}
+    world.decode()
+    table = DeltaTable(world.edges.lake.store.url(f"tables/decoded/{world.name}"))
+    rows = table.to_pyarrow_table(columns=["event_time"])
+    times = rows["event_time"].drop_null().cast("int64").to_pylist()
+    assert len(times) == 3 and len(rows) == 3 + (at is not None)
+    assert {micros // 86_400_000_000 for micros in times} == {15_707}
+    (decoding,) = world.decodings.values()
+    assert decoding.event_days == {"2013-01-02": 3} | ({"none": 1} if at is not None else {})
+    assert decoding.first_event_ms is not None and decoding.last_event_ms is not None
+    assert decoding.first_event_ms * 1000 <= min(times) and max(times) <= decoding.last_event_ms * 1000
+    assert len(rows.filter(pc.is_null(rows["event_time"]))) == (at is not None)
 
 
-def test_two_updaters_at_once_lose_and_double_nothing(world: World) -> None:
-    """Both have written the same day from what they saw; the second one begins again from what the first has left."""
+def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) -> None:
+    """[R-85] Equal to a plain filter over all decoded rows; of a day without rows there are none, with all columns."""
     configure(world)
     world.create_topic(2)
     for partition in (0, 1):
-        world.send(event("2013-01-01" if n % 2 else "2013-01-02", n, partition) for n in range(100))
+        world.send(event(f"2013-01-0{1 + n % 3}", n, partition) for n in range(9))
+    world.send([record(None, 99), record("2013-01-01T23:59:59.999999Z", 100), record("2013-01-02T00:00:00Z", 101)])
+    world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
     world.plan_and_land()
-    one, other = (offsets.key for offsets in world.coverage.log.ranges)
-    world.decode([one])
-    both, steps = Barrier(2), Counter[str]()
-
-    def meet(step: str, **_: Any) -> None:
-        steps[step] += 1
-        if step == "stage_days" and steps[step] <= 2:
-            both.wait(120)
-
-    with ThreadPoolExecutor(2) as pool:
-        found = [pool.submit(update, world, on_step=meet) for _ in range(2)]
-        verdicts = [each.result() for each in found]
-    ended = Counter(verdict.outcome for each in verdicts for verdict in each.values())
-    assert ended[CREATED] == 2, "each day was put in place once"
-    assert not ended[DayDecided.FAILED]
-    assert shown(world) == expected(world)
-    world.decode([other])
-    between: dict[str, DayDecided] = {}
-
-    def be_first(step: str, **_: Any) -> None:
-        if step == "find_days" and not between:
-            between.update(outcomes(update(world)))
-
-    second = update(world, on_step=be_first)  # what it has found due is up to date when it looks again
-    assert set(outcomes(second).values()) == {DayDecided.UP_TO_DATE}
-    assert between == {"2013-01-01": UPDATED, "2013-01-02": UPDATED}
-    assert shown(world) == expected(world)
+    lake = world.settings.lake
+    with pytest.raises(Refused, match=r"nothing of topic .* is decoded in the lake"):
+        read(world.name, day=START, lake=lake)
+    world.decode()
+    expected = sorted([*range(0, 9, 3), *range(0, 9, 3), 100])
+    arrow = read(world.name, day=START, lake=lake)
+    assert sorted(value["n"] for value in arrow["value"].to_pylist()) == expected
+    places = list(zip(arrow["partition"].to_pylist(), arrow["offset"].to_pylist(), strict=True))
+    assert places == sorted(places)
+    relation = read(world.name, day=START, lake=lake, as_="duckdb")
+    assert sorted(row[0] for row in relation.project("value.n").fetchall()) == expected
+    frame = read(
+        world.name, day=START, lake=lake, as_="spark", session=world.edges.engine(world.edges.pyspark()).session({})
+    )
+    assert sorted(row[0] for row in frame.select("value.n").collect()) == expected
+    nothing = read(world.name, day="2014-01-01", lake=lake)
+    assert (len(nothing), nothing.schema) == (0, arrow.schema)
+    with pytest.raises(BadKey, match="expected a day such as 2013-01-01, found '2013-1-1'"):
+        read(world.name, day="2013-1-1", lake=lake)
+    with pytest.raises(Refused, match="a range and a day are given"):
+        read(world.name, day=START, range="0-0-9", lake=lake)
+    world.topic = dataclasses.replace(
+        world.topic, days=None, decode=dataclasses.replace(world.topic.decode, event_time=None)
+    )
+    world.decode([next(iter(world.coverage.log.ranges)).key], redo=True)
+    with pytest.raises(Refused, match=r"have their event time from none and value\.at, expected one column of all"):
+        read(world.name, day=START, lake=lake)
+    assert Path(lake).exists()

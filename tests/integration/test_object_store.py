@@ -14,19 +14,16 @@ from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_table, check_tiling
 from pipeline_defs.compaction import compact
 from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.day_verdicts import DayDecided
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.store import Answer, Store
-from pipeline_defs.edges.swapping import see, swap
 from pipeline_defs.latest import update
 from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import SWEEP_AFTER_SECONDS, sweep_orphans
-from tests.support import daily
 from tests.support.decoded import DecodedTopic
 from tests.support.world import World
 
@@ -60,26 +57,6 @@ def test_an_exchange_holds_only_for_the_version_that_was_there() -> None:
     assert (store.exists("other"), store.exists("staged")) == (False, True)
     store.exchange("staged", "final", guard="", is_due=lambda: False)
     assert store.get("final") == b"third"
-
-
-@pytest.mark.usefixtures("bucket")
-def test_a_swap_holds_only_for_the_version_that_was_seen() -> None:
-    """Of two who saw one version, or that there was none, the first swaps; the other is told, and its staged one stays."""
-    store = Store("s3://lake/swaps")
-    for name in ("one", "two", "three"):
-        store.put_new(f"staged/{name}", name.encode(), "")
-    with see(store, "latest/x") as nothing:
-        assert nothing is None
-        assert swap(store, "staged/one", "latest/x", nothing)
-        assert not swap(store, "staged/two", "latest/x", nothing)
-    with see(store, "latest/x") as first:
-        assert first is not None
-        assert swap(store, "staged/two", "latest/x", first)
-        assert not swap(store, "staged/three", "latest/x", first)
-    assert store.get("latest/x") == b"two"
-    assert [*store.list("staged")] == ["staged/three"]
-    with pytest.raises(FileNotFoundError):
-        swap(store, "staged/one", "latest/x", None)
 
 
 @pytest.mark.usefixtures("bucket")
@@ -147,45 +124,6 @@ def test_orphans_in_a_bucket_are_swept(world: World, tmp_path: Path) -> None:
     sweep_orphans(world.edges.lake, later)
     assert not store.list("staging")
     assert store.get(published_path(manifest)) == file.read_bytes()
-
-
-@pytest.mark.usefixtures("bucket")
-def test_event_days_in_a_bucket(world: World) -> None:
-    """AC22: a late record exchanges its own day's object and no other; who comes second begins again."""
-    daily.configure(world)
-    world.create_topic(2)
-    for partition in (0, 1):
-        world.send(daily.event(f"2013-01-0{1 + n // 50 + partition}", n, partition) for n in range(100))
-    world.settings = dataclasses.replace(world.settings, lake=f"s3://lake/{world.name}")
-    world.edges = Edges(world.settings)
-    world.plan_and_land()
-    one, other = (offsets.key for offsets in world.coverage.log.ranges)
-    world.decode([one])
-    assert set(daily.outcomes(daily.update(world))) == {"2013-01-01", "2013-01-02"}
-    before = e_tags(world)
-    world.decode([other])
-
-    def be_first(step: str, **_: object) -> None:
-        if step == "stage_days" and e_tags(world) == before:
-            daily.update(world)
-
-    second = daily.outcomes(daily.update(world, on_step=be_first))
-    # of one it had written what stands by then, the other was not there when it looked
-    assert second == {"2013-01-02": DayDecided.UNCHANGED, "2013-01-03": DayDecided.UP_TO_DATE}
-    after = e_tags(world)
-    assert {path[-18:-8] for path in after if after[path] != before.get(path)} == {"2013-01-02", "2013-01-03"}
-    _, rows = Duck(world.edges.lake, [world.name]).query(
-        f'SELECT event_time::DATE::VARCHAR, count(*), count(DISTINCT ("partition", "offset")) FROM days."{world.name}" '
-        "GROUP BY ALL ORDER BY ALL"
-    )
-    assert rows == [("2013-01-01", 50, 50), ("2013-01-02", 100, 100), ("2013-01-03", 50, 50)]
-    assert not world.edges.lake.store.list("staging")
-
-
-def e_tags(world: World) -> dict[str, str | None]:
-    """Is the version of each day's object."""
-    pages = obstore.list(world.edges.lake.store.objects, f"days/{world.name}")
-    return {meta["path"]: meta["e_tag"] for page in pages for meta in page}
 
 
 @pytest.mark.usefixtures("bucket")

@@ -15,7 +15,6 @@ from dagster._daemon.types import DaemonHeartbeat
 from pipeline_defs.checks import PROGRESS, build_standing_checks, standing_key
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.latest import Latest
-from pipeline_defs.day_due import build_days_sensor
 from pipeline_defs.deriving import build_derive_sensor
 from pipeline_defs.latest_due import build_latest_sensor
 from pipeline_defs.moments import time_text
@@ -24,7 +23,7 @@ from pipeline_defs.sensors import build_sensor
 from pipeline_defs.siblings import BACKFILL_TAG
 from pipeline_defs.status import read_status
 from pipeline_defs.topics import Duty
-from tests.support.daily import configure, event
+from tests.integration.test_days import configure, event
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -143,7 +142,7 @@ def test_a_run_that_lands_nothing_and_a_daemon_that_is_silent_are_named(filled: 
 
 
 def test_the_sensors_of_what_is_derived_say_what_blocks_them_and_since_when(world: World) -> None:
-    """L1: decoding, days and latest in the words of landing; for decoding `status` and the progress check say it too."""
+    """L1: decoding and latest in the words of landing; for decoding `status` and the progress check say it too."""
     configure(world)
     latest = Latest()
     world.topic = dataclasses.replace(world.topic, latest=latest)
@@ -173,9 +172,7 @@ def test_the_sensors_of_what_is_derived_say_what_blocks_them_and_since_when(worl
 
     blocked(world.topic.decoding, said_of_decoding)
     world.decode()
-    assert world.topic.days is not None
-    days, upserts = build_days_sensor(world.topic, world.topic.days), build_latest_sensor(world.topic, latest)
-    blocked(world.topic.daily, lambda: [said_by(world, days)])
+    upserts = build_latest_sensor(world.topic, latest)
     blocked(world.topic.upserting, lambda: [said_by(world, upserts)])
     assert said_of_decoding()[0] == "nothing waits to be decoded", "the control"
 

@@ -85,8 +85,8 @@ def test_no_topics_runs_wait_for_the_turn_of_another_topic(repository: Any) -> N
 @given(found=st.lists(names | st.sampled_from(ALIKE), unique=True, max_size=6))
 def test_no_two_kinds_of_work_share_a_pool(found: list[str]) -> None:
     topics = [Topic(name, Policy()) for name in found]
-    pools = [duty.pool for each in topics for duty in (each.landing, each.decoding, each.daily, each.upserting)]
-    assert len({*pools, *(each.compaction_job for each in topics)}) == 5 * len(topics)
+    pools = [duty.pool for each in topics for duty in (each.landing, each.decoding, each.upserting)]
+    assert len({*pools, *(each.compaction_job for each in topics)}) == 4 * len(topics)
 
 
 def test_names_that_people_use_stay_as_they_are() -> None:

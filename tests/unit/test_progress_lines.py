@@ -95,7 +95,7 @@ def test_a_command_that_looks_says_so_while_it_looks(
 TOPIC_COMMANDS = (
     *("plan x", "land x --pending", "backfill x --all", "status x", "losses x", "accept-loss x 0-0-1", "map x"),
     *("trace x 0 7", "audit x", "metrics x", "rebuild x", "compact x"),
-    *("decode x --due", "dead-letters x", "latest x", "days x"),
+    *("decode x --due", "dead-letters x", "latest x"),
 )
 
 
