@@ -13,10 +13,10 @@ from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import SERIALIZED, Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
-from .event_time import with_event_time
 from .remote_file import File
 from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
 from .spark_avro import decode_avro
+from .spark_event_time import with_event_time
 from .spark_json import decode_json
 from .spark_json_schema import decode_json_schema
 from .spark_protobuf import decode_protobuf
