@@ -10,12 +10,14 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline_defs.component import KafkaTopic
 from pipeline_defs.launching import decode_through_dagster
 from pipeline_defs.settings import Settings
 from tests.support.browser import load_until, open_dialog
+from tests.support.decoded import DecodedTopic
 from tests.support.desk import Desk
 from tests.support.world import World
 
@@ -144,5 +146,5 @@ def test_the_latest_records_are_made_by_clicking(desk: Desk, visits: World, page
     for words in ("keys 9", "tombstones 1", "ranges_read 2"):
         page.get_by_role("row", name=words, exact=True).wait_for()
     load_until(page, f"{desk.url}/assets/latest/visits?view=checks", "Passed")
-    shown = visits.query("latest", "key")
-    assert sorted(shown) == [(f"house-{number}",) for number in range(9)]
+    shown = DecodedTopic(visits.edges.lake, "visits", pa.string()).shown()
+    assert sorted(row[4] for row in shown) == [f"house-{number}" for number in range(9)]

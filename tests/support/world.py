@@ -247,12 +247,9 @@ class World:
     def decodings(self) -> Mapping[OffsetRange, Decoding]:
         return Edges(self.settings).decodings.read(self.name)
 
-    def query(self, tree: str, columns: str) -> list[tuple[Any, ...]]:
-        """Reads columns of this topic in offset order: of a tree's plain glob, or of decoded rows or dead letters."""
-        if tree in {"decoded", "dead_letters"}:
-            files = table_files(self.edges.lake, self.name, is_dead=tree == "dead_letters")
-        else:
-            files = [*map(str, (self.lake_folder / tree / self.name).rglob("*.parquet"))]
+    def query(self, tree: Literal["decoded", "dead_letters"], columns: str) -> list[tuple[Any, ...]]:
+        """Read columns of this topic's decoded rows, or of its dead letters, in offset order."""
+        files = table_files(self.edges.lake, self.name, is_dead=tree == "dead_letters")
         if not files:
             return []
         order = 'generation, "partition", "offset"'
