@@ -6,7 +6,6 @@ makes its own day news, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -16,6 +15,7 @@ from .core.calendar import day_at
 from .core.days import GONE, DayFacts, find_days
 from .core.delta import Snapshot
 from .edges.decodings import TREE
+from .projection import read_data_versions
 from .resources import Edges
 from .topics import Topic
 
@@ -31,7 +31,7 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
     if edges.told_days.get(topic.name) == seen:
         return []
     found = find_days(decoded.known.values(), topic.days.event_time)
-    shown = _read_versions(topic, instance)
+    shown = read_data_versions(instance, topic.days_key)
     news = {day: facts for day, facts in found.items() if topic.days.place(day, now_ms) == "held"}
     news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
     told = [day for day, facts in sorted(news.items()) if shown.get(day) != facts.version]
@@ -40,13 +40,6 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
         edges.watch_step("reported_day", day=day)
     edges.told_days[topic.name] = seen
     return told
-
-
-def _read_versions(topic: Topic, instance: dg.DagsterInstance) -> Mapping[str, str]:
-    tags = instance.event_log_storage.get_latest_tags_by_partition(
-        topic.days_key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
-    )
-    return {day: found.get(DATA_VERSION_TAG, "") for day, found in tags.items()}
 
 
 def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: Edges) -> dg.AssetMaterialization:

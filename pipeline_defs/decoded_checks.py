@@ -23,6 +23,11 @@ _FIRST_DEAD_LETTERS = """
 COMPLETENESS = "decoded_completeness"
 DEAD_LETTERS = "dead_letters"
 OUTSIDE = "rows_outside_of_days"
+_DESCRIPTIONS = {
+    COMPLETENESS: "rows + dead letters + holes + lost = end - start for every decoded range.",
+    DEAD_LETTERS: "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    OUTSIDE: "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+}
 _WHY = {
     "none": "have no event time; the producer, the decoder or `days.event_time` is to be mended",
     "before": "are of days before `days.start`; move it back, and Dagster is told of their days",
@@ -31,44 +36,34 @@ _WHY = {
 
 
 def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Builds the checks of a topic's decoded asset."""
+    """Build the checks of a topic's decoded asset."""
+    return [_build_check(topic, name) for name in _names(topic)]
 
-    @dg.asset_check(
-        asset=topic.decoded_key,
-        name=COMPLETENESS,
-        description="rows + dead letters + holes + lost = end - start for every decoded range.",
-    )
-    def completeness(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return decoded_results(topic, edges)[COMPLETENESS]
 
-    @dg.asset_check(
-        asset=topic.decoded_key,
-        name=DEAD_LETTERS,
-        description="No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
-    )
-    def dead_letters(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return decoded_results(topic, edges)[DEAD_LETTERS]
+def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=topic.decoded_key, name=name, description=_DESCRIPTIONS[name])
+    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return _result(topic, name, edges)
 
-    @dg.asset_check(
-        asset=topic.decoded_key,
-        name=OUTSIDE,
-        description="Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
-    )
-    def rows_outside(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return decoded_results(topic, edges)[OUTSIDE]
-
-    return [completeness, dead_letters, *([rows_outside] if topic.days else [])]
+    return check
 
 
 def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
-    """Are the results of all checks of the decoded asset, as of now."""
-    results = {
-        COMPLETENESS: as_result(check_decoded(topic, edges)),
-        DEAD_LETTERS: as_result(check_dead_letters(topic, edges), dg.AssetCheckSeverity.WARN),
-    }
-    if topic.days is not None:
-        results[OUTSIDE] = as_result(check_outside(topic, topic.days, edges), dg.AssetCheckSeverity.WARN)
-    return results
+    """Return the results of all checks of the decoded asset, as of now."""
+    return {name: _result(topic, name, edges) for name in _names(topic)}
+
+
+def _names(topic: Topic) -> list[str]:
+    return [COMPLETENESS, DEAD_LETTERS, *([OUTSIDE] if topic.days else [])]
+
+
+def _result(topic: Topic, name: str, edges: Edges) -> dg.AssetCheckResult:
+    if name == COMPLETENESS:
+        return as_result(check_decoded(topic, edges))
+    finding = (
+        check_outside(topic, topic.days, edges) if name == OUTSIDE and topic.days else check_dead_letters(topic, edges)
+    )
+    return as_result(finding, dg.AssetCheckSeverity.WARN)
 
 
 def check_decoded(topic: Topic, edges: Edges) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,8 +62,8 @@ class Due:
 
     standing: Standing | None
     decoded: DecodedRanges
-    placed: Ranges
-    change: Change
+    placed: Ranges = field(default_factory=dict)
+    change: Change = field(default_factory=lambda: Change((), ()))
     why_anew: str = ""
 
     @property
@@ -88,19 +88,20 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
     """Find what an update would do now."""
     standing = LatestTable(decodings.lake, topic).read()
     decoded = decodings.read_ranges(topic)
-    placed = _place(topic, decoded, decodings.lake)
-    if decoded.table.metadata is None or not (placed or standing):
-        return Due(standing, decoded, placed, Change((), ()))
+    if decoded.table.metadata is None or not (decoded.has_rows or standing):
+        return Due(standing, decoded)
     why = "it was asked for" if full else _why_anew(config, standing, decoded)
     if standing is not None and not why:
         applied = standing.applied(decoded.table.metadata.id)
         assert applied is not None
         if applied == decoded.table.version:
-            return Due(standing, decoded, placed, Change((), ()))
-        before = decodings.read_version(topic, applied)
+            return Due(standing, decoded)
+        epoch_of = decodings.lake.read_plan_log(topic).epoch_of
+        placed, before = place(decoded, epoch_of), decodings.read_version(topic, applied)
         if before is not None:
-            return Due(standing, decoded, placed, compare(_place(topic, before, decodings.lake), placed))
+            return Due(standing, decoded, placed, compare(place(before, epoch_of), placed))
         why = f"the decoded table has no version {applied} any more"
+    placed = place(decoded, decodings.lake.read_plan_log(topic).epoch_of)
     return Due(standing, decoded, placed, Change(tuple(placed), ()), why)
 
 
@@ -116,8 +117,9 @@ def _why_anew(config: Latest, standing: Standing | None, decoded: DecodedRanges)
     return "" if standing.order == config.order else "defs.yaml names another order"
 
 
-def _place(topic: str, decoded: DecodedRanges, lake: Lake) -> Ranges:
-    return place_ranges(decoded.known.values(), lake.read_plan_log(topic).epoch_of, path_of)
+def place(decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]) -> Ranges:
+    """Return where the rows of what is decoded stand in the order."""
+    return place_ranges(decoded.known.values(), epoch_of, path_of)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -161,17 +163,16 @@ class _Update:
         schema = table_schema(self.topic, arrow_schema(metadata.schema), self.config)
         applied = Applied(metadata.id, due.decoded.table.version, self.config.order)
         table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
-        if not why and standing is not None and not schema.equals(standing.schema):
-            why = "" if holds(schema, standing.schema) else "its columns do not hold what is decoded now"
+        if not why and standing is not None and not holds(schema, standing.schema):
+            why = "its columns do not hold what is decoded now"
         if standing is None or standing.damage:
             standing = table.start(schema, anew=standing is not None)
-            due = replace(due, standing=standing)
         if why:
-            due = replace(due, change=Change(tuple(due.placed), ()), why_anew=why)
+            due = replace(due, standing=standing, change=Change(tuple(due.placed), ()), why_anew=why)
             self.tools.on_step("rebuild_latest", topic=self.topic, reason=why)
-        elif not due.waiting and schema.equals(standing.schema) and len(standing.files) < MOST_FILES:
-            return self._told(0, "", has_committed=table.note(standing, applied))
         is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
+        if not (is_whole or due.waiting):
+            return self._told(0, "", has_committed=table.note(standing, applied))
         with self._staged(due, schema, is_whole=is_whole) as source:
             commit = table.overwrite if is_whole else table.merge
             return self._told(len(due.change.fresh), why, has_committed=commit(standing, source, applied))

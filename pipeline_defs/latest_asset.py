@@ -55,7 +55,7 @@ def latest_metadata(topic: Topic, done: Updated, seconds: float, edges: Edges) -
     """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
     table = LatestTable(edges.lake, topic.name)
     standing = table.read()
-    keys, tombstones = (0, 0) if standing is None or standing.damage else table.count(standing)
+    keys, tombstones = table.count(standing)
     files = standing.files if standing is not None else {}
     return {
         "keys": keys,

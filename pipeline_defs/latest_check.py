@@ -11,7 +11,7 @@ from .checks import as_result
 from .core.command_lines import command
 from .core.latest import Latest
 from .edges.spark_latest import MOST_TOLD, SHARES, Inputs
-from .latest import LatestTools, find_due, open_files, open_sources
+from .latest import LatestTools, find_due, open_files, open_sources, place
 from .resources import Edges
 from .topics import Topic
 
@@ -49,8 +49,9 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
             RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",)
         )
     with ExitStack() as opened:
+        placed = place(due.decoded, tools.lake.read_plan_log(topic).epoch_of)
         inputs = Inputs(
-            fresh=[*open_sources(due.placed, due.placed, tools.lake, opened).values()],
+            fresh=[*open_sources(placed, placed, tools.lake, opened).values()],
             present=open_files(due.standing, tools.lake, opened),
         )
         keys, wrong = tools.spark().find_differences(topic, inputs, due.standing.schema, config, share)
@@ -62,5 +63,5 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
     )
     violations = (text,) if wrong else ()
     return Finding(
-        RECOMPUTED, f"{what}, {keys} keys", violations, {"share": share, "keys": keys, "ranges": len(due.placed)}
+        RECOMPUTED, f"{what}, {keys} keys", violations, {"share": share, "keys": keys, "ranges": len(placed)}
     )

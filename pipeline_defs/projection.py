@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from sqlalchemy.exc import IntegrityError
 
 from .core.active import ActiveRun, State, Turns
@@ -92,6 +93,14 @@ def report_unseen(
     for offsets in unseen:
         instance.report_runless_asset_event(event(offsets))
     return len(unseen)
+
+
+def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str | None]:
+    """Read the data version of each partition that was materialised, as it was told last; none where it was told without."""
+    tags = instance.event_log_storage.get_latest_tags_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
+    )
+    return {partition: found.get(DATA_VERSION_TAG) for partition, found in tags.items()}
 
 
 def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss]) -> bool:

@@ -23,6 +23,7 @@ from .core.offsets import OffsetRange, check_topic, parse_key
 from .core.setting_values import check_lake
 from .edges import parquet
 from .edges.day_rows import DayRows, find_day
+from .edges.decodings import Decodings
 from .edges.lake import Lake
 from .edges.topic_rows import Part, find_rows
 from .resources import Edges
@@ -59,12 +60,12 @@ def read(
     """
     _check_request(topic, as_, session)
     if day is not None:
-        return _read_day(
-            topic, day, range, as_, _default_edges().lake if lake is None else _open(_place_of(lake)), session
-        )
+        _check_day(day, range)
     chosen = None if range is None else parse_key(str(range))
     found = _default_edges().lake if lake is None else _open(_place_of(lake))
     try:
+        if day is not None:
+            return _read_day(find_day(topic, str(day), _decodings(found)), as_, found, session)
         return _read(_find_parts(topic, chosen, found), as_, found, session)
     except FileNotFoundError as error:
         raise LakeUnavailable(
@@ -74,14 +75,16 @@ def read(
         ) from error
 
 
-def _read_day(topic: str, day: str, chosen: str | None, form: Form, lake: Lake, session: Any) -> Any:
+def _check_day(day: object, chosen: object) -> None:
     if chosen is not None:
         raise Refused("a range and a day are given, expected one of them; nothing was read")
     try:
         parse_day(str(day))
     except ValueError as error:
         raise BadKey(f"{error}; nothing was read") from None
-    rows = find_day(topic, str(day), lake)
+
+
+def _read_day(rows: DayRows, form: Form, lake: Lake, session: Any) -> Any:
     if form == "spark":
         return _read_spark_day(rows, lake, session)
     from .edges.duck import connect, relate_day, with_lake
@@ -126,6 +129,11 @@ def _default_edges() -> Edges:
 @cache
 def _edges(settings: Settings) -> Edges:
     return Edges(settings)
+
+
+@cache
+def _decodings(lake: Lake) -> Decodings:
+    return Decodings(lake)
 
 
 @cache

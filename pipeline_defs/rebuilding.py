@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from .core.offsets import OffsetRange
 from .days import report_days
 from .deriving import find_unseen_decoded, report_decoded
 from .landing import mirror_frontier
-from .projection import find_unseen, read_held, read_order, register_keys
+from .projection import find_unseen, read_data_versions, read_held, read_order, register_keys
 from .resources import Edges
 from .sensors import landed_event
 from .topics import Topic
@@ -74,10 +73,7 @@ def _outdated(
     key: dg.AssetKey, versions: Mapping[OffsetRange, str], instance: dg.DagsterInstance, known: set[OffsetRange]
 ) -> list[OffsetRange]:
     """Finds the ranges of which Dagster shows another data version than the lake's: a replace died before it told."""
-    tags = instance.event_log_storage.get_latest_tags_by_partition(
-        key, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
-    )
-    shown = {partition: found.get(DATA_VERSION_TAG) for partition, found in tags.items()}
+    shown = read_data_versions(instance, key)
     return [
         offsets
         for offsets, version in sorted(versions.items())

@@ -43,6 +43,11 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     return _find_old(log, table, decoded_table.find_unwanted(names, table), lake, now_ms, older_than_seconds)
 
 
+def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:  # noqa: ARG001
+    """Find the same of a latest table, which delta-rs knows, by the clock of its own."""
+    return LatestTable(lake, topic).find_unnamed(older_than_seconds)
+
+
 def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
     """Return whether `vacuum` finds something to delete, or something to tell: a table that cannot be read."""
     return any(isinstance(found, OffsetlakeError) or found for found in _find_all(lake, now_ms, VACUUM_AFTER_SECONDS))
@@ -64,13 +69,12 @@ def vacuum(
 
 
 def _find_all(lake: Lake, now_ms: int, older_than_seconds: float) -> Iterator[list[str] | OffsetlakeError]:
-    for tree, find in (("tables/raw", find_unnamed), (DECODED, _find_undecoded)):
+    for tree, find in (("tables/raw", find_unnamed), (DECODED, _find_undecoded), (LATEST, _find_unnamed_of_latest)):
         for topic in lake.store.folders(tree):
             try:
                 yield find(topic, lake, now_ms, older_than_seconds)
             except OffsetlakeError as error:
                 yield error
-    yield from (LatestTable(lake, topic).find_unnamed() for topic in lake.store.folders(LATEST))
 
 
 def _names(log: DeltaLog, lake: Lake) -> set[str]:

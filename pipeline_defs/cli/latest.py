@@ -56,8 +56,7 @@ def latest(topic: str, full: bool) -> None:
 
 def _count(topic: str, edges: Edges) -> int:
     table = LatestTable(edges.lake, topic)
-    standing = table.read()
-    return 0 if standing is None or standing.damage else table.count(standing)[0]
+    return table.count(table.read())[0]
 
 
 def _watch(topic: str, shown: Shown) -> StepWatcher:

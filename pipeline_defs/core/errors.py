@@ -17,6 +17,11 @@ from collections.abc import Sequence
 LONGEST_REASON = 500  # characters of what another program says
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says; of one that says nothing, its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class OffsetlakeError(Exception):
     """Is the root; `kind` is a stable code, `retriable` says whether the same call may succeed later."""
 

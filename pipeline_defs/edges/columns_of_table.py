@@ -89,12 +89,12 @@ def holds(wider: pa.Schema, narrower: pa.Schema) -> bool:
 
 
 def has_map(kind: pa.DataType) -> bool:
-    """Says whether a type is a map, or contains one."""
+    """Return whether a type is a map, or contains one."""
     return pa.types.is_map(kind) or any(has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def merge_types(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
-    """Is the type that holds values of both, fields by their names; raises `ValueError` where there is none."""
+    """Return the type that holds values of both, fields by their names; raise `ValueError` where there is none."""
     if one.equals(other):
         return one
     if pa.types.is_struct(one) and pa.types.is_struct(other):
@@ -122,7 +122,7 @@ def _merge_fields(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataTy
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Is the one that Spark reads both as: of whole numbers, fractions and decimals; none where there is none."""
+    """Return the type that Spark reads both as: of whole numbers, fractions and decimals; none where there is none."""
     kinds = (one, other)
     if all(pa.types.is_decimal(kind) for kind in kinds):
         scale = max(kind.scale for kind in kinds)

@@ -10,7 +10,6 @@ from ..core.command_lines import command
 from ..core.errors import Refused
 from .columns_of_table import DECODED_COLUMNS, arrow_schema
 from .decodings import Decodings, path_of
-from .lake import Lake
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,14 @@ class DayRows:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
 
-def find_day(topic: str, day: str, lake: Lake) -> DayRows:
+def find_day(topic: str, day: str, decodings: Decodings) -> DayRows:
     """Find the rows of a day; raise `Refused` where they are not counted by day, or by two event times."""
-    decoded = Decodings(lake).read_ranges(topic)
+    decoded = decodings.read_ranges(topic)
     metadata, known = decoded.table.metadata, [each for each in decoded.known.values() if each.rows]
     times = {each.event_time for each in known}
     if metadata is None or not known:
         raise Refused(
-            f"nothing of topic {topic} is decoded in the lake {lake.store.root}; nothing was read; decode it first"
+            f"nothing of topic {topic} is decoded in the lake {decodings.lake.store.root}; nothing was read; decode it first"
         )
     if len(times) > 1 or times == {""}:
         found = " and ".join(sorted(each or "none" for each in times))

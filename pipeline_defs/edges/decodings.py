@@ -39,11 +39,6 @@ class DecodedRanges:
     table: Snapshot
 
     @property
-    def revisions(self) -> dict[OffsetRange, int]:
-        """Revisions of the ranges."""
-        return {offsets: decoding.revision for offsets, decoding in self.known.items()}
-
-    @property
     def has_rows(self) -> bool:
         """Whether any record is decoded: without one there are no columns that a file could have."""
         return any(each.rows for each in self.known.values())

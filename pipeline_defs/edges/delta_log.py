@@ -27,7 +27,7 @@ from ..core.delta import (
     to_json,
     without_files,
 )
-from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable, Refused
+from ..core.errors import BrokenTable, DamagedFile, LakeUnavailable, Refused, first_line
 from ..core.raw_table import SCHEMA
 from .parquet import read_rows
 from .store import Answer, Store
@@ -131,10 +131,9 @@ class DeltaLog:
             self._read_checkpoint(table.version())
             table.cleanup_metadata()
         except (DeltaError, OSError, ValueError, DamagedFile, BrokenTable, Refused) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise LakeUnavailable(
-                f"cannot write a checkpoint of table {self._store.url(self.folder)}: {reason}; nothing is lost, and reading it "
-                f"takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
+                f"cannot write a checkpoint of table {self._store.url(self.folder)}: {first_line(error)}; nothing is lost, and "
+                f"reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
                 path=self.folder,
             ) from error
 

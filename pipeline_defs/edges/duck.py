@@ -183,23 +183,21 @@ def with_lake(connection: duckdb.DuckDBPyConnection, lake: Lake) -> duckdb.DuckD
 
 def relate(parts: Iterable[Part], lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
     """Return what is to be read of some files as a relation; raise `FileNotFoundError` where one is gone."""
-    try:
-        return connection.sql(rows_sql(parts, lake))
-    except duckdb.IOException as error:
-        raise FileNotFoundError(str(error)) from error
+    return _relate(rows_sql(parts, lake), connection)
 
 
 def relate_day(rows: DayRows, lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
     """Return the decoded rows of a day as a relation; raise `FileNotFoundError` where a file is gone."""
     if not rows.paths:
         return connection.from_arrow(rows.schema.empty_table())
-    named, (first, last) = ", ".join(_file_at(lake, path) for path in rows.paths), rows.moments
+    first, last = rows.moments
+    where = f"WHERE event_time BETWEEN TIMESTAMPTZ '{first}' AND TIMESTAMPTZ '{last}'"
+    return _relate(f'{_all_of(rows.paths, lake)} {where} ORDER BY generation, "partition", "offset"', connection)
+
+
+def _relate(sql: str, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
     try:
-        return connection.sql(
-            f"SELECT * FROM read_parquet([{named}], union_by_name = true, hive_partitioning = false) "
-            f"WHERE event_time BETWEEN TIMESTAMPTZ '{first}' AND TIMESTAMPTZ '{last}' "
-            'ORDER BY generation, "partition", "offset"'
-        )
+        return connection.sql(sql)
     except duckdb.IOException as error:
         raise FileNotFoundError(str(error)) from error
 
@@ -220,9 +218,14 @@ def _views(topic: str, rows: TopicRows, lake: Lake) -> Iterator[tuple[str, str]]
     trees["latest"] = [*latest.files] if latest is not None else []
     for schema, paths in trees.items():
         if paths:
-            found = f"[{', '.join(_file_at(lake, path) for path in sorted(paths))}]"
-            select = f"SELECT * FROM read_parquet({found}, union_by_name = true, hive_partitioning = false)"
+            select = _all_of(paths, lake)
             yield schema, f"{select} WHERE NOT _deleted" if schema == "latest" else select
+
+
+def _all_of(paths: Iterable[str], lake: Lake) -> str:
+    """Return the SELECT of all rows of files whose columns may have grown."""
+    named = ", ".join(_file_at(lake, path) for path in sorted(paths))
+    return f"SELECT * FROM read_parquet([{named}], union_by_name = true, hive_partitioning = false)"
 
 
 def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> str:

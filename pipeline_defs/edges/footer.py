@@ -15,7 +15,6 @@ _MAGIC = b"PAR1"
 _TAIL = 8  # footer length as four bytes, then the magic
 # FileMetaData.row_groups -> RowGroup.columns -> ColumnChunk.meta_data -> ColumnMetaData.encodings, by field id
 _ENCODINGS = (4, 1, 3, 2)
-_NOTES = (5,)  # FileMetaData.key_value_metadata
 _BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = {1, 2}, 3, {4, 5, 6}, 7, 8, {9, 10}, 11, 12
 _LONG_LIST = 15
 
@@ -50,7 +49,6 @@ class _Walk:
     def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
         self._at = 0
-        self.notes: tuple[int, int, int, int] | None = None  # where their list begins, its first, its end, how many
 
     def encodings(self) -> Iterator[tuple[int, int]]:
         yield from self._struct(())
@@ -84,7 +82,6 @@ class _Walk:
             raise ValueError(f"no such Thrift type: {kind}")
 
     def _list(self, path: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        opened = self._at
         header = self._byte()
         count, kind = header >> 4, header & 15
         if count == _LONG_LIST:
@@ -94,8 +91,6 @@ class _Walk:
             yield from self._value(kind, path, in_list=True)
         if path == _ENCODINGS and self._at - begin == count:  # each encoding is one byte
             yield begin, self._at
-        if path == _NOTES:
-            self.notes = (opened, begin, self._at, count)
 
     def _map(self, path: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         count = self._varint()

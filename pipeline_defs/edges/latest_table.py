@@ -9,14 +9,16 @@ do after each commit, and a last one that a power cut has torn is recognised.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..core.errors import LakeUnavailable, OffsetlakeError
+from ..core.delta import CONFIGURATION
+from ..core.errors import LakeUnavailable, OffsetlakeError, first_line
 from .delta_log import delta_url
 from .lake import Lake
 
@@ -31,12 +33,10 @@ _ORDER = "order"  # app transaction: by which order the winners were found
 _TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
 _MARK = "offsetlake"
 _CONFIGURATION = {
-    "delta.enableDeletionVectors": "false",
-    "delta.logRetentionDuration": "interval 7 days",
+    **CONFIGURATION,
     "delta.dataSkippingNumIndexedCols": "0",  # keys are in no order, and delta-rs cuts a timestamp's maximum short
 }
 MOST_FILES = 64  # a MERGE that only inserts adds files; from so many on the table is written anew
-_KEEP_HOURS = 7 * 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Standing:
 
 
 class LatestTable:
-    """Reads and writes the latest table of one topic."""
+    """The latest table of one topic, to read and to write."""
 
     def __init__(self, lake: Lake, topic: str) -> None:
         self.lake = lake
@@ -95,7 +95,7 @@ class LatestTable:
                 added = table.get_add_actions()
                 found = table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
             except (DeltaError, OSError, ValueError, TypeError) as error:
-                found = f"its log cannot be read: {_first_line(error)}"
+                found = f"its log cannot be read: {first_line(error)}"
             listed = self.lake.store.list(self.folder)  # after the log: what that names is there
             if not listed:
                 return None
@@ -119,45 +119,34 @@ class LatestTable:
         """
         names = [field.name for field in standing.schema]
         rows = {f'"{name}"': f's."{name}"' for name in names}
-        with self._committing() as committed:
-            (
-                standing.table.merge(
-                    source,
-                    predicate="t.key = s.key",
-                    source_alias="s",
-                    target_alias="t",
-                    streamed_exec=True,  # else files are passed over by the least and greatest key, which a struct has none of
-                    commit_properties=_properties(applied),
-                )
-                .when_matched_delete("s._gone")
-                .when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
-                .when_not_matched_insert(rows, predicate="NOT s._gone")
-                .execute()
+
+        def write() -> None:
+            merger = standing.table.merge(
+                source,
+                predicate="t.key = s.key",
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=True,  # else files are passed over by the least and greatest key, which a struct has none of
+                commit_properties=_properties(applied),
             )
-        return self._settle(standing, committed)
+            merger = merger.when_matched_delete("s._gone")
+            merger = merger.when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
+            merger.when_not_matched_insert(rows, predicate="NOT s._gone").execute()
+
+        return self._commit(standing, write)
 
     def note(self, standing: Standing, applied: Applied) -> bool:
         """Say that a version of the decoded table changes no row; false where overtaken."""
-        with self._committing() as committed:
-            table = standing.table
-            table.create_write_transaction(
-                [], mode="append", schema=table.schema(), commit_properties=_properties(applied)
-            )
-        return self._settle(standing, committed)
+        write = partial(standing.table.create_write_transaction, [], mode="append", schema=standing.table.schema())
+        return self._commit(standing, partial(write, commit_properties=_properties(applied)))
 
     def overwrite(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source` take the place of all; false where overtaken. Readers of older versions keep theirs."""
         from deltalake import write_deltalake
 
-        with self._committing() as committed:
-            write_deltalake(
-                standing.table,
-                source,
-                mode="overwrite",
-                schema_mode=None if standing.schema.equals(source.schema) else "overwrite",
-                commit_properties=_properties(applied),
-            )
-        return self._settle(standing, committed)
+        schema_mode = None if standing.schema.equals(source.schema) else "overwrite"
+        write = partial(write_deltalake, standing.table, source, mode="overwrite", schema_mode=schema_mode)
+        return self._commit(standing, partial(write, commit_properties=_properties(applied)))
 
     def start(self, schema: pa.Schema, *, anew: bool) -> Standing:
         """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id."""
@@ -166,45 +155,49 @@ class LatestTable:
         there = self.read() if anew else None
         if there is not None and there.damage:  # another one may have mended it
             self.lake.store.delete_folder(self.folder)
-        with self._committing():
-            url = delta_url(self.lake.store, self.folder)
-            DeltaTable.create(url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
+        url = delta_url(self.lake.store, self.folder)
+        create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
+        self._commit(Standing(), create)
         standing = self.read()
         if standing is None or standing.damage:
             raise self._refused(standing.damage if standing else "it is gone as soon as it was made")
         return standing
 
-    def count(self, standing: Standing) -> tuple[int, int]:
-        """Count the keys, and the tombstones that are kept beside them."""
+    def count(self, standing: Standing | None) -> tuple[int, int]:
+        """Count the keys, and the tombstones that are kept beside them; none of a table that is not there or is broken."""
         from deltalake import QueryBuilder
 
+        if standing is None or standing.damage:
+            return 0, 0
         sql = (
             "SELECT count(*) FILTER (WHERE NOT _deleted) AS keys, count(*) FILTER (WHERE _deleted) AS dead FROM latest"
         )
         found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
         return int(found["keys"]), int(found["dead"])
 
-    def find_unnamed(self) -> list[str]:
-        """Find what no version of the last week has; return the paths below the lake's root."""
+    def find_unnamed(self, older_than_seconds: float) -> list[str]:
+        """Find what no version of that time has; return the paths below the lake's root."""
         standing = self.read()
         if standing is None or standing.damage:  # the next update makes it anew
             return []
-        names = standing.table.vacuum(retention_hours=_KEEP_HOURS, dry_run=True, full=True)
+        hours = max(0, ceil(older_than_seconds / 3600))
+        names = standing.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         return [f"{self.folder}/{name}" for name in names]
 
-    @contextmanager
-    def _committing(self) -> Iterator[list[bool]]:
-        """Tell what became of a commit: nothing, where another one was faster or the answer was lost; look again."""
+    def _commit(self, standing: Standing, write: Callable[[], object]) -> bool:
+        """Write a version and wait until it is on the disk; false where another one was faster or the answer was lost."""
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        committed = list[bool]()
         try:
-            yield committed
-            committed.append(True)
+            write()
         except CommitFailedError:
-            return
+            return False
         except (DeltaError, OSError) as error:
-            raise self._refused(_first_line(error)) from error
+            raise self._refused(first_line(error)) from error
+        for path in self.lake.store.list(self.folder):
+            if path not in standing.listed:
+                self.lake.store.make_durable(path)
+        return True
 
     def _refused(self, reason: str) -> OffsetlakeError:
         return LakeUnavailable(
@@ -212,15 +205,6 @@ class LatestTable:
             "update tries again",
             path=self.folder,
         )
-
-    def _settle(self, standing: Standing, committed: Sequence[bool]) -> bool:
-        """Wait until what was committed is on the disk."""
-        if not committed:
-            return False
-        for path in self.lake.store.list(self.folder):
-            if path not in standing.listed:
-                self.lake.store.make_durable(path)
-        return True
 
     def _find_torn(self, listed: Mapping[str, int]) -> str:
         """Say what is wrong with the last entry of the log; delta-rs takes an empty one, or one cut at a line, for whole."""
@@ -238,10 +222,6 @@ class LatestTable:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return f"the last entry of its log, {entries[-1]}, is torn: {error}"
         return ""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _properties(applied: Applied) -> CommitProperties:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..core.errors import DamagedFile
+from ..core.errors import DamagedFile, first_line
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
 from .disk import REFUSALS
@@ -67,10 +67,10 @@ def told_if_damaged(what: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in REFUSALS:  # the disk takes nothing: no file is damaged by that
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedFile(
-            f"{what} cannot be read: {reason}; it was cut short or changed; nothing was written; restore it from a backup of "
-            "the lake, or, while Kafka has its records, `offsetlake land TOPIC --partition KEY --on-change replace`"
+            f"{what} cannot be read: {first_line(error)}; it was cut short or changed; nothing was written; "
+            "restore it from a backup of the lake, or, while Kafka has its records, `offsetlake land TOPIC --partition KEY "
+            "--on-change replace`"
         ) from error
 
 
@@ -216,11 +216,6 @@ def differing_rows(landed: File, read_again: File) -> str | None:
     return _differing(_read_columns(landed), _read_columns(read_again))
 
 
-def differing_from(landed: Path, rows: pa.Table) -> str | None:
-    """Compares a file with rows; none where they are equal, else what differs first."""
-    return _differing(pq.read_table(landed), rows)
-
-
 def rows_beyond(file: File, other: File) -> str | None:
     """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
     rows, others = _read_columns(file), _read_columns(other)
@@ -237,7 +232,7 @@ def rows_beyond(file: File, other: File) -> str | None:
 def _differing(before: pa.Table, after: pa.Table) -> str | None:
     if before.schema.remove_metadata() != after.schema.remove_metadata():
         return f"columns were {before.schema.names}, are {after.schema.names}"
-    if is_equal(before, after):
+    if _is_equal(before, after):
         return None
     old, new = (set(table.column("offset").to_pylist()) for table in (before, after))
     if old != new:
@@ -282,7 +277,7 @@ def _column_batches(path: File, name: str) -> Iterator[pa.Array]:
                 yield batch.column(0)
 
 
-def is_equal(one: pa.Table, other: pa.Table) -> bool:
+def _is_equal(one: pa.Table, other: pa.Table) -> bool:
     """Says whether two tables of the same columns hold equal rows; a NaN is equal to the same NaN, as it is not to Arrow."""
     return one.num_rows == other.num_rows and not _changed_columns(one, other)
 

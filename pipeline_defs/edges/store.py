@@ -31,7 +31,7 @@ from obstore.exceptions import (
 from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
-from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused
+from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused, first_line
 from .disk import UNSURE, Disk, errno_in, mend
 from .locks import hold
 from .panics import is_panic
@@ -442,7 +442,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return _LOGIN.sub("", (str(error).splitlines() or [type(error).__name__])[0])
+    return _LOGIN.sub("", first_line(error))
 
 
 def _cause(error: BaseException) -> BaseException | None:

@@ -60,7 +60,7 @@ def visit(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def visits(settings: Settings, spark: SparkSession, folder: Path) -> Iterator[World]:
-    """Is a topic of two ranges, landed, and decoded by a schema that is too strict."""
+    """A topic of two ranges, landed, and decoded by a schema that is too strict."""
     (folder / "dagster").mkdir()
     (folder / "dagster" / "dagster.yaml").write_text(AT_ONCE)
     with World(settings, folder, "visits") as world:

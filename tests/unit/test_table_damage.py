@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 
 from pipeline_defs import staging_places
 from pipeline_defs.auditing import check_published, check_table
@@ -257,6 +259,22 @@ def test_the_vacuum_deletes_nothing_of_a_table_that_misses_a_file(lake: Lake) ->
     assert is_vacuum_due(lake, EPOCH_MS + 8 * DAY_MS), "so that somebody is told"
     path.write_bytes(content)
     assert len(vacuum(lake, EPOCH_MS + 8 * DAY_MS)[0]) == len(small) == 3, "the control"
+
+
+def test_of_a_latest_table_what_no_version_has_goes_after_a_week(tmp_path: Path) -> None:
+    """[R-84] A MERGE that died leaves such a file. That delta-rs cannot open a lake is told, and ends no other table."""
+    folder = tmp_path / "lake" / "tables" / "latest" / "orders"
+    write_deltalake(str(folder), pa.table({"key": ["a"], "_deleted": [False]}))
+    shutil.copytree(tmp_path / "lake", tmp_path / "lake[1]")
+    old, new = folder / "part-old.parquet", folder / "part-new.parquet"
+    for path in (old, new):
+        path.write_bytes(b"of nobody")
+    week_ago = time.time() - 8 * 24 * 3600
+    os.utime(old, (week_ago, week_ago))
+    assert vacuum(Lake(str(tmp_path / "lake")), EPOCH_MS) == (["tables/latest/orders/part-old.parquet"], [])
+    assert not old.exists() and new.exists()
+    deleted, (error,) = vacuum(Lake(str(tmp_path / "lake[1]")), EPOCH_MS)
+    assert deleted == [] and "cannot be opened by delta-rs" in str(error)
 
 
 @pytest.mark.parametrize("skew_days", [-30, 30])
