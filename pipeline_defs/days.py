@@ -27,18 +27,22 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
     if topic.days is None:
         return []
     decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
-    seen = (instance, decoded.table.version, decoded.table.metadata, day_at(now_ms))
+    told_last = [each.storage_id for each in instance.fetch_materializations(topic.days_key, limit=1).records]
+    seen = (instance, told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
     if edges.told_days.get(topic.name) == seen:
         return []
-    found = find_days(decoded.known.values(), topic.days.event_time)
+    event_time = topic.days.event_time
+    found = find_days(decoded.known.values(), event_time)
     shown = read_data_versions(instance, topic.days_key)
     news = {day: facts for day, facts in found.items() if topic.days.place(day, now_ms) == "held"}
-    news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
+    if all(event_time.counted(each) for each in decoded.known.values()):  # else their rows are of days that nobody knows
+        news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
     told = [day for day, facts in sorted(news.items()) if shown.get(day) != facts.version]
     for day in told:
         instance.report_runless_asset_event(day_event(topic, day, news[day], decoded.table, edges))
         edges.watch_step("reported_day", day=day)
-    edges.told_days[topic.name] = seen
+    if not told:
+        edges.told_days[topic.name] = seen
     return told
 
 

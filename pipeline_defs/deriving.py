@@ -69,7 +69,8 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
     unseen = find_unseen_decoded(topic, found.order, decoded.keys() - held, instance)
     for offsets in unseen[:EVENTS_PER_TICK]:
         report_decoded(topic, decoded[offsets], edges, instance)
-    report_days(topic, instance, edges)
+    if not held:  # a run that decodes tells of its days
+        report_days(topic, instance, edges)
     requests: list[Request] = []
     if found.turns.may_ask:
         due = set(found.due)

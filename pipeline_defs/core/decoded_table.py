@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .calendar import NO_DAY, moment_at
+from .calendar import NO_DAY, day_at, moment_at
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
 from .offsets import OffsetRange
@@ -59,9 +59,10 @@ def find_unwanted(names: Iterable[str], table: Snapshot) -> list[str]:
 
 def with_events(stats: Mapping[str, Any], decoding: Decoding) -> Mapping[str, Any]:
     """Return what the log says of a file with the span of its event times, by which a reader passes over files."""
-    if decoding.first_event_ms is None or decoding.last_event_ms is None:
+    first_ms, last_ms = decoding.first_event_ms, decoding.last_event_ms
+    if first_ms is None or last_ms is None or NO_DAY in (day_at(first_ms), day_at(last_ms)):
         return stats
-    bounds = {"minValues": moment_at(decoding.first_event_ms), "maxValues": moment_at(decoding.last_event_ms)}
+    bounds = {"minValues": moment_at(first_ms), "maxValues": moment_at(last_ms)}
     counted = {"nullCount": decoding.event_days.get(NO_DAY, 0)}
     return {**stats, **{name: {**stats[name], EVENT_TIME: value} for name, value in (bounds | counted).items()}}
 

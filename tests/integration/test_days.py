@@ -22,6 +22,7 @@ from pipeline_defs.launching import decode_through_dagster
 from pipeline_defs.reader import read
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from tests.support.queued import queue_run
 from tests.support.world import World
 
 START = "2013-01-01"
@@ -119,6 +120,7 @@ def test_what_a_crash_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(worl
 
     configure(world, EventTime("value.n", "s"))
     edges = Edges(world.settings)
+    assert report_days(world.topic, world.instance, edges) == [], "rows that were counted otherwise are still there"
     assert "were counted by another event time" in check_outside(world.topic, world.topic.days, edges).violations[0]
     assert world.topic.days is not None
     world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
@@ -133,6 +135,26 @@ def test_what_a_crash_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(worl
     world.instance.wipe_assets([world.topic.days_key])
     rebuild_topic(world.topic, Edges(world.settings), world.instance)
     assert told(world)[START]["rows"] == 5
+
+
+def test_a_tick_tells_what_was_wiped_and_leaves_days_to_a_run_that_is_at_work(world: World) -> None:
+    """[R-89] The same process tells of a day again that Dagster has forgotten; a run that decodes tells of its own."""
+    configure(world)
+    world.create_topic()
+    world.send(event("2013-01-01", n) for n in range(5))
+    world.plan_and_land()
+    edges = Edges(world.settings)
+    key = next(iter(world.coverage.log.ranges)).key
+    run = queue_run(world.instance, world.topic.decode_job, tags={"dagster/partition": key})
+    world.decode()
+    run_derive_tick(world.topic, world.instance, edges)
+    assert told(world) == {}, "the run that has the range tells of it"
+    world.instance.report_run_failed(run)
+    for _ in range(2):
+        run_derive_tick(world.topic, world.instance, edges)
+        assert told(world)[START]["rows"] == 5
+        world.instance.wipe_assets([world.topic.days_key])
+        assert told(world) == {}, "the fault"
 
 
 @pytest.mark.parametrize(

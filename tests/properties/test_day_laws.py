@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from pipeline_defs.core.calendar import FIRST, NO_DAY, day_at, day_of, moment_at, number_of, parse_day
 from pipeline_defs.core.calendar import LAST as LAST_NUMBER
 from pipeline_defs.core.days import Days, EventTime, find_days
+from pipeline_defs.core.decoded_table import EVENT_TIME, with_events
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
@@ -46,6 +48,21 @@ def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
             assert facts.rows == sum(known[each].event_days[day] for each in having)
             assert (list(facts.ranges), facts.newest_ms) == (having, max(each.start for each in having))
         assert find_days(reversed(known.values()), AT) == after, "whatever the order"
+
+
+@given(st.integers(-(10**15), 10**15), st.integers(0, 10**15))
+@example(253_402_300_799_999, 1)  # the last millisecond that a calendar has, rounded up
+def test_the_log_says_of_event_times_what_delta_can_read_or_nothing(first_ms: int, more_ms: int) -> None:
+    """[R-89] A moment that no calendar has is no bound: readers then open the file."""
+    stats = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    found = with_events(stats, replace(decoded(RANGES[0], {}, ""), first_event_ms=first_ms, last_event_ms=first_ms + more_ms))
+    bounds = [found[name][EVENT_TIME] for name in ("minValues", "maxValues") if found[name]]
+    has_both = day_at(first_ms) != NO_DAY != day_at(first_ms + more_ms)
+    assert [datetime.fromisoformat(each) for each in bounds] == [
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+        for ms in (first_ms, first_ms + more_ms)
+        if has_both
+    ]
 
 
 def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
