@@ -25,6 +25,7 @@ from .topic_files import Broken
 from .topics import Topic
 
 PARTITION = ("topic", "partition")
+TABLE = ("topic", "table")
 GROUP = ("consumergroup", "topic", "partition")
 HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "kafka_topic_partitions": (("topic",), "Kafka partitions of the topic"),
@@ -54,6 +55,11 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "offsetlake_ranges": ((*PARTITION, "state"), "ranges and other links of the plan log, by where they stand"),
     "offsetlake_last_landed_timestamp_seconds": (PARTITION, "when a range was last landed, since 1970"),
     "offsetlake_landed_records_total": (PARTITION, "records landed, over all generations"),
+    "offsetlake_table_version": (TABLE, "version of a derived Delta table, -1 where there is none yet"),
+    "offsetlake_table_error": ((*TABLE, "kind"), "1 where a derived table cannot be read: the kind of the error"),
+    "offsetlake_table_waiting_ranges": (TABLE, "ranges that a derived table does not have as they are now"),
+    "offsetlake_table_waiting_seconds": (TABLE, "how long the first of these has waited, 0 where none does"),
+    "offsetlake_dead_letters": (("topic",), "records that could not be decoded and were set aside"),
     "offsetlake_landed_bytes_total": (PARTITION, "bytes of the landed files, over all generations"),
     "offsetlake_hole_offsets_total": ((*PARTITION, "cause"), "landed offsets without a row, by cause"),
     "offsetlake_lost_offsets_total": (
@@ -87,6 +93,7 @@ def read_metrics(
         if coverage is not None:
             _count_lake(topic, coverage, found)
             _count_status(topic, document, found)
+            _count_tables(topic.name, document["tables"], edges.now_ms(), found)
     for each in broken:
         found["offsetlake_up"].setdefault((each.name,), 0)
         found["offsetlake_topic_error"][each.name, each.error.kind] = 1
@@ -118,6 +125,20 @@ def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:
         counts["offsetlake_lost_offsets_total"][*place, loss.cause] += len(loss.offsets)
     for name, counted in counts.items():
         found[name] |= counted
+
+
+def _count_tables(topic: str, tables: Iterable[Mapping[str, Any]], now_ms: int, found: Samples) -> None:
+    for each in tables:
+        place = (topic, each["table"])
+        if "error" in each:
+            found["offsetlake_table_error"][*place, each["kind"]] = 1
+            continue
+        since = each["waiting_since_ms"]
+        found["offsetlake_table_version"][place] = each["version"]
+        found["offsetlake_table_waiting_ranges"][place] = each["waiting_ranges"]
+        found["offsetlake_table_waiting_seconds"][place] = 0.0 if since is None else max(0.0, (now_ms - since) / 1000)
+        if "dead_letters" in each:
+            found["offsetlake_dead_letters"][topic,] = each["dead_letters"]
 
 
 def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> None:

@@ -31,6 +31,7 @@ from .progress import Situation, check_progress, held_back, read_situation, wait
 from .projection import read_order
 from .resources import Edges
 from .run_locks import is_code_server_gone
+from .tables import read_tables
 from .topic_files import Broken
 from .topics import Topic
 from .transactions import holding_row
@@ -55,7 +56,10 @@ _OF_BROKER = (
 
 
 def read_status(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Read where a topic stands: totals, the next action, one row per Kafka partition. Raises `UnknownTopic`."""
+    """Read where a topic stands: totals, the next action, a row per Kafka partition, a document per derived table.
+
+    Raise `UnknownTopic`.
+    """
     return describe(topic, read_situation(topic, edges.lake.coverage(topic.name), edges, instance), edges, instance)
 
 
@@ -79,7 +83,7 @@ def read_statuses(
         except OffsetlakeError as error:
             if isinstance(error, BrokerUnavailable):
                 down[servers] = error
-            known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": []}
+            known = _describe_lake(topic, coverage, edges, instance) if coverage else {"partitions": [], "tables": []}
             said = {"error": str(error), "kind": error.kind, "next_action": _mend(topic, error)}
             yield {"topic": topic.name, **known, **said}, coverage
 
@@ -87,7 +91,7 @@ def read_statuses(
 def broken_document(broken: Broken) -> dict[str, Any]:
     """Return the document of a topic whose defs.yaml cannot be used: that it is there, and why nothing of it goes on."""
     said = {"error": broken.error.message, "kind": broken.error.kind, "next_action": "correct its defs.yaml"}
-    return {"topic": broken.name, "partitions": [], **said}
+    return {"topic": broken.name, "partitions": [], "tables": [], **said}
 
 
 def _mend(topic: Topic, error: OffsetlakeError) -> str:
@@ -133,7 +137,8 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
         is_ticking=is_ticking(topic, instance, now_ms),
     )
     head = {"topic": topic.name, "generation": found.coverage.log.generation}
-    return {**head, **totals, "next_action": next_action(standing), "partitions": rows}
+    tables = read_tables(topic, found.coverage, edges)
+    return {**head, **totals, "next_action": next_action(standing), "partitions": rows, "tables": tables}
 
 
 def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
@@ -161,6 +166,7 @@ def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         **check_losses(topic, all_losses(coverage, {})).facts,
         "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
         "partitions": rows,
+        "tables": read_tables(topic, coverage, edges),
     }
 
 

@@ -9,6 +9,7 @@ import click
 
 from ..moments import duration_text
 from ..status import broken_document, find_instance, read_statuses
+from ..tables import table_text
 from .engine import spark_text
 from .progress import progress
 from .show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
@@ -70,6 +71,8 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
             )
     for each in documents:
         OUT.print(styled((each["topic"], "bold"), f": {each['next_action']}"), soft_wrap=True)
+        for table in each["tables"]:
+            OUT.print(f"  {table_text(table, now_ms)}", soft_wrap=True)
     for kind, error in dict.fromkeys((each["kind"], each["error"]) for each in documents if "error" in each):
         OUT.print(styled(("error", "bold red"), " ", (kind, "dim"), f": {error}"), soft_wrap=True)
     for row in (row for each in documents for row in each["partitions"]):

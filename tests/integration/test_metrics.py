@@ -5,12 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.latest import Latest
 from pipeline_defs.edges.prometheus import metrics_text
+from pipeline_defs.latest import update
 from pipeline_defs.metrics import HELP, read_metrics
 from pipeline_defs.resources import Edges
+from pipeline_defs.tables import read_tables, table_text
 from pipeline_defs.topics import Topic
 from tests.support.world import World
 
@@ -95,3 +102,48 @@ def test_a_damaged_topic_takes_nothing_away_from_another(world: World) -> None:
     }
     assert scrape("offsetlake_up") == 1 and scrape("kafka_consumergroup_lag_sum", f"offsetlake.{world.name}") == 0
     assert scrape("offsetlake_landed_records_total", "0") == 100
+
+
+def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: World) -> None:
+    """[R-90] Each table by itself: what is broken of one leaves the figures of the other."""
+    value = Side(Format.JSON, "n BIGINT")
+    world.topic = dataclasses.replace(
+        world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest()
+    )
+    world.create_topic()
+    world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
+    world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
+    world.plan_and_land()
+    assert table_figures(world) == {"decoded": (-1, 1, None), "latest": (-1, 0, None)}
+    world.decode()
+    scrape = Scrape(world, Edges(world.settings))
+    assert table_figures(world) == {"decoded": (0, 0, None), "latest": (-1, 1, None)}
+    assert scrape("offsetlake_dead_letters") == 1
+    waited = scrape("offsetlake_table_waiting_seconds", "latest")
+    assert waited is not None and 0 <= waited < 600
+    assert scrape("offsetlake_table_waiting_seconds", "decoded") == 0
+    edges = Edges(world.settings)
+    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+    assert table_figures(world)["latest"] == (1, 0, None)
+    shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
+    assert shown == ["decoded: version 0, 9 rows of 1 ranges, 1 dead letters", "latest: version 1"]
+    log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
+    (log / f"{0:020d}.json").write_text("{torn")
+    assert table_figures(world)["decoded"] == (None, None, "broken_table")
+
+
+def documents(world: World) -> list[dict[str, Any]]:
+    return read_tables(world.topic, world.coverage, Edges(world.settings))
+
+
+def table_figures(world: World) -> dict[str, tuple[float | None, float | None, str | None]]:
+    """Return version, waiting ranges and kind of error of each table, as the status has them and a scrape."""
+    scrape = Scrape(world, Edges(world.settings))
+    found = {}
+    for each in documents(world):
+        name = each["table"]
+        figures = tuple(scrape(f"offsetlake_table_{figure}", name) for figure in ("version", "waiting_ranges"))
+        assert figures == (each.get("version"), each.get("waiting_ranges"))
+        assert scrape("offsetlake_table_error", name, each.get("kind", "")) == (1 if "kind" in each else None)
+        found[name] = (*figures, each.get("kind"))
+    return found

@@ -1,0 +1,86 @@
+"""Where a topic's derived tables stand: which version, what waits for them and since when, dead letters; as plain documents.
+
+Reads only. What is broken of one is its own `error`, and says nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .core.coverage import Coverage
+from .core.errors import OffsetlakeError
+from .core.latest import Latest
+from .edges.decodings import DecodedRanges
+from .latest import find_due
+from .moments import duration_text
+from .resources import Edges
+from .topics import Topic
+
+
+def read_tables(topic: Topic, coverage: Coverage, edges: Edges) -> list[dict[str, Any]]:
+    """Read a document of each derived table that the topic's defs.yaml names; times are ms since 1970."""
+    found = []
+    if topic.decode is not None:
+        fingerprint = topic.decode.fingerprint
+        found.append(_read("decoded", lambda: _decoded(edges.decodings.read_ranges(topic.name), coverage, fingerprint)))
+    if topic.latest is not None:
+        config = topic.latest
+        found.append(_read("latest", lambda: _latest(topic.name, config, edges)))
+    return found
+
+
+def _read(table: str, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return {"table": table, **describe()}
+    except OffsetlakeError as error:
+        return {"table": table, "error": str(error), "kind": error.kind}
+
+
+def _decoded(decoded: DecodedRanges, coverage: Coverage, fingerprint: str) -> dict[str, Any]:
+    due = [coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)]
+    known = decoded.known.values()
+    return {
+        "version": decoded.table.version,
+        "ranges": len(known),
+        "rows": sum(each.rows for each in known),
+        "dead_letters": sum(each.dead for each in known),
+        "outdated_ranges": sum(each.configured != fingerprint for each in known),
+        "waiting_ranges": len(due),
+        "waiting_since_ms": min(due, default=None),
+    }
+
+
+def _latest(topic: str, config: Latest, edges: Edges) -> dict[str, Any]:
+    due = find_due(topic, config, edges.decodings)
+    decoded_at = [
+        due.decoded.known[offsets].provenance.landed_at_ms
+        for offsets in (*due.change.fresh, *due.change.changed)
+        if offsets in due.decoded.known
+    ]
+    return {
+        "version": due.standing.version if due.standing else -1,
+        "waiting_ranges": due.waiting,
+        "waiting_since_ms": min(decoded_at, default=None),
+        "made_anew_because": due.why_anew or None,
+    }
+
+
+def table_text(document: dict[str, Any], now_ms: int) -> str:
+    """Return where a table stands, for a person."""
+    name = document["table"]
+    if "error" in document:
+        return f"{name}: {document['error']}"
+    parts = [f"version {document['version']}"]
+    if document.get("rows") is not None:
+        parts.append(f"{document['rows']:,} rows of {document['ranges']:,} ranges")
+    for field, text in (("dead_letters", "dead letters"), ("outdated_ranges", "ranges by older settings")):
+        if document.get(field):
+            parts.append(f"{document[field]:,} {text}")
+    if document["waiting_ranges"]:
+        since = document["waiting_since_ms"]
+        age = "" if since is None else f" for {duration_text((now_ms - since) / 1000)}"
+        parts.append(f"{document['waiting_ranges']:,} ranges wait{age}")
+    if document.get("made_anew_because"):
+        parts.append(f"to be made anew: {document['made_anew_because']}")
+    return f"{name}: {', '.join(parts)}"
