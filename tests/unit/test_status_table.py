@@ -38,7 +38,7 @@ def document(topic: str, **changed: Any) -> dict[str, Any]:
         "seconds_to_loss": 90_000.0,
         "next_action": "nothing to do: everything is landed",
     }
-    return {"topic": topic, "generation": 2, **totals, "partitions": [row], **changed}
+    return {"topic": topic, "generation": 2, **totals, "partitions": [row], "tables": [], **changed}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_hundred_columns_are_enough_for_billions(printed: Console) -> None:
 
 def test_a_topic_that_the_broker_lacks_hides_no_other(printed: Console) -> None:
     error = {"error": "no such topic", "kind": "unknown_topic"}
-    absent = {"topic": "absent", **error, "next_action": "create it", "partitions": []}
+    absent = {"topic": "absent", **error, "next_action": "create it", "partitions": [], "tables": []}
     glance.print_status([absent, document("flights")], NOW_MS, by_partition=False)
     text = printed.export_text()
     assert "unknown_topic" in text and "no such topic" in text and "absent: create it" in text and "│ flights" in text
