@@ -35,7 +35,9 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
     found = find_days(decoded.known.values(), event_time)
     shown = read_data_versions(instance, topic.days_key)
     news = {day: facts for day, facts in found.items() if topic.days.place(day, now_ms) == "held"}
-    if all(event_time.counted(each) for each in decoded.known.values()):  # else their rows are of days that nobody knows
+    if all(
+        event_time.counted(each) for each in decoded.known.values()
+    ):  # else their rows are of days that nobody knows
         news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
     told = [day for day, facts in sorted(news.items()) if shown.get(day) != facts.version]
     for day in told:

@@ -60,7 +60,9 @@ class Edges:
     spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
-    told_days: dict[str, object] = field(default_factory=dict, init=False)  # by topic what was compared with Dagster last
+    told_days: dict[str, object] = field(
+        default_factory=dict, init=False
+    )  # by topic what was compared with Dagster last
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 

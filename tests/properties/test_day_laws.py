@@ -55,7 +55,9 @@ def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
 def test_the_log_says_of_event_times_what_delta_can_read_or_nothing(first_ms: int, more_ms: int) -> None:
     """[R-89] A moment that no calendar has is no bound: readers then open the file."""
     stats = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    found = with_events(stats, replace(decoded(RANGES[0], {}, ""), first_event_ms=first_ms, last_event_ms=first_ms + more_ms))
+    found = with_events(
+        stats, replace(decoded(RANGES[0], {}, ""), first_event_ms=first_ms, last_event_ms=first_ms + more_ms)
+    )
     bounds = [found[name][EVENT_TIME] for name in ("minValues", "maxValues") if found[name]]
     has_both = day_at(first_ms) != NO_DAY != day_at(first_ms + more_ms)
     assert [datetime.fromisoformat(each) for each in bounds] == [
