@@ -1,20 +1,22 @@
-"""Compaction of a raw table: read, write, verify, commit; small files become few larger ones, the rows stay what they are.
+"""Compaction of tables: read, write, verify, commit; small files become few larger ones, the rows stay what they are.
 
-`data/` is never touched. The commit decides: before it no version names the new file, after it each row is in that alone. Who
-dies before it leaves a file that the vacuum deletes.
+Of the raw table here, of the decoded one in `decoded_compaction`. `data/` is never touched. The commit decides: before it no
+version names the new file, after it each row is in that alone. A crash before it leaves a file that the vacuum deletes.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from .attempt import Attempt, Tools
 from .core.command_lines import command
-from .core.compaction import CompactionOutcome, CompactionVerdict, Group, find_groups, verify_compacted
+from .core.compaction import CompactionOutcome, CompactionVerdict, Group, RawGroup, find_groups, verify_compacted
 from .core.delta import Commit, File
 from .core.errors import DamagedFile, OffsetlakeError
 from .core.raw_table import DIGEST
@@ -25,52 +27,127 @@ from .raw_table import add_to_folder, append_landed, write_checkpoint_if_due
 from .staging_places import LocalStaging
 
 COMPACTION_THREADS = 2  # files that are written at once; each is one Spark task
+G = TypeVar("G", bound=Group)
+
+
+class Compacted(Protocol[G]):
+    """A kind of table, as far as compactions differ."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def log(self) -> DeltaLog:
+        """Log of the table."""
+
+    @property
+    def how_to_mend(self) -> str:
+        """What to do about a file that is not as it was."""
+
+    def find(self, target_bytes: int, *, every: bool) -> list[G]:
+        """Find what to compact now; write nothing."""
+
+    def merge(self, group: G, paths: Sequence[Path], folder: Path, tools: Tools) -> None:
+        """Have Spark write one file of a group's, which this machine has at `paths`."""
+
+    def verify(self, group: G, paths: Sequence[Path], part: parquet.PartFile) -> list[str]:
+        """Return every law that the file which was written breaks."""
+
+    def add(self, group: G, staged: Path, staging: LocalStaging, now_ms: int) -> File:
+        """Give the file a name in the table's folder, durable; return what the log is to say of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class RawTable:
+    """The raw table of a topic."""
+
     topic: str
+    lake: Lake
+
+    @property
+    def log(self) -> DeltaLog:
+        """Log of the table."""
+        return raw_table_log(self.topic, self.lake.store)
+
+    @property
+    def how_to_mend(self) -> str:
+        """What to do about a file that is not as it was."""
+        return f"`{command('audit', self.topic)}` says what is to be done"
+
+    def find(self, target_bytes: int, *, every: bool) -> list[RawGroup]:
+        """Find neighbours in a Kafka partition."""
+        return find_groups(self.lake.coverage(self.topic), self.log.read(), target_bytes, every=every)
+
+    def merge(self, group: RawGroup, paths: Sequence[Path], folder: Path, tools: Tools) -> None:
+        """Write the rows in offset order."""
+        tools.files.merge(group.offsets.text(self.topic), paths, group.offsets.generation, str(folder))
+
+    def verify(self, group: RawGroup, paths: Sequence[Path], part: parquet.PartFile) -> list[str]:
+        """Hold the rows against those of the group's files, one by one."""
+        assert isinstance(part.path, Path)
+        difference = parquet.differing_from_all(paths, part.path)
+        return verify_compacted(self.topic, group, part.rows, parquet.read_runs(part.path), difference)
+
+    def add(self, group: RawGroup, staged: Path, staging: LocalStaging, now_ms: int) -> File:
+        """Name it after the offsets between which it has all ranges."""
+        (file,) = add_to_folder(staging, staged, group.offsets, group.revisions, self.log, now_ms, group.weight_bytes)
+        return file
+
+
+@dataclass(frozen=True, slots=True)
+class _Run(Generic[G]):
+    table: Compacted[G]
     tools: Tools
-    log: DeltaLog
     staging: LocalStaging
 
-
-def plan_compaction(topic: str, lake: Lake, target_bytes: int, *, every: bool = False) -> list[Group]:
-    """Plan what to compact of a topic's raw table now; write nothing."""
-    table = raw_table_log(topic, lake.store).read()
-    return find_groups(lake.coverage(topic), table, target_bytes, every=every)
+    @property
+    def log(self) -> DeltaLog:
+        return self.table.log
 
 
 def compact(
     topic: str, attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
 ) -> Iterator[CompactionVerdict]:
-    """Compact what is due of a topic; yield one verdict per group. One that fails leaves the others compacted.
+    """Compact what is due of a topic's raw table, once what is landed and not in it yet is appended; as `compact_table`.
 
-    What is landed and not in the table yet is appended first. Raise `Refused` where Spark reads no files of this machine, and
-    in the end what that append could not cut.
+    Raise in the end what that append could not cut.
     """
-    lake = tools.lake
     tools.files.check()
     damaged: DamagedFile | None = None
     try:
-        append_landed(topic, lake, tools.now_ms, on_step=tools.on_step)
+        append_landed(topic, tools.lake, tools.now_ms, on_step=tools.on_step)
     except DamagedFile as error:
         damaged = error
-    groups = plan_compaction(topic, lake, target_bytes, every=every)
-    tools.on_step("compaction_planned", topic=topic, groups=len(groups), files=sum(len(each.files) for each in groups))
-    if groups:
-        run = _Run(topic, tools, raw_table_log(topic, lake.store), LocalStaging(attempt.id, lake))
-        try:
-            with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
-                yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
-        finally:
-            run.staging.close()
-        lake.store.delete_folder(f"staging/{attempt.id}")
+    yield from compact_table(RawTable(topic, tools.lake), attempt, tools, target_bytes, every=every)
     if damaged is not None:
         raise damaged
 
 
-def _compact_or_fail(run: _Run, group: Group) -> CompactionVerdict:
+def compact_table(
+    table: Compacted[G], attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
+) -> Iterator[CompactionVerdict]:
+    """Compact what is due of a table; yield one verdict per group. One that fails leaves the others compacted.
+
+    Raise `Refused` where Spark reads no files of this machine.
+    """
+    tools.files.check()
+    groups = table.find(target_bytes, every=every)
+    tools.on_step(
+        "compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups)
+    )
+    if not groups:
+        return
+    run = _Run(table, tools, LocalStaging(attempt.id, tools.lake))
+    try:
+        with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
+            yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
+    finally:
+        run.staging.close()
+    tools.lake.store.delete_folder(f"staging/{attempt.id}")
+
+
+def _compact_or_fail(run: _Run[G], group: G) -> CompactionVerdict:
     try:
         return _compact(run, group)
     except FileNotFoundError:  # somebody takes it away while it is read
@@ -80,20 +157,20 @@ def _compact_or_fail(run: _Run, group: Group) -> CompactionVerdict:
     return CompactionVerdict(group, CompactionOutcome.FAILED, violations=(reason,))
 
 
-def _why_gone(run: _Run, group: Group) -> str:
+def _why_gone(run: _Run[G], group: G) -> str:
     store = run.tools.lake.store
     paths = (f"{run.log.folder}/{file.path}" for file in group.files)
     gone = [store.url(path) for path in paths if not store.exists(path)]
     return (
-        f"{run.topic}: {', '.join(gone[:3]) or 'a staged file'} is not there; nothing was compacted with it; "
-        f"`{command('audit', run.topic)}` says what is to be done"
+        f"{run.table.topic}: {', '.join(gone[:3]) or 'a staged file'} is not there; nothing was compacted with it; "
+        f"{run.table.how_to_mend}"
     )
 
 
-def _compact(run: _Run, group: Group) -> CompactionVerdict:
+def _compact(run: _Run[G], group: G) -> CompactionVerdict:
     """Write, verify and commit one compacted file, or say why not."""
-    tools, key = run.tools, group.offsets.key
-    folder: Path = run.staging.root / f"compacted-{key}"
+    tools, key = run.tools, group.key
+    folder: Path = run.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
     with ExitStack() as opened:
         paths = {
             file.path: opened.enter_context(tools.lake.local_copy(f"{run.log.folder}/{file.path}"))
@@ -102,15 +179,13 @@ def _compact(run: _Run, group: Group) -> CompactionVerdict:
         if changed := _changed(run, group, paths):
             return CompactionVerdict(group, CompactionOutcome.FAILED, violations=changed)
         tools.on_step("compaction_read", key=key, files=len(paths))
-        tools.files.merge(group.offsets.text(run.topic), [*paths.values()], group.offsets.generation, str(folder))
+        run.table.merge(group, [*paths.values()], folder, tools)
         tools.on_step("compaction_staged", key=key)
         staged, violations = _verify(run, group, [*paths.values()], folder)
     if staged is None or violations:
         return CompactionVerdict(group, CompactionOutcome.FAILED, violations=violations)
     tools.on_step("compaction_verified", key=key, rows=group.rows)
-    (file,) = add_to_folder(
-        run.staging, staged, group.offsets, group.revisions, run.log, tools.now_ms(), group.weight_bytes
-    )
+    file = run.table.add(group, staged, run.staging, tools.now_ms())
     tools.on_step("compaction_named", key=key, path=file.path)
     if not _commit(run, group, file):
         tools.lake.store.delete_folder(f"{run.log.folder}/{file.path}")
@@ -118,7 +193,7 @@ def _compact(run: _Run, group: Group) -> CompactionVerdict:
     return CompactionVerdict(group, CompactionOutcome.COMPACTED, file)
 
 
-def _commit(run: _Run, group: Group, file: File) -> bool:
+def _commit(run: _Run[G], group: G, file: File) -> bool:
     """Put a file in the place of others in the table; false where one of them is not there any more."""
     at_ms = run.tools.now_ms()
     removes = {each.path: at_ms for each in group.files}
@@ -127,28 +202,30 @@ def _commit(run: _Run, group: Group, file: File) -> bool:
         if not removes.keys() <= table.files.keys():
             return False
         if run.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
-            run.tools.on_step("compaction_committed", key=group.offsets.key, version=table.version + 1)
-            write_checkpoint_if_due(run.topic, run.log, table.version + 1, run.tools.on_step)
+            run.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)
+            write_checkpoint_if_due(run.table.topic, run.log, table.version + 1, run.tools.on_step)
             return True
 
 
-def _changed(run: _Run, group: Group, paths: Mapping[str, Path]) -> list[str]:
+def _changed(run: _Run[G], group: G, paths: Mapping[str, Path]) -> list[str]:
     """Name the files that have not the digest that the log says."""
     found = {file.path: parquet.digest(paths[file.path]) for file in group.files}
+    folder = run.tools.lake.store.url(run.log.folder)
     return [
-        f"{run.topic}: the table's file {run.tools.lake.store.url(run.log.folder)}/{file.path} has sha256 {found[file.path]}, "
-        f"expected {file.tags[DIGEST]}; nothing was compacted with it; `{command('audit', run.topic)}` says what is to be done"
+        f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found[file.path]}, "
+        f"expected {file.tags[DIGEST]}; nothing was compacted with it; {run.table.how_to_mend}"
         for file in group.files
         if found[file.path] != file.tags[DIGEST]
     ]
 
 
-def _verify(run: _Run, group: Group, originals: Sequence[Path], folder: Path) -> tuple[Path | None, list[str]]:
+def _verify(run: _Run[G], group: G, originals: Sequence[Path], folder: Path) -> tuple[Path | None, list[str]]:
     """Hold what was staged against the files it is made of; return it, and every law that it breaks."""
     parts = list(parquet.read_parts(folder))
     if len(parts) != 1:
-        where = group.offsets.text(run.topic)
-        return None, [f"Spark wrote {len(parts)} files of {where}, expected one; nothing became visible"]
-    staged = Path(str(parts[0].path))
-    difference = parquet.differing_from_all(originals, staged)
-    return staged, verify_compacted(run.topic, group, parts[0].rows, parquet.read_runs(staged), difference)
+        return None, [
+            f"Spark wrote {len(parts)} files of {run.table.topic}, {group.key}, expected one; nothing became visible"
+        ]
+    (part,) = parts
+    assert isinstance(part.path, Path)
+    return part.path, run.table.verify(group, originals, part)

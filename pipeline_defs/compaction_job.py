@@ -1,38 +1,37 @@
-"""Compaction as a Dagster job per topic, and its schedule, which launches it only where there is something to compact."""
+"""Compaction of a topic's tables as a Dagster job, and its schedule, which launches it only where something is due."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from .attempt import Attempt
-from .compaction import compact, plan_compaction
-from .core.compaction import CompactionVerdict
-from .core.errors import CompactionFailed, Refused
+from .attempt import Attempt, Tools
+from .compaction import RawTable, compact, compact_table
+from .core.compaction import CompactionVerdict, Group
+from .core.errors import CompactionFailed, OffsetlakeError, Refused
+from .decoded_compaction import DecodedTable
 from .resources import Edges
 from .settings import code_version
 from .topics import TOPIC_TAG, Topic
 
 
 def build_compaction(topic: Topic) -> dg.Definitions:
-    """Build the job that compacts a topic's raw table, and its schedule; runs of it take turns, by a pool."""
+    """Build the job that compacts a topic's raw and decoded table, and its schedule; runs of it take turns, by a pool."""
     description = (
-        f"Compacts the raw table of `{topic.name}`: its small files become files of about {topic.policy.target_file_bytes:,} "
-        "bytes. The rows stay what they are, and so does `data/`."
+        f"Compacts the raw and the decoded table of `{topic.name}`: small files become files of about "
+        f"{topic.policy.target_file_bytes:,} bytes. The rows stay what they are, and so does `data/`."
     )
 
-    @dg.op(name=f"compact_{topic.slug}_table", description=description, pool=topic.compaction_job)
-    def compact_table(
+    @dg.op(name=f"compact_{topic.slug}_tables", description=description, pool=topic.compaction_job)
+    def compact_both(
         context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> None:
         def log_step(step: str, **fields: object) -> None:
             context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
 
-        check_has_table(edges)
-        attempt = Attempt(f"{context.run_id[:8]}-{uuid.uuid4().hex[:8]}", context.run_id, code_version())
         tools = edges.tools(topic, pyspark, log_step)
-        verdicts = list(compact(topic.name, attempt, tools, topic.policy.target_file_bytes))
+        verdicts = list(compact_tables(topic, context.run_id, tools, edges))
         made = [verdict for verdict in verdicts if verdict.file is not None]
         context.add_output_metadata(
             {
@@ -44,23 +43,53 @@ def build_compaction(topic: Topic) -> dg.Definitions:
         check_compaction(topic.name, verdicts)
 
     @dg.job(name=topic.compaction_job, description=description, tags={TOPIC_TAG: topic.name})
-    def compact_raw_table() -> None:
-        compact_table()
+    def compact_tables_of_topic() -> None:
+        compact_both()
 
     @dg.schedule(
         name=f"{topic.compaction_job}_often",
-        job=compact_raw_table,
+        job=compact_tables_of_topic,
         cron_schedule="*/10 * * * *",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Compacts the raw table of `{topic.name}`, where small files of it weigh enough, or are many.",
+        description=f"Compacts the tables of `{topic.name}`, where small files weigh enough, or are many.",
     )
     def often(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        if not edges.settings.has_raw_table:
-            return dg.SkipReason("this lake has no raw tables: OFFSETLAKE_RAW_TABLE is off")
-        due = plan_compaction(topic.name, edges.lake, topic.policy.target_file_bytes)
+        due = any(plan_compaction(topic, edges).values())
         return dg.RunRequest() if due else dg.SkipReason(f"nothing of {topic.name} is to be compacted")
 
-    return dg.Definitions(jobs=[compact_raw_table], schedules=[often])
+    return dg.Definitions(jobs=[compact_tables_of_topic], schedules=[often])
+
+
+def plan_compaction(topic: Topic, edges: Edges, *, every: bool = False) -> dict[str, Sequence[Group]]:
+    """Plan what to compact of a topic's tables now, by their kinds; write nothing."""
+    target_bytes, raw = topic.policy.target_file_bytes, RawTable(topic.name, edges.lake)
+    return {
+        "raw": raw.find(target_bytes, every=every) if edges.settings.has_raw_table else [],
+        "decoded": DecodedTable(topic.name, edges.decodings).find(target_bytes, every=every),
+    }
+
+
+def compact_tables(
+    topic: Topic, run_id: str, tools: Tools, edges: Edges, *, every: bool = False
+) -> Iterator[CompactionVerdict]:
+    """Compact what is due of a topic's tables; yield a verdict per group of files. What is broken of one ends no other."""
+    target_bytes, errors = topic.policy.target_file_bytes, list[OffsetlakeError]()
+
+    def attempt() -> Attempt:
+        return Attempt(f"{run_id[:8]}-{uuid.uuid4().hex[:8]}", run_id, code_version())
+
+    compactions = [
+        compact_table(DecodedTable(topic.name, edges.decodings), attempt(), tools, target_bytes, every=every)
+    ]
+    if edges.settings.has_raw_table:
+        compactions.insert(0, compact(topic.name, attempt(), tools, target_bytes, every=every))
+    for verdicts in compactions:
+        try:
+            yield from verdicts
+        except OffsetlakeError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def check_has_table(edges: Edges) -> None:
@@ -78,6 +107,6 @@ def check_compaction(topic: str, verdicts: Sequence[CompactionVerdict]) -> None:
     if violations:
         raise CompactionFailed(
             f"{len(violations)} reasons why of {len(verdicts)} groups of files of topic {topic} some were not compacted; the "
-            "table has them as before",
+            "tables have them as before",
             violations,
         )

@@ -18,7 +18,7 @@ from .core.verdicts import violations_by_range
 from .days import report_days
 from .decoded_checks import decoded_results
 from .decoding import decode
-from .edges.decodings import TREE, dead_letters_path, path_of
+from .edges.decodings import TREE
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
@@ -109,13 +109,10 @@ def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges:
         "attempt": provenance.attempt,
         "code_version": provenance.code_version,
         "decoded_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
+        "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
     }
-    url = edges.lake.store.url
-    if decoding.decoded is not None:
-        metadata["file"] = dg.MetadataValue.path(url(path_of(decoding)))
     if decoding.dead:
         metadata["error_classes"] = dict(decoding.error_classes)
-        metadata["dead_letters_file"] = dg.MetadataValue.path(url(dead_letters_path(decoding)))
     if decoding.schema_ids:
         metadata["schema_ids"] = dict(decoding.schema_ids)
     return metadata

@@ -11,14 +11,14 @@ from .core.command_lines import command
 from .core.days import Days
 from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
-from .edges.decodings import dead_letters_path
+from .edges.topic_rows import within
 from .resources import Edges
 from .topics import Topic
 
 _FIRST_DEAD_LETTERS = """
     SELECT generation, "partition", "offset", "timestamp", side, error_class, error, raw_key AS "key",
            raw_value AS "value", headers
-    FROM read_parquet($1) ORDER BY generation, "partition", "offset" LIMIT $2
+    FROM read_parquet($1) WHERE {wanted} ORDER BY generation, "partition", "offset" LIMIT $2
 """
 COMPLETENESS = "decoded_completeness"
 DEAD_LETTERS = "dead_letters"
@@ -125,13 +125,15 @@ def read_dead_letters(
     """Reads how many dead letters can be seen, of all ranges or those wanted, and columns and rows of the first."""
     from .edges.duck import Duck, file_pattern  # late: code server and runs load this, and hardly ever ask DuckDB
 
-    known = edges.decodings.read(topic.name)
-    found = [each for offsets, each in sorted(known.items()) if each.dead and (wanted is None or offsets in wanted)]
-    total = sum(each.dead for each in found)
-    paths = [file_pattern(edges.lake, dead_letters_path(each)) for each in found]
-    if not paths:
+    decoded = edges.decodings.read_ranges(topic.name)
+    known = decoded.known.items()
+    found = [offsets for offsets, each in known if each.dead and (wanted is None or offsets in wanted)]
+    if not found:
         return 0, [], []
-    return total, *Duck(edges.lake, []).query(_FIRST_DEAD_LETTERS, [paths, limit])
+    paths = sorted({file_pattern(edges.lake, decoded.path_of(offsets, is_dead=True)) for offsets in found})
+    rows = "true" if wanted is None else within(found, '"')
+    statement = _FIRST_DEAD_LETTERS.format(wanted=rows)
+    return sum(decoded.known[offsets].dead for offsets in found), *Duck(edges.lake, []).query(statement, [paths, limit])
 
 
 def _text(topic: Topic, decoding: Decoding) -> str:

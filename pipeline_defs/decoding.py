@@ -27,16 +27,18 @@ from .core.errors import (
 )
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, TopicRange
+from .decoded_compaction import cut
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
 from .edges.columns_of_table import ColumnsDiffer
-from .edges.decodings import dead_letters_path, decoded_table_log, path_of
+from .edges.decodings import TREE, DecodedRanges, decoded_table_log
 from .edges.lake import Lake
 from .edges.spark_decoding import IDENTITY
 from .landing import find_ranges
 from .raw_table import write_checkpoint_if_due
 from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from .staging_places import Landed
+from .standing import table_file
 
 RANGES_PER_JOB = 200
 
@@ -223,16 +225,14 @@ def _commit(
             standing = tools.decodings.read_ranges(work.topic)
             ours = list[Decoding]()
             for offsets, each in [*left.items()]:
-                found = _decide(work, each, standing.known.get(offsets))
+                found = _decide(work, each, standing)
                 if isinstance(found, DecodeVerdict):
                     yield _give_up(work, left.pop(offsets), found)
                 else:
                     ours.append(found)
-            tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
-            if not ours or not tools.decodings.commit(ours, standing, tools.now_ms()):
+            if not ours or not _commit_onto(work, standing, ours):
                 continue
             version = standing.table.version + 1
-            tools.on_step("commit_decoded", topic=work.topic, version=version, ranges=len(ours))
             write_checkpoint_if_due(work.topic, decoded_table_log(work.topic, tools.lake), version, tools.on_step)
             left.clear()
             yield from (
@@ -251,38 +251,56 @@ def _commit(
         yield from (_give_up(work, each, decode_failed(offsets, str(error))) for offsets, each in left.items())
 
 
+def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
+    """Commit ranges onto a version, with what is left of compacted files beside them; false where it is not the last one."""
+    tools, is_committed = work.tools, False
+    rests = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
+    for path in (path for path, rest in rests.items() if rest is None):
+        tools.on_step("damaged_file_removed", topic=work.topic, path=path, ranges=len(standing.contents[path].ranges))
+    tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
+    try:
+        is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), rests)
+    finally:
+        if not is_committed:
+            tools.decodings.delete(work.topic, [rest.path for rest in rests.values() if rest is not None])
+    if is_committed:
+        tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
+    return is_committed
+
+
 def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeVerdict:
     work.tools.decodings.take_away([verified.placed])
     return verdict
 
 
-def _decide(work: Work, verified: _Verified, standing: Decoding | None) -> Decoding | DecodeVerdict:
+def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
     """Return what to commit of a range beside what stands of it in the table now, or why nothing."""
     manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
-    offsets, before = manifest.offsets, work.known.get(manifest.offsets)
+    offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.known.get(manifest.offsets)
     if lake.is_replaced(manifest):  # asked after the table was read: who has decoded the later one comes after it
         text = f"range {offsets.text(work.topic)} was landed anew while it was decoded"
         return decode_failed(offsets, f"{text}; nothing of it became visible; it is decoded as it is landed now")
     if standing is None:
         return verified.placed
-    if standing.is_like(ours) and _is_same(standing, verified.placed, lake):
+    if standing.is_like(ours) and _is_same(table, verified.placed, lake):
         return DecodeVerdict(offsets, Decided.UNCHANGED if standing == before else Decided.SUPERSEDED, standing)
     if standing != before and standing.is_of(manifest):
         return DecodeVerdict(offsets, Decided.SUPERSEDED, standing)
     return replace(verified.placed, revision=standing.revision + 1)
 
 
-def _is_same(standing: Decoding, ours: Decoding, lake: Lake) -> bool:
+def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
     """Return whether the table has the rows that were decoded now; another Spark may write them in other bytes."""
-    pairs = ((standing.decoded, ours.decoded, path_of), (standing.dead_letters, ours.dead_letters, dead_letters_path))
-    for before, now, path in pairs:
+    folder = f"{TREE}/{table.topic}"
+    for now, is_dead in ((ours.decoded, False), (ours.dead_letters, True)):
+        before = table.files.get((ours.offsets, is_dead))
         if before is None or now is None:
-            if before is not now:
+            if before is not None or now is not None:
                 return False
             continue
         try:
-            with lake.local_copy(path(standing)) as there, lake.local_copy(path(ours)) as here:
-                if parquet.digest(there) != before.sha256 or parquet.differing_rows(there, here) is not None:
+            with table_file(before, folder, lake) as there, lake.local_copy(f"{folder}/{now.path}") as here:
+                if parquet.differing_range(there, ours.offsets, here) is not None:
                     return False
         except (FileNotFoundError, OffsetlakeError):
             return False  # somebody has deleted or changed it: what was decoded now takes its place

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from .attempt import Attempt
 from .core.errors import LakeUnavailable
-from .core.latest import Change, Latest, Ranges, compare, place_ranges
+from .core.latest import Change, Latest, Ranges, compare, join_stretches, place_ranges
 from .core.offsets import OffsetRange
 from .edges.columns_of_table import arrow_schema, holds
-from .edges.decodings import DecodedRanges, Decodings, path_of
+from .edges.decodings import DecodedRanges, Decodings
 from .edges.lake import Lake
 from .edges.latest_table import MOST_FILES, Applied, LatestTable, Standing
 from .edges.spark_latest import Inputs, Source, SparkLatest, table_schema
@@ -119,7 +119,7 @@ def _why_anew(config: Latest, standing: Standing | None, decoded: DecodedRanges)
 
 def place(decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]) -> Ranges:
     """Return where the rows of what is decoded stand in the order."""
-    return place_ranges(decoded.known.values(), epoch_of, path_of)
+    return place_ranges(decoded.known.values(), epoch_of, decoded.path_of)
 
 
 def update(topic: str, config: Latest, attempt: Attempt, tools: LatestTools, *, full: bool = False) -> Updated:
@@ -187,12 +187,11 @@ class _Update:
         assert due.standing is not None
         goes_on = not due.why_anew
         with ExitStack() as opened:
-            sources = open_sources(
-                due.placed, due.placed if goes_on and due.change.changed else due.change.fresh, self.tools.lake, opened
-            )
             inputs = Inputs(
-                fresh=[sources[offsets] for offsets in due.change.fresh],
-                everything=[*sources.values()] if due.change.changed else [],
+                fresh=open_sources(due.placed, due.change.fresh, self.tools.lake, opened),
+                everything=open_sources(due.placed, due.placed, self.tools.lake, opened)
+                if goes_on and due.change.changed
+                else [],
                 present=open_files(due.standing, self.tools.lake, opened)
                 if goes_on and (is_whole or due.change.changed)
                 else [],
@@ -212,14 +211,13 @@ class _Update:
         yield ds.dataset(files, schema=columns, format="parquet").scanner().to_reader()
 
 
-def open_sources(
-    placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, opened: ExitStack
-) -> dict[OffsetRange, Source]:
-    """Return decoded files of ranges as Spark of this machine can read them while `opened` is."""
-    return {
-        offsets: Source(opened.enter_context(lake.local_copy(placed[offsets].path)), placed[offsets])
-        for offsets in sorted(chosen)
+def open_sources(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, opened: ExitStack) -> list[Source]:
+    """Return what is to be read of some decoded ranges as Spark of this machine can read it while `opened` is."""
+    stretches = join_stretches(placed, chosen)
+    paths = {
+        path: opened.enter_context(lake.local_copy(path)) for path in sorted({each.placed.path for each in stretches})
     }
+    return [Source(paths[each.placed.path], each) for each in stretches]
 
 
 def open_files(standing: Standing, lake: Lake, opened: ExitStack) -> list[Path]:

@@ -51,7 +51,7 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
     with ExitStack() as opened:
         placed = place(due.decoded, tools.lake.read_plan_log(topic).epoch_of)
         inputs = Inputs(
-            fresh=[*open_sources(placed, placed, tools.lake, opened).values()],
+            fresh=open_sources(placed, placed, tools.lake, opened),
             present=open_files(due.standing, tools.lake, opened),
         )
         keys, wrong = tools.spark().find_differences(topic, inputs, due.standing.schema, config, share)

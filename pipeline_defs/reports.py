@@ -11,7 +11,6 @@ from .core.coverage import State
 from .core.errors import BrokenTable, Refused, UnknownTopic
 from .core.manifest import Manifest
 from .core.raw_table import RangeFiles, is_compacted
-from .edges.decodings import dead_letters_path, path_of
 from .edges.delta_log import raw_table_log
 from .edges.duck import Duck, file_pattern
 from .resources import Edges
@@ -57,13 +56,15 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         file = RangeFiles(log.read()).find_at(manifest)
         if file is not None and is_compacted(file):
             answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
-    decoding = edges.decodings.read(topic.name).get(offsets) if topic.decode else None
-    if decoding is not None:
+    decoded = edges.decodings.read_ranges(topic.name) if topic.decode else None
+    decoding = decoded.known.get(offsets) if decoded else None
+    if decoded is not None and decoding is not None:
+        url = edges.lake.store.url
         answer["decoded"] = {
             "revision": decoding.revision,
             "is_outdated": not decoding.is_of(manifest),
-            "file": edges.lake.store.url(path_of(decoding)) if decoding.decoded else None,
-            "dead_letters_file": edges.lake.store.url(dead_letters_path(decoding)) if decoding.dead_letters else None,
+            "file": url(decoded.path_of(offsets)) if decoding.decoded else None,
+            "dead_letters_file": url(decoded.path_of(offsets, is_dead=True)) if decoding.dead else None,
             "run": decoding.provenance.run_id,
             "decoded_at_ms": decoding.provenance.landed_at_ms,
         }

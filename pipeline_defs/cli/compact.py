@@ -1,23 +1,19 @@
-"""`offsetlake compact`: many small files of a raw table become few, and range files that it has may go from `data/`."""
+"""`offsetlake compact`: many small files of tables become few, and range files that the raw one has may go from `data/`."""
 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from ..attempt import Attempt
-from ..compaction import compact as compact_table
-from ..compaction import plan_compaction
-from ..compaction_job import check_compaction, check_has_table
+from ..compaction_job import check_compaction, check_has_table, compact_tables, plan_compaction
 from ..core.compaction import CompactionVerdict, Group
+from ..core.decoded_table import DecodedGroup
 from ..core.errors import RangeFilesKept
 from ..dropping import Droppable, DropVerdict, drop_range_files, plan_dropping
 from ..resources import Edges
-from ..settings import code_version
 from .progress import progress
 from .show import find_topic, json_option, open_edges, print_json, print_table, size_text, topic_argument
 from .terminal import OUT
@@ -49,7 +45,9 @@ class _Age(click.ParamType[float]):
 @click.option("--dry-run", is_flag=True, help="Show what would be done; nothing is written.")
 @json_option
 def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as_json: bool) -> None:
-    """Compact the raw table of TOPIC: many small files become few of about target_file_bytes. A job does it too.
+    """Compact the raw and the decoded table of TOPIC: many small files become few of about target_file_bytes.
+
+    A job does it too.
 
     What is landed stays as it is, unless --drop-range-files-after deletes files from `data/`: their rows are then in the table
     alone, where `offsetlake sql`, audit, trace, redo and decoding find them, and a plain glob does not.
@@ -62,18 +60,17 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
     """
     with progress(f"looking for what of {topic} can be compacted"):
         configured, edges = find_topic(topic), open_edges()
-        check_has_table(edges)
-        target_bytes = configured.policy.target_file_bytes
-        groups = plan_compaction(topic, edges.lake, target_bytes, every=every)
+        if drop_after is not None:
+            check_has_table(edges)
+        groups = [group for table in plan_compaction(configured, edges, every=every).values() for group in table]
     verdicts = list[CompactionVerdict]()
     dropped = list[DropVerdict]()
     if not dry_run:
         edges.check_lake(topic)
         with progress(f"compacting {topic}", len(groups)) as shown:
             edges.watch_step = shown.watching(edges.watch_step)
-            attempt = Attempt(f"cli-{uuid.uuid4().hex[:8]}", "cli", code_version())
             tools = edges.tools(configured, edges.pyspark())
-            for verdict in compact_table(topic, attempt, tools, target_bytes, every=every):
+            for verdict in compact_tables(configured, "cli", tools, edges, every=every):
                 verdicts.append(verdict)
                 shown.advance()
     plans = [] if drop_after is None else plan_dropping(topic, edges.lake, edges.now_ms(), drop_after)
@@ -110,7 +107,8 @@ def _count(plans: Sequence[Droppable]) -> int:
 
 def _row(group: Group, verdict: CompactionVerdict | None) -> dict[str, Any]:
     return {
-        "key": group.offsets.key,
+        "table": "decoded" if isinstance(group, DecodedGroup) else "raw",
+        "key": group.key,
         "outcome": verdict.outcome.value if verdict else None,
         "files": len(group.files),
         "rows": group.rows,
@@ -131,8 +129,11 @@ def _show(
     sizes = ("bytes_before", "bytes_after")
     print_table(
         f"{'would compact' if dry_run else 'compacted'} {sum(row['files'] for row in rows)} files of {topic} to {len(rows)}",
-        ["offsets", "outcome", "files", "rows", "before", "after"],
-        [[row["key"], row["outcome"], row["files"], row["rows"], *(size_text(row[s]) for s in sizes)] for row in rows],
+        ["table", "ranges", "outcome", "files", "rows", "before", "after"],
+        [
+            [*(row[name] for name in ("table", "key", "outcome", "files", "rows")), *(size_text(row[s]) for s in sizes)]
+            for row in rows
+        ],
     )
     if drop_after is not None:
         glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"

@@ -1,16 +1,17 @@
-"""Compaction: which small files of a raw table become one larger file, and whether that has their rows.
+"""Compaction: which small files of a table become one larger file, and whether that has their rows.
 
-Pure, and without a clock. Invariant: a compacted file has all ranges between its first offset and its last, each as it is
-landed: nothing can land between them any more.
+Pure, and without a clock. Invariant: a compacted file of a raw table has all ranges between its first offset and its last,
+each as it is landed: nothing can land between them any more. Which files of a decoded table become one says `decoded_table`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 from .coverage import Coverage, State
 from .delta import File, Snapshot
@@ -23,6 +24,14 @@ MANY_FILES = 1_000  # that wait in a table for more; above that they are compact
 MOST_FILES = 5_000  # of a table; above that files become larger than they are asked to be
 
 
+class _Weighed(Protocol):
+    @property
+    def weight_bytes(self) -> int: ...
+
+
+M = TypeVar("M", bound=_Weighed)
+
+
 class CompactionOutcome(StrEnum):
     """What became of a group of files."""
 
@@ -33,11 +42,10 @@ class CompactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files of a table that become one, in offset order, with the revisions of all ranges in them by where they start."""
+    """Files of a table that become one; `key` says to a person what is in them."""
 
     files: Sequence[File]
-    offsets: OffsetRange
-    revisions: Mapping[int, int]
+    key: str
 
     @property
     def rows(self) -> int:
@@ -56,6 +64,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class RawGroup(Group):
+    """Files of a raw table, in offset order, with the revisions of all ranges in them by where they start."""
+
+    offsets: OffsetRange
+    revisions: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionVerdict:
     """What became of a group, with the compacted file, or with what was violated."""
 
@@ -65,27 +81,52 @@ class CompactionVerdict:
     violations: Sequence[str] = ()
 
 
-def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bool = False) -> list[Group]:
-    """Find what to compact of a table: neighbours from the left, until they weigh `target_bytes`.
+def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every: bool = False) -> list[RawGroup]:
+    """Find what to compact of a raw table: neighbours from the left, until they weigh `target_bytes`.
 
-    A file that weighs so much stays as it is. The last files of a stretch, which weigh less, wait for more, unless `every` is
-    set. Of more than a thousand such files those are compacted that weigh less than the ones behind them together: so each
-    row is written again as often as its file has doubled, not each time.
+    A file that weighs so much stays as it is.
     """
-    target_bytes = max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
-    groups, tails = list[Sequence[_Member]](), list[Sequence[_Member]]()
-    for stretch in _stretches(coverage, table):
-        *full, tail = _cut_at(stretch, target_bytes)
+    target_bytes = _grown(target_bytes, table)
+    cut = [[*_cut_at(stretch, target_bytes)] for stretch in _stretches(coverage, table)]
+    chosen = _with_tails(cut, lambda group: len(_files(group)), every=every)
+    return [_group(_trimmed(group)) for group in chosen if len(_files(group)) > 1]
+
+
+def choose_files(
+    stretches: Iterable[Sequence[File]], table: Snapshot, target_bytes: int, *, every: bool = False
+) -> list[Sequence[File]]:
+    """Choose which files of some stretches become one, in their order; those that weigh `target_bytes` are left out."""
+    target_bytes = _grown(target_bytes, table)
+    members = [[_Loose(file) for file in files if weight_of(file) < target_bytes] for files in stretches]
+    chosen = _with_tails([[*_cut_at(each, target_bytes)] for each in members], len, every=every)
+    return [[each.file for each in group] for group in chosen if len(group) > 1]
+
+
+def _grown(target_bytes: int, table: Snapshot) -> int:
+    """Return the target of a table: a large one has larger files than are asked for, lest it have too many."""
+    return max(target_bytes, sum(file.bytes for file in table.files.values()) // MOST_FILES)
+
+
+def _with_tails(
+    cut: Iterable[Sequence[Sequence[M]]], count: Callable[[Sequence[M]], int], *, every: bool
+) -> list[Sequence[M]]:
+    """Return the groups of all stretches that are due, of each of which the last one weighs less than the target.
+
+    These tails wait for more, unless `every` is set. Of more than a thousand such files those are compacted that weigh less
+    than the ones behind them together: so each row is written again as often as its file has doubled, not each time.
+    """
+    groups, tails = list[Sequence[M]](), list[Sequence[M]]()
+    for *full, tail in cut:
         groups += full
         tails.append(tail if every else _lighter(tail))
-    if every or sum(len(_files(tail)) for tail in tails if len(_files(tail)) > 1) > MANY_FILES:
+    if every or sum(count(tail) for tail in tails if count(tail) > 1) > MANY_FILES:
         groups += tails
-    return [_group(_trimmed(group)) for group in groups if len(_files(group)) > 1]
+    return groups
 
 
-def _cut_at(stretch: Sequence[_Member], target_bytes: int) -> Iterator[Sequence[_Member]]:
+def _cut_at(stretch: Sequence[M], target_bytes: int) -> Iterator[Sequence[M]]:
     """Yield groups that weigh enough, or that large files or many enclose; the last one is what is left, if anything."""
-    group, weight = list[_Member](), 0
+    group, weight = list[M](), 0
     for member in stretch:
         if member.weight_bytes >= target_bytes or len(group) >= FILES_AT_ONCE:
             yield group
@@ -99,7 +140,7 @@ def _cut_at(stretch: Sequence[_Member], target_bytes: int) -> Iterator[Sequence[
     yield group
 
 
-def _lighter(tail: Sequence[_Member]) -> Sequence[_Member]:
+def _lighter(tail: Sequence[M]) -> Sequence[M]:
     """Return the last members, of which none weighs more than those behind it together."""
     weight = 0
     for number in range(len(tail) - 1, -1, -1):
@@ -107,6 +148,18 @@ def _lighter(tail: Sequence[_Member]) -> Sequence[_Member]:
             return tail[number + 1 :]
         weight += tail[number].weight_bytes
     return tail
+
+
+@dataclass(frozen=True, slots=True)
+class _Loose:
+    """A file that may become one with any other of its stretch."""
+
+    file: File
+
+    @property
+    def weight_bytes(self) -> int:
+        """About how many bytes it adds to a compacted file."""
+        return weight_of(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +231,11 @@ def _trimmed(group: Sequence[_Member]) -> Sequence[_Member]:
     return group[at[0] : at[-1] + 1] if at else []
 
 
-def _group(members: Sequence[_Member]) -> Group:
+def _group(members: Sequence[_Member]) -> RawGroup:
     first, last = members[0].offsets, members[-1].offsets
     revisions = {start: revision for each in members for start, revision in each.revisions.items()}
     offsets = OffsetRange(first.generation, first.partition, first.start, last.end)
-    return Group(_files(members), offsets, revisions)
+    return RawGroup(_files(members), offsets.key, offsets, revisions)
 
 
 def _files(group: Sequence[_Member]) -> list[File]:
@@ -196,7 +249,7 @@ def weight_of(file: File) -> int:
 
 
 def verify_compacted(
-    topic: str, group: Group, rows: int, runs: Sequence[tuple[int, int]], difference: str | None
+    topic: str, group: RawGroup, rows: int, runs: Sequence[tuple[int, int]], difference: str | None
 ) -> list[str]:
     """Return every law that a staged compacted file breaks; none means it may be committed.
 

@@ -1,54 +1,128 @@
-"""The decoded table of a topic: which of its files a range has, and what the log says of them.
+"""The decoded table of a topic: which of its files has the rows of a range, and what the log says of them.
 
-A decoded range has a file of rows, one of dead letters in the partition `_dead=true`, or both. One of them carries as a tag
-what became of the range. Invariant: a commit that gives a range files takes those away that it had, so that each row of it is
-in one place at every version.
+A decoded range has rows, dead letters in the partition `_dead=true`, or both; each of these is in one file, its own or,
+compacted, one of many ranges. One of its files says as a tag what became of the range. Invariant: a commit that gives a range
+files takes away what it had, and nothing of any other range, so that each row is in one place at every version.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .calendar import NO_DAY, day_at, moment_at
+from .compaction import Group, choose_files
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
-from .offsets import OffsetRange
-from .raw_table import range_file
+from .errors import BrokenManifest, OffsetlakeError
+from .manifest import StagedFile
+from .offsets import OffsetRange, parse_key
+from .raw_table import DIGEST, KEY, WEIGHT, range_file, stats_of
 
-_NAME = re.compile(r"g\d+-p\d+-\d{20}-\d{20}\.[0-9a-f-]{36}\.parquet", re.ASCII)
+_NAME = re.compile(r"(?:g\d+-p\d+-\d{20}-\d{20}|compacted)\.[0-9a-f-]{36}\.parquet", re.ASCII)
 EVENT_TIME = "event_time"  # a column of decoded rows, where the topic has days
 DEAD = "_dead"  # the partition column: whether rows are dead letters
-_DECODING = "decoding"  # tag of one file of each range
+_RANGES = "ranges"  # tag of a compacted file: the keys of its ranges
+_DECODINGS = "decodings"  # tag of one file of each range
 
 
-def read_decodings(table: Snapshot, known: Mapping[str, Decoding]) -> dict[str, Decoding]:
-    """Return what became of each range, by the path of the file that says it; `known` ones need not be read again."""
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The ranges whose rows a file has, and what became of those of them that no other file says it of."""
+
+    ranges: tuple[OffsetRange, ...]
+    decodings: tuple[Decoding, ...]
+
+    def without(self, replaced: Collection[OffsetRange]) -> Contents:
+        """Return what is left beside some ranges."""
+        return Contents(
+            tuple(offsets for offsets in self.ranges if offsets not in replaced),
+            tuple(each for each in self.decodings if each.offsets not in replaced),
+        )
+
+
+def read_contents(table: Snapshot, known: Mapping[str, Contents]) -> dict[str, Contents]:
+    """Return by path what each file of a table has; of `known` paths it need not be read again."""
+    return {path: known.get(path) or _read_contents(file) for path, file in table.files.items()}
+
+
+def _read_contents(file: File) -> Contents:
+    try:
+        keys = _read_list(file.tags[_RANGES]) if is_compacted(file) else [file.tags[KEY]]
+        decodings = _read_list(file.tags.get(_DECODINGS, "[]"))
+        return Contents(
+            tuple(map(parse_key, keys)), tuple(Decoding.from_document(each, file.path) for each in decodings)
+        )
+    except (ValueError, KeyError, TypeError, RecursionError, OffsetlakeError) as error:
+        if isinstance(error, BrokenManifest):
+            raise
+        raise BrokenManifest(
+            f"what the log says of {file.path} cannot be read: {error!r}; nothing was written; move the table's folder away, "
+            "and all ranges are decoded again from what is landed"
+        ) from error
+
+
+def _read_list(text: str) -> list[Any]:
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise TypeError(f"expected a list, found a {type(found).__name__}")
+    return found
+
+
+def is_compacted(file: File) -> bool:
+    """Return whether a file was made of others, and has the rows of any number of ranges."""
+    return _RANGES in file.tags
+
+
+def is_of_dead_letters(file: File) -> bool:
+    """Return whether the rows of a file are dead letters."""
+    return file.partition[DEAD] == "true"
+
+
+def by_range(contents: Iterable[Contents]) -> dict[OffsetRange, Decoding]:
+    """Return what became of each range, sorted."""
+    found = {each.offsets: each for content in contents for each in content.decodings}
+    return dict(sorted(found.items()))
+
+
+def find_files(table: Snapshot, contents: Mapping[str, Contents]) -> dict[tuple[OffsetRange, bool], File]:
+    """Return which file has what of a range: by the range, and whether its dead letters are meant."""
     return {
-        path: known.get(path) or Decoding.from_json(file.tags[_DECODING], path)
+        (offsets, is_of_dead_letters(file)): file
         for path, file in table.files.items()
-        if _DECODING in file.tags
+        for offsets in contents[path].ranges
     }
 
 
-def by_range(decodings: Iterable[Decoding]) -> dict[OffsetRange, Decoding]:
-    """Return decodings by their ranges, sorted."""
-    return {each.offsets: each for each in sorted(decodings, key=lambda each: each.offsets)}
+def find_left(
+    ranges: Collection[OffsetRange],
+    files: Mapping[tuple[OffsetRange, bool], File],
+    contents: Mapping[str, Contents],
+) -> dict[str, Contents]:
+    """Return what is left in each file that has anything of some ranges, by path, once these have gone from it."""
+    replaced = set(ranges)
+    paths = {file.path for each in ranges for is_dead in (False, True) if (file := files.get((each, is_dead)))}
+    return {path: contents[path].without(replaced) for path in sorted(paths)}
 
 
-def replace_ranges(ours: Iterable[Decoding], standing: Mapping[OffsetRange, Decoding], now_ms: int) -> Commit:
-    """Return the commit that gives ranges their files, in the place of those that they have."""
-    adds, removes = list[File](), dict[str, int]()
-    for decoding in ours:
-        adds += _files_of(decoding)
-        if decoding.offsets in standing:
-            removes |= dict.fromkeys(paths_of(standing[decoding.offsets]), now_ms)
-    return Commit(adds, removes)
+def replace_ranges(
+    ours: Iterable[Decoding], left: Mapping[str, Contents], rests: Mapping[str, File | None], now_ms: int
+) -> Commit:
+    """Return the commit that gives ranges their files, in the place of those that they have.
+
+    `left` is as `find_left` says it. Of a file that has more ranges than these `rests` has one with the others; none where
+    it is damaged: then they are not decoded any more.
+    """
+    adds = [file for decoding in ours for file in _files_of(decoding)]
+    kept = (rests[path] for path, content in left.items() if content.ranges)
+    return Commit([*adds, *(file for file in kept if file is not None)], dict.fromkeys(left, now_ms))
 
 
 def paths_of(decoding: Decoding) -> list[str]:
-    """Return the paths of a range's files below the table's folder."""
+    """Return the paths of the files that a range was decoded to, below the table's folder."""
     return [file.path for file in (decoding.decoded, decoding.dead_letters) if file is not None]
 
 
@@ -57,21 +131,94 @@ def find_unwanted(names: Iterable[str], table: Snapshot) -> list[str]:
     return sorted(name for name in set(names) - table.files.keys() if _NAME.fullmatch(name))
 
 
-def with_events(stats: Mapping[str, Any], decoding: Decoding) -> Mapping[str, Any]:
-    """Return what the log says of a file with the span of its event times, by which a reader passes over files."""
-    first_ms, last_ms = decoding.first_event_ms, decoding.last_event_ms
-    if first_ms is None or last_ms is None or NO_DAY in (day_at(first_ms), day_at(last_ms)):
-        return stats
-    bounds = {"minValues": moment_at(first_ms), "maxValues": moment_at(last_ms)}
-    counted = {"nullCount": decoding.event_days.get(NO_DAY, 0)}
-    return {**stats, **{name: {**stats[name], EVENT_TIME: value} for name, value in (bounds | counted).items()}}
-
-
 def _files_of(decoding: Decoding) -> Iterator[File]:
-    tags = {_DECODING: decoding.to_json()}
-    for staged, is_dead in ((decoding.decoded, "false"), (decoding.dead_letters, "true")):
+    tags = {_DECODINGS: _to_json([decoding])}
+    for staged, is_dead in ((decoding.decoded, False), (decoding.dead_letters, True)):
         if staged is not None:
             file = range_file(staged.path, decoding.offsets, staged, decoding.provenance.landed_at_ms, tags)
-            stats = file.stats if is_dead == "true" else with_events(file.stats, decoding)
-            yield File(file.path, file.bytes, file.modified_at_ms, stats, file.tags, {DEAD: is_dead})
+            stats = file.stats if is_dead else with_events(file.stats, [decoding])
+            yield _in_partition(file, stats, is_dead=is_dead)
             tags = {}
+
+
+def compacted_file(
+    path: str, staged: StagedFile, contents: Contents, made_at_ms: int, weight_bytes: int, *, is_dead: bool
+) -> File:
+    """Return what the log says of a file with the rows of many ranges."""
+    tags = {
+        DIGEST: staged.sha256,
+        WEIGHT: str(weight_bytes),
+        _RANGES: json.dumps([offsets.key for offsets in contents.ranges], separators=(",", ":")),
+        _DECODINGS: _to_json(contents.decodings),
+    }
+    stats = stats_of(staged, contents.ranges)
+    file = File(path, staged.bytes, made_at_ms, stats, tags)
+    return _in_partition(file, stats if is_dead else with_events(stats, contents.decodings), is_dead=is_dead)
+
+
+def _in_partition(file: File, stats: Mapping[str, Any], *, is_dead: bool) -> File:
+    return File(file.path, file.bytes, file.modified_at_ms, stats, file.tags, {DEAD: str(is_dead).lower()})
+
+
+def _to_json(decodings: Iterable[Decoding]) -> str:
+    return f"[{','.join(each.to_json() for each in decodings)}]"
+
+
+def with_events(stats: Mapping[str, Any], decodings: Sequence[Decoding]) -> Mapping[str, Any]:
+    """Return what the log says of a file with the span of its event times, by which a reader passes over files."""
+    with_rows = [each for each in decodings if each.rows]
+    bounds = [ms for each in with_rows for ms in (each.first_event_ms, each.last_event_ms) if ms is not None]
+    if not bounds or len({each.event_time for each in with_rows}) > 1:
+        return stats
+    first_ms, last_ms = min(bounds), max(bounds)
+    if NO_DAY in (day_at(first_ms), day_at(last_ms)):
+        return stats
+    counted = sum(each.event_days.get(NO_DAY, 0) for each in with_rows)
+    events = {"minValues": moment_at(first_ms), "maxValues": moment_at(last_ms), "nullCount": counted}
+    return {**stats, **{name: {**stats[name], EVENT_TIME: value} for name, value in events.items()}}
+
+
+# ---- compaction
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedGroup(Group):
+    """Files of a decoded table that become one; `contents` is what that has, `has_events` whether rows have an event time."""
+
+    contents: Contents
+    is_dead: bool
+    has_events: bool
+
+
+def find_groups(
+    table: Snapshot, contents: Mapping[str, Contents], target_bytes: int, *, every: bool = False
+) -> list[DecodedGroup]:
+    """Find what to compact of a decoded table: its small files in the order of their event times, cut at `target_bytes`.
+
+    A file without rows, which says that a range has none any more, stays as it is.
+    """
+    stretches: dict[bool, list[File]] = {False: [], True: []}
+    for file in table.files.values():
+        if file.rows:
+            stretches[is_of_dead_letters(file)].append(file)
+    ordered = [
+        sorted(files, key=lambda file: (_first_event(contents[file.path]), contents[file.path].ranges))
+        for files in stretches.values()
+    ]
+    chosen = choose_files(ordered, table, target_bytes, every=every)
+    return [_group(files, contents) for files in chosen]
+
+
+def _first_event(content: Contents) -> int:
+    return min((each.first_event_ms for each in content.decodings if each.first_event_ms is not None), default=0)
+
+
+def _group(files: Sequence[File], contents: Mapping[str, Contents]) -> DecodedGroup:
+    found = [contents[file.path] for file in files]
+    merged = Contents(
+        tuple(sorted(offsets for each in found for offsets in each.ranges)),
+        tuple(sorted((each for content in found for each in content.decodings), key=lambda each: each.offsets)),
+    )
+    key = f"{merged.ranges[0].key} and {len(merged.ranges) - 1} more"
+    has_events = any(each.event_time for each in merged.decodings)
+    return DecodedGroup(files, key, merged, is_of_dead_letters(files[0]), has_events)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 from .coverage import Coverage
 from .errors import BrokenManifest, OffsetlakeError
@@ -94,10 +95,10 @@ class Decoding:
         return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
     @classmethod
-    def from_json(cls, data: str, where: str) -> Decoding:
-        """Decode it; `where` names the file that it is said of in the error."""
+    def from_document(cls, document: Any, where: str) -> Decoding:
+        """Return what a parsed `to_json` says; `where` names the file that it is said of in the error."""
         try:
-            document = json.loads(data)
+            document = dict(document)
             if document.pop("format") != FORMAT:
                 raise ValueError(f"expected format {FORMAT}")
             key = document.pop("key")
@@ -112,7 +113,7 @@ class Decoding:
                 provenance=Provenance(**document.pop("provenance")),
                 **document,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OffsetlakeError) as error:
             raise BrokenManifest(
                 f"what the log says of {where} cannot be read: {error!r}; nothing was written; move the table's folder "
                 "away, and all ranges are decoded again from what is landed"

@@ -41,7 +41,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A decoded file and where its rows stand in the order; `path` is below the lake's root.
+    """The file that has the decoded rows of a range, and where these stand in the order; `path` is below the lake's root.
 
     `reached_ms` is the greatest timestamp of the rows before it in its Kafka partition and epoch (ms since 1970), none where
     there is none.
@@ -57,8 +57,43 @@ class Placed:
 Ranges = Mapping[OffsetRange, Placed]
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Decoded ranges of one file that an update reads, one after the other, of one Kafka partition and epoch.
+
+    `placed` is the first one's, from which the greatest timestamp so far goes on.
+    """
+
+    offsets: OffsetRange
+    placed: Placed
+
+
+def join_stretches(placed: Ranges, chosen: Collection[OffsetRange]) -> list[Stretch]:
+    """Return what is to be read of some ranges, those that follow each other in one file together, as few as there can be."""
+    stretches, wanted, before = list[Stretch](), set(chosen), None
+    for offsets, each in placed.items():  # sorted; one that is not chosen ends a stretch
+        if offsets not in wanted:
+            before = None
+            continue
+        if before is not None and _follows(offsets, each, before):
+            first = before.offsets
+            before = Stretch(OffsetRange(first.generation, first.partition, first.start, offsets.end), before.placed)
+            stretches[-1] = before
+        else:
+            before = Stretch(offsets, each)
+            stretches.append(before)
+    return stretches
+
+
+def _follows(offsets: OffsetRange, placed: Placed, before: Stretch) -> bool:
+    def lane(of: OffsetRange, at: Placed) -> tuple[str, int, int, int]:
+        return at.path, of.generation, of.partition, at.epoch
+
+    return lane(offsets, placed) == lane(before.offsets, before.placed)
+
+
 def place_ranges(
-    decoded: Iterable[Decoding], epoch_of: Callable[[OffsetRange], int], path_of: Callable[[Decoding], str]
+    decoded: Iterable[Decoding], epoch_of: Callable[[OffsetRange], int], path_of: Callable[[OffsetRange], str]
 ) -> dict[OffsetRange, Placed]:
     """Return where the rows of each decoded range stand; ranges without rows are left out."""
     placed: dict[OffsetRange, Placed] = {}
@@ -70,7 +105,7 @@ def place_ranges(
         epoch = epoch_of(each.offsets)
         if lane != (lane := (each.offsets.generation, each.offsets.partition, epoch)):
             reached = None
-        placed[each.offsets] = Placed(path_of(each), each.revision, each.decoded.sha256, epoch, reached)
+        placed[each.offsets] = Placed(path_of(each.offsets), each.revision, each.decoded.sha256, epoch, reached)
         newest = each.decoded.max_timestamp_ms
         reached = max((ms for ms in (reached, newest) if ms is not None), default=None)
     return placed

@@ -250,13 +250,19 @@ def compacted_file(
 
 def range_file(path: str, offsets: OffsetRange, staged: StagedFile, made_at_ms: int, tags: Mapping[str, str]) -> File:
     """Return what the Delta log says of a file with rows of these offsets."""
+    all_tags = {KEY: offsets.key, DIGEST: staged.sha256, **tags}
+    return File(path, staged.bytes, made_at_ms, stats_of(staged, [offsets]), all_tags)
+
+
+def stats_of(staged: StagedFile, ranges: Sequence[OffsetRange]) -> dict[str, Any]:
+    """Return Delta's statistics of a file with rows of these ranges: how many, and where they lie."""
     stats: dict[str, Any] = {"numRecords": staged.rows}
     if staged.rows:
-        place = {"generation": offsets.generation, "partition": offsets.partition}
-        stats["minValues"] = {**place, "offset": staged.min_offset}
-        stats["maxValues"] = {**place, "offset": staged.max_offset}
+        generations, partitions = ({getattr(each, name) for each in ranges} for name in ("generation", "partition"))
+        for name, chosen, offset in (("minValues", min, staged.min_offset), ("maxValues", max, staged.max_offset)):
+            stats[name] = {"generation": chosen(generations), "partition": chosen(partitions), "offset": offset}
         stats["nullCount"] = {"generation": 0, "partition": 0, "offset": 0}
-    return File(path, staged.bytes, made_at_ms, stats, {KEY: offsets.key, DIGEST: staged.sha256, **tags})
+    return stats
 
 
 def violations(coverage: Coverage, table: Snapshot) -> list[str]:

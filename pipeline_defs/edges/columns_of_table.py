@@ -7,7 +7,7 @@ read, or is other values. A dead letter's bytes have columns of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
@@ -76,6 +76,11 @@ def arrow_schema(text: str) -> pa.Schema:
     from deltalake import Schema
 
     return pa.schema(Schema.from_json(text).to_arrow())
+
+
+def columns_of(texts: Sequence[str], names: Collection[str]) -> pa.Schema:
+    """Return the columns of one file with rows of some decoders, of which there are `names`; `texts` as for `schema_of`."""
+    return pa.schema([field for field in arrow_schema(schema_of(texts)) if field.name in names])
 
 
 def holds(wider: pa.Schema, narrower: pa.Schema) -> bool:

@@ -9,7 +9,8 @@ import pyarrow as pa
 from ..core.command_lines import command
 from ..core.errors import Refused
 from .columns_of_table import DECODED_COLUMNS, arrow_schema
-from .decodings import Decodings, path_of
+from .decodings import Decodings
+from .parquet import conform
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,7 @@ class DayRows:
 
     def conform(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, of its types, null where the files have none."""
-        arrays = [
-            rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-            for field in self.schema
-        ]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+        return conform(rows, self.schema)
 
 
 def find_day(topic: str, day: str, decodings: Decodings) -> DayRows:
@@ -50,5 +47,5 @@ def find_day(topic: str, day: str, decodings: Decodings) -> DayRows:
             f"read; add `days` to its defs.yaml where there is none, then `{command('decode', topic, '--outdated')}`"
         )
     schema = arrow_schema(metadata.schema)
-    paths = tuple(path_of(each) for each in known if day in each.event_days)
+    paths = tuple(sorted({decoded.path_of(each.offsets) for each in known if day in each.event_days}))
     return DayRows(day, paths, pa.schema([field for field in schema if field.name in DECODED_COLUMNS]))

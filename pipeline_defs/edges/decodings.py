@@ -1,6 +1,7 @@
 """The decoded tables of a lake's topics: read as what became of each range, written by one commit for any number of ranges.
 
     tables/decoded/<topic>/<g0>-<p0003>-<start20>-<end20>.<id>.parquet    rows of a range, or its dead letters
+    tables/decoded/<topic>/compacted.<id>.parquet                         those of many ranges
     tables/decoded/<topic>/_schemas/<digest>.json                         what a registry gave, and columns, each once
     tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.decoded_table`
 
@@ -15,15 +16,26 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from ..core.coverage import Coverage
-from ..core.decoded_table import DEAD, by_range, paths_of, read_decodings, replace_ranges
+from ..core.decoded_table import (
+    DEAD,
+    Contents,
+    by_range,
+    find_files,
+    find_left,
+    paths_of,
+    read_contents,
+    replace_ranges,
+)
 from ..core.decoding import Decoding, find_due, of_nothing
-from ..core.delta import Snapshot
+from ..core.delta import File, Snapshot
 from ..core.errors import DamagedFile
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
 from ..core.raw_table import stem_of
-from .columns_of_table import schema_of
+from .columns_of_table import columns_of, schema_of
 from .delta_log import DeltaLog
 from .lake import Lake
 
@@ -32,11 +44,22 @@ TREE = "tables/decoded"
 
 @dataclass(frozen=True, slots=True)
 class DecodedRanges:
-    """What is decoded of a topic at one version of its table."""
+    """What is decoded of a topic at one version of its table.
+
+    `contents` says by path what each file has, `files` which file has the rows of a range, and with true its dead letters.
+    """
 
     topic: str
     known: Mapping[OffsetRange, Decoding]
     table: Snapshot
+    contents: Mapping[str, Contents]
+    files: Mapping[tuple[OffsetRange, bool], File]
+
+    @classmethod
+    def of(cls, topic: str, table: Snapshot, before: Mapping[str, Contents] | None = None) -> DecodedRanges:
+        """Read a version of a table; what an earlier one had `before` need not be read again."""
+        contents = read_contents(table, before or {})
+        return cls(topic, by_range(contents.values()), table, contents, find_files(table, contents))
 
     @property
     def has_rows(self) -> bool:
@@ -53,19 +76,22 @@ class DecodedRanges:
         return {each.offsets: of_nothing(each) for each in empty} | dict(self.known)
 
     def find_lacking(self, lake: Lake) -> list[tuple[OffsetRange, str]]:
-        """Find the files that the table names and that are not there, or not as large, each with its range."""
+        """Find the files that the table names and that are not there, or not as large, each with one of its ranges."""
         folder = f"{TREE}/{self.topic}"
         sizes = lake.store.list(folder)
         return [
-            (offsets, f"{folder}/{path}")
-            for offsets, decoding in self.known.items()
-            for path in paths_of(decoding)
-            if sizes.get(f"{folder}/{path}") != self.table.files[path].bytes
+            (self.contents[path].ranges[0], f"{folder}/{path}")
+            for path, file in sorted(self.table.files.items())
+            if sizes.get(f"{folder}/{path}") != file.bytes
         ]
 
-    def path_of(self, offsets: OffsetRange) -> str:
-        """Return where the decoded rows of a range lie, below the lake's root; it has some."""
-        return path_of(self.known[offsets])
+    def path_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> str:
+        """Return where the decoded rows of a range, or its dead letters, lie below the lake's root; it has some."""
+        return f"{TREE}/{self.topic}/{self.files[offsets, is_dead].path}"
+
+    def find_left(self, ranges: Iterable[OffsetRange]) -> dict[str, Contents]:
+        """Return what is left in each file that has anything of some ranges, by path, once these have gone from it."""
+        return find_left([*ranges], self.files, self.contents)
 
 
 class Decodings:
@@ -73,7 +99,7 @@ class Decodings:
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self._seen: dict[str, tuple[Snapshot, dict[str, Decoding], DecodedRanges]] = {}
+        self._seen: dict[str, DecodedRanges] = {}
         self._texts: dict[str, str] = {}
 
     def read_topics(self) -> tuple[str, ...]:
@@ -86,19 +112,16 @@ class Decodings:
 
     def read_ranges(self, topic: str) -> DecodedRanges:
         """Read what is decoded of a topic now; raise `BrokenTable` where the table cannot be read."""
-        before, by_path, ranges = self._seen.get(topic, (None, {}, None))
-        table = self._log(topic).read(before)
-        if ranges is not None and before is not None and table.is_same(before):
-            return ranges
-        by_path = read_decodings(table, by_path)
-        ranges = DecodedRanges(topic, by_range(by_path.values()), table)
-        self._seen[topic] = (table, by_path, ranges)
-        return ranges
+        seen = self._seen.get(topic)
+        table = self._log(topic).read(seen.table if seen else None)
+        if seen is None or not table.is_same(seen.table):
+            seen = self._seen[topic] = DecodedRanges.of(topic, table, seen.contents if seen else None)
+        return seen
 
     def read_version(self, topic: str, version: int) -> DecodedRanges | None:
         """Read what was decoded of a topic at a version of its table; none where the log does not reach back so far."""
         table = self._log(topic).read_version(version)
-        return None if table is None else DecodedRanges(topic, by_range(read_decodings(table, {}).values()), table)
+        return None if table is None else DecodedRanges.of(topic, table)
 
     def place(self, decoding: Decoding) -> Decoding:
         """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
@@ -115,20 +138,40 @@ class Decodings:
     def take_away(self, decodings: Iterable[Decoding]) -> None:
         """Delete files that were placed and that no version will have."""
         for decoding in decodings:
-            for path in paths_of(decoding):
-                self.lake.store.delete_folder(f"{TREE}/{decoding.topic}/{path}")
+            self.delete(decoding.topic, paths_of(decoding))
 
-    def commit(self, ours: Sequence[Decoding], onto: DecodedRanges, now_ms: int) -> bool:
+    def delete(self, topic: str, paths: Iterable[str]) -> None:
+        """Delete files of a table's folder that no version has, and that none will have."""
+        for path in paths:
+            self.lake.store.delete_folder(f"{TREE}/{topic}/{path}")
+
+    def commit(
+        self,
+        ours: Sequence[Decoding],
+        onto: DecodedRanges,
+        now_ms: int,
+        rests: Mapping[str, File | None] | None = None,
+    ) -> bool:
         """Give ranges their files in one version; false where another one is there since `onto`: look again.
 
-        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
+        `rests` are of files with more ranges than these, as `replace_ranges` takes them. Raise `ColumnsDiffer` where no
+        columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
         """
-        standing = dict(onto.known)
-        commit = replace_ranges(ours, standing, now_ms)
-        after = standing | {each.offsets: each for each in ours}
-        digests = sorted({each.columns for each in after.values() if each.columns})
-        schema = schema_of([self._text(onto.topic, digest) for digest in digests])
+        rests = rests or {}
+        left = onto.find_left(each.offsets for each in ours)
+        commit = replace_ranges(ours, left, rests, now_ms)
+        lost = {each.offsets for path, rest in rests.items() if rest is None for each in left[path].decodings}
+        after = {offsets: each for offsets, each in onto.known.items() if offsets not in lost}
+        after |= {each.offsets: each for each in ours}
+        schema = schema_of(self._texts_of(onto.topic, after.values()))
         return self._log(onto.topic).commit(commit, onto.table, now_ms, schema)
+
+    def columns_of(self, topic: str, decodings: Iterable[Decoding], names: Iterable[str]) -> pa.Schema:
+        """Return the columns of one file with all rows of some ranges, of which there are `names`."""
+        return columns_of(self._texts_of(topic, decodings), {*names})
+
+    def _texts_of(self, topic: str, decodings: Iterable[Decoding]) -> list[str]:
+        return [self._text(topic, digest) for digest in sorted({each.columns for each in decodings if each.columns})]
 
     def keep(self, topic: str, text: str) -> str:
         """Keep a schema beside the table, once; return its digest, by which ranges name it."""
@@ -159,15 +202,3 @@ class Decodings:
 def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
     """Return the log of a topic's decoded table."""
     return DeltaLog(lake.store, f"{TREE}/{topic}", schema_of([]), (DEAD,))
-
-
-def path_of(decoding: Decoding) -> str:
-    """Return where the decoded rows of a range lie, below the lake's root."""
-    assert decoding.decoded is not None
-    return f"{TREE}/{decoding.topic}/{decoding.decoded.path}"
-
-
-def dead_letters_path(decoding: Decoding) -> str:
-    """Return where the dead letters of a range lie, below the lake's root."""
-    assert decoding.dead_letters is not None
-    return f"{TREE}/{decoding.topic}/{decoding.dead_letters.path}"

@@ -237,7 +237,7 @@ def rows_sql(parts: Iterable[Part], lake: Lake, others: Iterable[str] = ()) -> s
     for part in parts:
         if not part.is_whole:
             file = _file_at(lake, part.path)
-            rows = within(part.stretches, '"offset"')
+            rows = within(part.stretches, '"')
             selects.append(f"SELECT * FROM read_parquet({file}, hive_partitioning = false) WHERE {rows}")
     return " UNION ALL BY NAME ".join(selects) or _EMPTY_TOPIC
 

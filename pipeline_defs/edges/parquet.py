@@ -216,6 +216,47 @@ def differing_rows(landed: File, read_again: File) -> str | None:
     return _differing(_read_columns(landed), _read_columns(read_again))
 
 
+def differing_range(file: File, offsets: OffsetRange, other: File) -> str | None:
+    """Compare the rows that a file has of a range, in the columns of another file, with that; as `differing_rows`."""
+    after = _read_columns(other)
+    found = _of_ranges(_read_columns(file), [offsets]).sort_by("offset")
+    try:
+        return _differing(conform(found, after.schema), after)
+    except pa.ArrowInvalid as error:  # a value that the columns do not hold
+        return f"other values: {first_line(error)}"
+
+
+def write_only(file: File, ranges: Sequence[OffsetRange], columns: pa.Schema, target: Path) -> None:
+    """Write the rows that a file has of some ranges, in these columns and in their order, to another one, batch by batch."""
+    with pq.ParquetFile(source(file)) as read, pq.ParquetWriter(target, columns, compression="zstd") as writer:
+        for batch in read.iter_batches():
+            writer.write_table(conform(_of_ranges(pa.Table.from_batches([batch]), ranges), columns))
+
+
+def _of_ranges(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
+    """Return the rows of disjoint ranges."""
+    generations, partitions, offsets = (rows[name].to_numpy() for name in ("generation", "partition", "offset"))
+    chosen = np.zeros(len(rows), bool)
+    lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for each in sorted(ranges):
+        lanes.setdefault((each.generation, each.partition), []).append((each.start, each.end))
+    for (generation, partition), bounds in lanes.items():
+        starts, ends = np.array(bounds).T
+        at = np.searchsorted(starts, offsets, "right") - 1
+        is_inside = (at >= 0) & (offsets < ends[at])
+        chosen |= is_inside & (generations == generation) & (partitions == partition)
+    return rows.filter(pa.array(chosen))
+
+
+def conform(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows in some columns: of their types, null where the rows have none."""
+    arrays = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in columns
+    ]
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
 def rows_beyond(file: File, other: File) -> str | None:
     """Return which rows of a file another one does not have, with equal values; none where it has each of them."""
     rows, others = _read_columns(file), _read_columns(other)
@@ -249,6 +290,44 @@ def differing_from_all(originals: Sequence[File], merged: File) -> str | None:
         if pq.read_schema(source(original)).names != names:
             return f"columns are {names}, those of {original.name} {pq.read_schema(source(original)).names}"
     return next((said for name in names if (said := _differing_column(name, originals, merged)) is not None), None)
+
+
+def differing_in_any_order(originals: Sequence[File], merged: File) -> str | None:
+    """Compare a file with others, column by column; none where it has just their rows, in whatever order, in wider columns.
+
+    No row may be in them twice: generation, Kafka partition and offset say which one it is.
+    """
+    expected, found = _order([*originals]), _order([merged])
+    if len(expected) != len(found):
+        return f"it has {len(found)} rows, expected {len(expected)}"
+    schema = pq.read_schema(source(merged))
+    lacking = {name for each in originals for name in pq.read_schema(source(each)).names} - set(schema.names)
+    if lacking:
+        return f"it lacks the columns {', '.join(sorted(lacking))}"
+    for field in schema:
+        before, after = (
+            _column(field, files).take(order) for files, order in ((originals, expected), ([merged], found))
+        )
+        if not _is_equal_column(before, after):
+            return f"column {field.name} differs"
+    return None
+
+
+def _order(files: Sequence[File]) -> pa.Array:
+    """Return in which order the rows of some files, one after the other, are sorted by where they stand in Kafka's log."""
+    place = ("generation", "partition", "offset")
+    rows = pa.concat_tables([_read_columns(file, *place) for file in files])
+    return pc.sort_indices(rows, [(name, "ascending") for name in place])
+
+
+def _column(field: pa.Field, files: Sequence[File]) -> pa.ChunkedArray:
+    chunks = list[pa.Array]()
+    for file in files:
+        if field.name in pq.read_schema(source(file)).names:
+            chunks += _read_columns(file, field.name).column(0).cast(field.type).chunks
+        else:
+            chunks.append(pa.nulls(pq.read_metadata(source(file)).num_rows, field.type))
+    return pa.chunked_array(chunks, field.type)
 
 
 def _differing_column(name: str, originals: Sequence[File], merged: File) -> str | None:

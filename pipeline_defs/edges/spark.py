@@ -79,6 +79,8 @@ PARQUET_OPTIONS: Mapping[str, str] = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+# what is decoded has many small columns: dictionaries of them cost a fifth of the whole job and save a tenth of the bytes
+DECODED_PARQUET: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.enable.dictionary": "false"}
 
 # Spark keeps what a task polled past its end, and the task's consumer, for later tasks of the same query. Its defaults of
 # five minutes fill the heap with records that no other query can use: 2.3 million of them, and half the time in full GC

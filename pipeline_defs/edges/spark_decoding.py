@@ -14,7 +14,7 @@ from ..core.decoders import SERIALIZED, Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
 from .remote_file import File
-from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
+from .spark import DECODED_PARQUET, SCAN_CONF, paths_of
 from .spark_avro import decode_avro
 from .spark_event_time import with_event_time
 from .spark_json import decode_json
@@ -32,8 +32,6 @@ DECODE_CONF: Mapping[str, str] = {
     "spark.sql.files.openCostInBytes": WHOLE_FILES,
     "spark.sql.shuffle.partitions": "1",  # only a registry's ids are ever shuffled
 }
-# what is decoded has many small columns: dictionaries of them cost a fifth of the whole job and save a tenth of the bytes
-DECODED_PARQUET: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.enable.dictionary": "false"}
 RAW_SCHEMA = (
     "topic STRING, generation INT, partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key {key}, "
     "value {value}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"

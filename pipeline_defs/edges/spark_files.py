@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,16 @@ from ..core.raw_table import SCHEMA
 from .day_rows import DayRows
 from .engine import Engine
 from .remote_file import File
-from .spark import PARQUET_OPTIONS, SCAN_CONF, paths_of
+from .spark import DECODED_PARQUET, PARQUET_OPTIONS, SCAN_CONF, paths_of
 from .topic_rows import Part, within
 
 if TYPE_CHECKING:
+    from pyarrow import Schema
     from pyspark.sql import DataFrame, SparkSession
 
 
 class SparkFiles:
-    """Merges files."""
+    """Merges files; each time as one task: Spark packs files into tasks by size, so one has all of them, and sorts."""
 
     def __init__(self, engine: Engine, check: Callable[[], object] = lambda: None) -> None:
         """Keep what merges; `check` raises `Refused` where it cannot read files of this machine."""
@@ -27,15 +28,34 @@ class SparkFiles:
         self.check = check
 
     def merge(self, what: str, sources: Sequence[File], generation: int, folder: str) -> None:
-        """Writes the rows of Parquet files of one Kafka partition to one file below `folder`, in offset order, as one task.
+        """Write the rows of landed files of one Kafka partition to one file below `folder`, in offset order.
 
-        Spark packs files into tasks by size, so one task has all of them, and sorts. Raises `ScanFailed`, then nothing
-        counts.
+        Raise `ScanFailed`, then nothing counts.
         """
+        self._merge(
+            what, sources, lambda session: _rows(session, sources, generation), ("offset",), PARQUET_OPTIONS, folder
+        )
+
+    def merge_as(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
+        """Write the rows of decoded files to one file below `folder`, in columns that hold all of them, ordered by some.
+
+        Raise `ScanFailed`, then nothing counts.
+        """
+        self._merge(what, sources, lambda session: read_as(session, columns, sources), order, DECODED_PARQUET, folder)
+
+    def _merge(
+        self,
+        what: str,
+        sources: Sequence[File],
+        read: Callable[[SparkSession], DataFrame],
+        order: Sequence[str],
+        options: Mapping[str, str],
+        folder: str,
+    ) -> None:
         consequence = "nothing became visible, the table stays as it is; the next compaction tries it again"
         with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:
-            rows = _rows(session, sources, generation).coalesce(1).sortWithinPartitions("offset")
-            rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
+            rows = read(session).coalesce(1).sortWithinPartitions(*order)
+            rows.write.mode("error").options(**options, **self._engine.write_options).parquet(folder)
 
 
 def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataFrame:
@@ -48,7 +68,7 @@ def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataF
     whole = [f"{root}/{part.path}" for part in parts if part.is_whole]
     frames = [reader.parquet(*paths_of(whole))] if whole else []
     frames += [
-        reader.parquet(*paths_of([f"{root}/{part.path}"])).where(within(part.stretches, "`offset`"))
+        reader.parquet(*paths_of([f"{root}/{part.path}"])).where(within(part.stretches, "`"))
         for part in parts
         if not part.is_whole
     ]

@@ -9,22 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import ceil
-from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ..core.errors import BadSetting
-from ..core.latest import Latest, Placed, stretches_of
+from ..core.latest import Latest, Stretch, stretches_of
 from ..core.offsets import OffsetRange
 from .columns_of_table import has_map
 from .engine import Engine
 from .latest_table import FIELDS, POSITION, SEQUENCE
 from .spark import PARQUET_OPTIONS, SCAN_CONF
 from .spark_files import read_as
+from .topic_rows import within
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -46,10 +45,17 @@ _ORDERED = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_timestamp, pa.
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A decoded file as Spark can read it, and where its rows stand."""
+    """A decoded file as Spark can read it, and what of it is to be read; of one file there may be several."""
 
     path: Path
-    placed: Placed
+    stretch: Stretch
+
+    @property
+    def row(self) -> tuple[str, int, int, int, int, int, int | None]:
+        """What Spark is told of it."""
+        offsets, placed = self.stretch.offsets, self.stretch.placed
+        place = (offsets.generation, offsets.partition, offsets.start, offsets.end)
+        return self.path.name, *place, placed.epoch, placed.reached_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ def _changes(session: SparkSession, inputs: Inputs, schema: pa.Schema, config: L
     present = read_as(session, schema, inputs.present)
     lost = None
     if inputs.changed and inputs.present:
-        is_changed = _lies_in(inputs.changed)
+        is_changed = f.expr(within(stretches_of(inputs.changed), "`"))
         found = present.where(is_changed).select("key")
         present = present.where(~is_changed)
         if not found.isEmpty():
@@ -188,14 +194,20 @@ def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Sch
     columns = pa.schema([schema.field(name) for name in FIELDS])
     if not sources:
         return read_as(session, schema, [])
-    of_files = session.createDataFrame(
-        [(each.path.name, each.placed.epoch, each.placed.reached_ms) for each in sources],
-        "_file string, _epoch int, _before long",
+    of_stretches = session.createDataFrame(
+        [each.row for each in sources],
+        "_file string, _generation int, _partition int, _start long, _end long, _epoch int, _before long",
     )
-    rows = read_as(session, columns, [each.path for each in sources]).withColumn("_file", f.col("_metadata.file_name"))
-    so_far = Window.partitionBy("_file").orderBy("offset")
+    rows = read_as(session, columns, sorted({each.path for each in sources}))
+    lies_in = (
+        (f.col("_metadata.file_name") == f.col("_file"))
+        & (f.col("generation") == f.col("_generation"))
+        & (f.col("partition") == f.col("_partition"))
+        & f.col("offset").between(f.col("_start"), f.col("_end") - 1)
+    )
+    so_far = Window.partitionBy("_file", "_generation", "_partition", "_start").orderBy("offset")
     reached = f.greatest(f.max(f.unix_millis("timestamp")).over(so_far), f.col("_before"))
-    placed = rows.join(f.broadcast(of_files), "_file").withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
+    placed = rows.join(f.broadcast(of_stretches), lies_in).withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
     more = {"_deleted": f.col("value").isNull(), "key": _normalized(f.col("key"), rows.schema["key"].dataType)}
     if config.sequence:
         quoted = ".".join(f"`{name}`" for name in config.sequence.split("."))
@@ -222,22 +234,7 @@ def _normalized(column: Column, kind: DataType) -> Column:
 
 def _tasks(inputs: Inputs) -> int:
     """Return how many tasks find the winners: as few as keep the cores busy and are not too large."""
-    files = [each.path for each in (*inputs.fresh, *inputs.everything)] + [
+    files = {each.path for each in (*inputs.fresh, *inputs.everything)} | {
         *(inputs.present if inputs.with_present else ())
-    ]
+    }
     return max(os.cpu_count() or 1, ceil(sum(file.stat().st_size for file in files) / TASK_BYTES))
-
-
-def _lies_in(ranges: Collection[OffsetRange]) -> Column:
-    from pyspark.sql import functions as f
-
-    return reduce(
-        or_,
-        (
-            (f.col("generation") == each.generation)
-            & (f.col("partition") == each.partition)
-            & (f.col("offset") >= each.start)
-            & (f.col("offset") < each.end)
-            for each in stretches_of(ranges)
-        ),
-    )

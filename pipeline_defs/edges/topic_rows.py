@@ -68,9 +68,13 @@ class TopicRows:
         ]
 
 
-def within(stretches: Iterable[OffsetRange], column: str) -> str:
-    """Return the condition that a column, as a dialect of SQL quotes it, has an offset of some stretches."""
-    return " OR ".join(f"{column} >= {each.start} AND {column} < {each.end}" for each in stretches)
+def within(stretches: Iterable[OffsetRange], quote: str) -> str:
+    """Return the condition that a row is of some stretches, in a dialect of SQL that quotes columns by `quote`."""
+    return " OR ".join(
+        f"{quote}generation{quote} = {each.generation} AND {quote}partition{quote} = {each.partition} "
+        f"AND {quote}offset{quote} >= {each.start} AND {quote}offset{quote} < {each.end}"
+        for each in stretches
+    )
 
 
 def own_path(offsets: OffsetRange, coverage: Coverage) -> str:

@@ -7,15 +7,18 @@ from typing import Any
 
 import dagster as dg
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from pipeline_defs.compaction_job import compact_tables
+from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.days import report_days
-from pipeline_defs.decoded_checks import check_outside
+from pipeline_defs.decoded_checks import check_decoded, check_outside
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.deriving import run_derive_tick
 from pipeline_defs.launching import decode_through_dagster
@@ -104,6 +107,36 @@ def test_a_late_record_makes_its_own_day_news_and_no_other(world: World) -> None
     made = world.instance.get_latest_materialization_event(DOWNSTREAM)
     assert made is not None and made.asset_materialization is not None
     assert made.asset_materialization.metadata["numbers"].value == [*range(10), 39]
+
+
+def test_a_compacted_table_is_sorted_by_event_time_and_tells_of_no_day(world: World) -> None:
+    """[R-91] From many ranges of two Kafka partitions one file, and one of dead letters, by real Spark; then a redo of one."""
+    configure(world)
+    world.create_topic(2)
+    world.with_policy(records_per_range=10)
+    for partition in (0, 1):
+        world.send(event(f"2013-01-0{1 + n * 7 % 5}", n, partition) for n in range(30))
+    world.send([{"partition": 1, "key": b"k", "value": b"{cut off"}, record(None, 99)])
+    world.plan_and_land()
+    decode(world)
+    before, expected = told(world), {day: sorted(numbers(world, day)) for day in told(world)}
+    edges = Edges(world.settings)
+    assert len(edges.decodings.read_ranges(world.name).table.files) == 8
+    tools = world.tools()
+    verdicts = [*compact_tables(world.topic, "test", tools, edges, every=True)]
+    assert {each.outcome for each in verdicts} == {CompactionOutcome.COMPACTED}, verdicts
+    table = DeltaTable(edges.lake.store.url(f"tables/decoded/{world.name}"))
+    (rows,) = table.file_uris(file_pruning_predicate=[("_dead", "=", "false")])
+    times = pq.ParquetFile(rows).read(["event_time"])["event_time"]
+    assert times.null_count == 1 and pc.is_null(times).to_pylist()[0], "a row without one comes first"
+    assert times.drop_null().to_pylist() == sorted(times.drop_null().to_pylist())
+    assert report_days(world.topic, world.instance, edges) == [] and told(world) == before
+    assert {day: sorted(numbers(world, day)) for day in before} == expected
+    assert [*compact_tables(world.topic, "test", tools, edges, every=True)] == [], "what is compacted is compacted"
+    configure(world, schema="at TIMESTAMP, n BIGINT, more STRING")
+    world.decode([next(iter(world.coverage.log.ranges)).key], redo=True)
+    assert check_decoded(world.topic, Edges(world.settings)).violations == ()
+    assert {day: sorted(numbers(world, day)) for day in before} == expected
 
 
 def test_what_a_crash_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(world: World) -> None:

@@ -38,6 +38,7 @@ from pipeline_defs.latest_due import LatestTick, run_latest_tick
 from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through_dagster
 from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
+from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows, UpdateTask
 from tests.support.reading import LoopingReader
 from tests.support.strategies import EPOCH_MS
@@ -130,12 +131,32 @@ def test_any_history_is_equal_to_a_full_recomputation(
             redone = draw.choice(sorted(revisions))
             revisions[redone] += 1
             state.topic.put(redone, draw_rows(draw, redone, key), revisions[redone])
+        if draw.random() < 0.6:
+            compact_decoded(state.topic.lake, state.topic.name)
         assert state.update().has_committed
         state.assert_right()
     shown = state.topic.shown()
     assert state.update() == Updated(), "there is nothing more to do"
     assert state.update(full=True).rebuilt
     assert state.topic.shown() == shown
+
+
+def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path, engine: Engine) -> None:
+    """[R-91] The next update says that the version went in, and reads no row; ranges of one file are told apart after it."""
+    state = State(str(tmp_path / "lake"), engine)
+    state.topic.put(RANGE, {0: ("a", {"n": 1}, EPOCH_MS + 9), 1: ("b", {"n": 2}), 2: ("c", {"n": 3})})
+    state.topic.put(LATER, {20: ("a", {"n": 4}), 21: ("b", None)})
+    state.update()
+    assert len(compact_decoded(state.topic.lake, state.topic.name)) == 1
+    done = state.update()
+    assert (done.has_committed, done.ranges) == (True, 0)
+    state.topic.put(RANGE, {0: ("a", {"n": 5}), 2: ("d", {"n": 6})}, 1)
+    assert compact_decoded(state.topic.lake, state.topic.name) != [], (
+        "one file of the range, and one that it was cut out of"
+    )
+    state.update()
+    state.assert_right()
+    assert [row[4] for row in state.topic.shown()] == ["d", "a"], "the key c has no record any more"
 
 
 def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Who decodes a topic, decodes it again, lands or replaces, handed over at each call of the store, or struck there.
+"""Who decodes a topic, decodes it again, compacts, vacuums or replaces, handed over at each call of the store, or struck there.
 
 A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at random, each time others.
 """
@@ -14,19 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_defs import decoding
+from pipeline_defs import compaction, decoding
+from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoding import Budget, completeness_of
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.vacuum import vacuum
+from tests.support.compacting import compact_decoded
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
-STARTS = ["landed", "decoded", "half decoded"]
-ACTS = ["decode", "mend", "replace", "land"]
+STARTS = ["landed", "decoded", "half decoded", "compacted"]
+ACTS = ["decode", "mend", "compact", "replace", "land", "vacuum"]
 MOST_CALLS, MOST_WRITES = 60, 14
 draw = drawing(12, 20)
 OLD = OffsetDecoder("id BIGINT")
@@ -37,6 +40,7 @@ MENDED = OffsetDecoder("id BIGINT NOT NULL", is_mended=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_obstore(monkeypatch)
     monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
+    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
 
 
 def begin(folder: Path, kind: str, start: str) -> SmallWorld:
@@ -48,7 +52,9 @@ def begin(folder: Path, kind: str, start: str) -> SmallWorld:
     world.land()
     if start != "landed":
         ranges = list(world.coverage.log.ranges)
-        decode_by(OLD, world.lake, ranges if start == "decoded" else ranges[:2], Budget(9, 1.0))
+        decode_by(OLD, world.lake, ranges[:2] if start == "half decoded" else ranges, Budget(9, 1.0))
+    if start == "compacted":
+        compact_decoded(world.lake, TOPIC)
     log = world.kafka.now.partitions[0]
     log.append([SpanKind.DATA] * 2, "v", EPOCH_MS)
     world.kafka.now.is_compacted = True
@@ -71,6 +77,10 @@ def act(world: SmallWorld, name: str, writer: Writer) -> None:
         coverage = lake.coverage(TOPIC)
         landed = [offsets for offsets in coverage.log.ranges if coverage.is_landed(offsets)]
         decode_by(MENDED, lake, landed, Budget(9, 1.0), redo=True)
+    elif name == "compact":
+        compact_decoded(lake, TOPIC)
+    elif name == "vacuum":
+        vacuum(lake, EPOCH_MS + 8 * 24 * 3_600_000)
     else:
         world.land(name, lake)
 
@@ -96,6 +106,8 @@ def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
     world.land()
     decode_due(world.lake)
     lake = world.open(Writer())
+    assert {each.outcome for each in compact_decoded(lake, TOPIC)} <= {CompactionOutcome.COMPACTED}
+    assert len(decoded_table_log(TOPIC, lake).read().files) <= 2
     coverage, decodings = lake.coverage(TOPIC), Decodings(lake).read_ranges(TOPIC)
     assert decodings.find_due(coverage) == [] and decodings.find_lacking(lake) == []
     assert completeness_of(TOPIC, coverage.manifests, decodings.known) == []
@@ -124,7 +136,7 @@ def test_one_who_decodes_is_struck_anywhere(folders: Iterator[Path], fault: str)
     """[R-68] [R-69] At each call of the store: each row is once, and who comes next ends it well."""
     struck = 0
     numbers = range(MOST_CALLS if fault == "dies" else MOST_WRITES)
-    drawn = draw(KINDS, STARTS, ["decode", "mend"], numbers)
+    drawn = draw(KINDS, STARTS, ["decode", "mend", "compact"], numbers)
     for kind, start, name, number in drawn:
         world = begin(next(folders), kind, start)
         struck += strike(

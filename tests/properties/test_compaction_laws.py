@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.compaction import FOOTER_BYTES, Group, find_groups, verify_compacted, weight_of
+from pipeline_defs.core.compaction import FOOTER_BYTES, RawGroup, find_groups, verify_compacted, weight_of
 from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.delta import Commit, Snapshot, apply, check
 from pipeline_defs.core.errors import BrokenTable
@@ -29,7 +29,7 @@ from tests.support.strategies import EPOCH_MS
 TARGETS = st.integers(1, 200_000)
 
 
-def compacted(group: Group, number: int = 0) -> Commit:
+def compacted(group: RawGroup, number: int = 0) -> Commit:
     """Return the commit that a compaction of a group makes."""
     offsets = [int(file.stats["minValues"]["offset"]) for file in group.files if file.rows]
     ends = [int(file.stats["maxValues"]["offset"]) for file in group.files if file.rows]
@@ -146,7 +146,7 @@ def test_a_staged_file_that_is_not_its_files_is_refused() -> None:
     """[R-61] Too many rows, too few, in another order, elsewhere, or other ones: each is named."""
     staged = StagedFile("staging/x", 10, "0" * 64, 5, 0, 9, EPOCH_MS, EPOCH_MS)
     files = [compacted_file(f"{n}.parquet", OffsetRange(0, 0, n, n + 10), staged, {}, 1) for n in (0, 10)]
-    group = Group(files, OffsetRange(0, 0, 0, 20), {0: 0, 10: 0})
+    group = RawGroup(files, "0-0-20", OffsetRange(0, 0, 0, 20), {0: 0, 10: 0})
     assert verify_compacted("t", group, 10, [(0, 5), (10, 15)], None) == []
     for rows, runs, difference, said in (
         (9, [(0, 5), (10, 14)], None, "its files have 10 rows, its footer says 9"),

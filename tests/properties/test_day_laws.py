@@ -55,9 +55,14 @@ def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
 def test_the_log_says_of_event_times_what_delta_can_read_or_nothing(first_ms: int, more_ms: int) -> None:
     """[R-89] A moment that no calendar has is no bound: readers then open the file."""
     stats = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    found = with_events(
-        stats, replace(decoded(RANGES[0], {}, ""), first_event_ms=first_ms, last_event_ms=first_ms + more_ms)
-    )
+    ends = [(first_ms + more_ms, first_ms + more_ms), (first_ms, first_ms), (first_ms, first_ms + more_ms)]
+    some = [
+        replace(decoded(offsets, {NO_DAY: 2}, ""), first_event_ms=first, last_event_ms=last)
+        for offsets, (first, last) in zip(RANGES, ends, strict=False)
+    ]
+    found = with_events(stats, some)
+    assert found == with_events(stats, some[-1:]) or found["nullCount"] == {EVENT_TIME: 6}
+    assert with_events(stats, [*some, decoded(RANGES[3], {"2013-01-01": 1}, "", EventTime())]) == stats
     bounds = [found[name][EVENT_TIME] for name in ("minValues", "maxValues") if found[name]]
     has_both = day_at(first_ms) != NO_DAY != day_at(first_ms + more_ms)
     assert [datetime.fromisoformat(each) for each in bounds] == [

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_defs.core.compaction import FOOTER_BYTES, MANY_FILES
 from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.decoded_table import by_range, paths_of, read_decodings, replace_ranges
+from pipeline_defs.core.decoded_table import (
+    Contents,
+    DecodedGroup,
+    by_range,
+    compacted_file,
+    find_files,
+    find_groups,
+    find_left,
+    read_contents,
+    replace_ranges,
+)
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import (
     Budget,
@@ -21,7 +36,7 @@ from pipeline_defs.core.decoding import (
     find_due,
     verify_decoding,
 )
-from pipeline_defs.core.delta import Snapshot, apply, check, from_json, to_json
+from pipeline_defs.core.delta import Commit, File, Snapshot, apply, check, from_json, to_json
 from pipeline_defs.core.errors import BrokenManifest
 from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
@@ -101,16 +116,22 @@ def test_one_record_is_within_every_share_but_none() -> None:
 def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict[str, int]) -> None:
     """[R-66] Round trip, and equal bytes for an equal document."""
     before = replace(decoding_of(OffsetRange(1, 2, 0, 10), rows, dead), schema_ids=ids, error_classes=ids)
-    after = Decoding.from_json(before.to_json(), "here")
+    after = Decoding.from_document(json.loads(before.to_json()), "here")
     assert after == before
     assert after.to_json() == before.to_json()
 
 
-@pytest.mark.parametrize("data", ["", "{}", "[]", '{"format": 2}', "null"])
-def test_what_the_log_says_and_cannot_be_read_is_named(data: str) -> None:
+@pytest.mark.parametrize("data", ["", "{}", "[3]", '[{"format": 2}]', "null", '"x"', "[" * 100_000])
+@pytest.mark.parametrize("tag", ["decodings", "ranges"])
+def test_what_the_log_says_and_cannot_be_read_is_named(data: str, tag: str) -> None:
     """[R-66] With where it lies and what to do."""
+    tags = {"range": "0-0-10", "ranges": '["0-0-10"]', "decodings": "[]"}
+    file = File("here", 1, 1, {"numRecords": 1}, tags, {"_dead": "false"})
+    assert read_contents(Snapshot(files={"here": file}), {})["here"].ranges == (OffsetRange(0, 0, 0, 10),), (
+        "the control"
+    )
     with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*decoded again"):
-        Decoding.from_json(data, "here")
+        read_contents(Snapshot(files={"here": replace(file, tags=tags | {tag: data})}), {})
 
 
 @given(st.lists(st.sampled_from(["none", "current", "other_source", "empty", "pending"]), max_size=12))
@@ -138,26 +159,108 @@ def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[
     assert due == [offsets for offsets, state in by_range.items() if state in {"none", "other_source"}]
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), max_size=20), st.booleans())
+EVENTS = st.one_of(
+    st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)),  # a range is decoded, to rows and dead letters
+    st.tuples(st.just("compact"), st.integers(1, 12), st.booleans()),  # to a target, the last files too
+    st.tuples(
+        st.just("damage"), st.integers(0, 5), st.just(0)
+    ),  # of a range is decoded whose compacted file is damaged
+)
+
+
+@given(st.lists(EVENTS, max_size=30), st.booleans())
 def test_at_each_version_a_range_has_its_newest_files_and_no_other(
-    events: list[tuple[int, int, int]], is_cached: bool
+    events: list[tuple[Any, int, int]], is_cached: bool
 ) -> None:
-    """[R-69] Any history of ranges that are decoded and decoded again, read back with and without a memory."""
-    table, known, expected = Snapshot(), dict[str, Decoding](), dict[OffsetRange, Decoding]()
-    for number, (at, rows, dead) in enumerate(events):
-        offsets = OffsetRange(0, 0, 10 * at, 10 * at + 10)
-        files = {name: replace(file_of(count), path=f"{number}-{name}") for name, count in (("a", rows), ("b", dead))}
-        decoding = decoding_of(offsets, rows, dead)
-        decoding = replace(decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number))
-        commit = replace_ranges([decoding], by_range(known.values()), number)
-        check(commit, table, "t")
-        table = apply(from_json(to_json(commit, "id", 0), "t"), table)
-        known = read_decodings(table, known if is_cached else {})
-        expected[offsets] = decoding
-        assert by_range(known.values()) == dict(sorted(expected.items()))
-        assert {path for each in known.values() for path in paths_of(each)} == table.files.keys()
+    """[R-69] Any history of decoding, again, and compaction between, read back with and without a memory."""
+    table, contents, expected = Snapshot(), dict[str, Contents](), dict[OffsetRange, Decoding]()
+    for number, (what, first, second) in enumerate(events):
+        commits = list[Commit]()
+        if what == "compact":
+            commits = [compacted(group, number) for group in find_groups(table, contents, first, every=bool(second))]
+        else:
+            at, rows, dead = (first, 1, 0) if what == "damage" else (what, first, second)
+            offsets = OffsetRange(0, at % 2, 10 * at, 10 * at + 10)
+            files = {name: replace(file_of(n), path=f"{number}-{name}") for name, n in (("a", rows), ("b", dead))}
+            decoding = decoding_of(offsets, rows, dead)
+            decoding = replace(
+                decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number)
+            )
+            left = find_left([offsets], find_files(table, contents), contents)
+            rests: dict[str, File | None] = {
+                path: rest(table.files[path], left[path], expected, number) for path in left
+            }
+            if what == "damage":
+                rests = dict.fromkeys(left)
+                for each in (each for content in left.values() for each in content.decodings):
+                    del expected[each.offsets]
+            commits = [replace_ranges([decoding], left, rests, number)]
+            expected[offsets] = decoding
+        for commit in commits:
+            check(commit, table, "t")
+            table = apply(from_json(to_json(commit, "id", 0), "t"), table)
+        contents = read_contents(table, contents if is_cached else {})
+        known = by_range(contents.values())
+        assert known == dict(sorted(expected.items()))
+        assert contents.keys() == table.files.keys()
         assert {file.partition["_dead"] for file in table.files.values()} <= {"true", "false"}
-        assert sum(file.rows for file in table.files.values()) == sum(each.rows + each.dead for each in known.values())
+        files_of = find_files(table, contents)
+        for offsets, each in known.items():
+            assert ((offsets, False) in files_of, (offsets, True) in files_of) == (True, bool(each.dead))
+        places = [
+            (offsets, file.partition["_dead"])
+            for file in table.files.values()
+            for offsets in contents[file.path].ranges
+        ]
+        assert len(places) == len({*places}), "a range is in one file"
+        if all(what != "damage" for what, *_ in events):
+            assert sum(file.rows for file in table.files.values()) == sum(
+                each.rows + each.dead for each in known.values()
+            )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_files_are_compacted_by_their_event_times(seed: int) -> None:
+    """[R-91] Whatever order they came in: no two groups have the same times, and a thousand that weigh little do not stay."""
+    draw, weight = Random(seed), 10**6
+    firsts = draw.sample(range(1, 10_000), 1_200)
+    decodings = [
+        replace(
+            decoding_of(OffsetRange(0, 0, at, at + 1), 1, 0),
+            decoded=replace(file_of(1), path=f"{at}.parquet", bytes=FOOTER_BYTES + weight),
+            event_time="value.at",
+            first_event_ms=first,
+            last_event_ms=first,
+        )
+        for at, first in enumerate(firsts)
+    ]
+    table = apply(replace_ranges(decodings, {}, {}, 0), Snapshot())
+    contents = read_contents(table, {})
+    target = 100 * weight
+    groups = find_groups(table, contents, target)
+    times = [[each.first_event_ms or 0 for each in group.contents.decodings] for group in groups]
+    spans = sorted((min(some), max(some)) for some in times)
+    assert len(spans) == 12 and all(one[1] < other[0] for one, other in pairwise(spans))
+    assert find_groups(table, contents, 10**12), "more than a thousand wait"
+    some = apply(replace_ranges(decodings[:MANY_FILES], {}, {}, 0), Snapshot())
+    assert find_groups(some, read_contents(some, {}), 10**12) == [], "the control: a thousand may"
+
+
+def compacted(group: DecodedGroup, number: int) -> Commit:
+    """Return the commit of a compaction."""
+    path = f"{number}-{group.is_dead}-{group.key}"
+    staged = StagedFile("staging/x", 10 * group.rows, "c" * 64, group.rows, 0, 9, 1, 2)
+    file = compacted_file(path, staged, group.contents, 0, group.weight_bytes, is_dead=group.is_dead)
+    return Commit([file], {each.path: 0 for each in group.files}, is_compaction=True)
+
+
+def rest(file: File, left: Contents, known: dict[OffsetRange, Decoding], number: int) -> File:
+    """Return what a file is cut down to."""
+    is_dead = file.partition["_dead"] == "true"
+    found = [known[offsets] for offsets in left.ranges if offsets in known]
+    rows = sum(each.dead if is_dead else each.rows for each in found)
+    staged = StagedFile("staging/x", 10, "d" * 64, rows, 0, 9, 1, 2)
+    return compacted_file(f"{number}-rest-{file.path}", staged, left, 0, 0, is_dead=is_dead)
 
 
 def test_selections_choose_by_what_documents_say() -> None:

@@ -20,6 +20,7 @@ from pipeline_defs.core.decoded_table import DEAD
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.decoded_compaction import cut
 from pipeline_defs.edges import parquet
 from pipeline_defs.edges.columns_of_table import text_of
 from pipeline_defs.edges.decodings import TREE, Decodings
@@ -65,7 +66,8 @@ class DecodedTopic:
         )
         if decoding.decoded is not None:
             decoding = decodings.place(decoding)
-            assert decodings.commit([decoding], decodings.read_ranges(self.name), EPOCH_MS)
+            onto = decodings.read_ranges(self.name)
+            assert decodings.commit([decoding], onto, EPOCH_MS, cut([offsets], onto, decodings, EPOCH_MS))
         return decoding
 
     def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:

@@ -26,7 +26,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.decoded_staging import DecodeTools
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges import parquet
-from pipeline_defs.edges.decodings import TREE, Decodings, path_of
+from pipeline_defs.edges.decodings import TREE, Decodings
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.resources import Edges
@@ -187,7 +187,7 @@ class LandedTopic:
 
     def path(self, offsets: OffsetRange) -> Path:
         """Is where the decoded rows of a range lie."""
-        return self.root / path_of(self.known[offsets])
+        return self.root / Decodings(self.lake).read_ranges(TOPIC).path_of(offsets)
 
     def values(self, offsets: OffsetRange) -> list[int]:
         """Are the decoded values of a range, in order."""

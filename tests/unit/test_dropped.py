@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_defs.auditing import check_published, check_table, check_tiling
-from pipeline_defs.compaction import plan_compaction
-from pipeline_defs.core.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, Group, find_groups
+from pipeline_defs.compaction import RawTable
+from pipeline_defs.core.compaction import MANY_FILES, CompactionOutcome, CompactionVerdict, RawGroup, find_groups
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.delta import Commit, Snapshot, apply
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable, Refused, TableFileGone
@@ -279,13 +279,13 @@ def test_a_group_ends_at_a_gap_and_at_what_stands_otherwise(lake: Lake) -> None:
     for offsets in (R[0], R[1], R[3], R[4]):
         land(lake, offsets)
     append_landed(TOPIC, lake, lambda: EPOCH_MS)
-    one, other = plan_compaction(TOPIC, lake, 10**9, every=True)
+    one, other = RawTable(TOPIC, lake).find(10**9, every=True)
     assert (one.offsets, other.offsets) == (OffsetRange(0, 0, 0, 20), OffsetRange(0, 0, 30, 50))
     land(lake, R[1], 1, b"w")
-    assert [group.offsets for group in plan_compaction(TOPIC, another(lake), 10**9, every=True)] == [other.offsets]
+    assert [group.offsets for group in RawTable(TOPIC, another(lake)).find(10**9, every=True)] == [other.offsets]
     land(lake, R[2])
     append_landed(TOPIC, another(lake), lambda: EPOCH_MS)
-    (group,) = plan_compaction(TOPIC, another(lake), 10**9, every=True)
+    (group,) = RawTable(TOPIC, another(lake)).find(10**9, every=True)
     assert group.offsets == OffsetRange(0, 0, 0, 50)
 
 
@@ -298,7 +298,7 @@ def test_a_table_of_very_many_small_files_is_compacted_whatever_they_weigh(tmp_p
         tail = step.tail
     log = lake.read_plan_log(TOPIC)
 
-    def groups(files: int, first_bytes: int) -> list[Group]:
+    def groups(files: int, first_bytes: int) -> list[RawGroup]:
         sizes = dict(zip(log.ranges, [first_bytes, *[4_000] * (files - 1)], strict=False))
         coverage = Coverage(log, {offsets: manifest_of(offsets, size) for offsets, size in sizes.items()}, sizes)
         due = find_due_by_files(coverage, Snapshot())

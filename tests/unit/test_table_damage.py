@@ -29,6 +29,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.raw_table import compacted_name
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
+from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
@@ -361,7 +362,11 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     damage(path)
     policy = SimpleNamespace(target_file_bytes=10**9)
     edges = SimpleNamespace(
-        lake=another(lake), now_ms=lambda: 2**53, watch_step=no_step, settings=SimpleNamespace(has_raw_table=True)
+        lake=another(lake),
+        decodings=Decodings(another(lake)),
+        now_ms=lambda: 2**53,
+        watch_step=no_step,
+        settings=SimpleNamespace(has_raw_table=True),
     )
     monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy))
     monkeypatch.setattr(command, "open_edges", lambda: edges)

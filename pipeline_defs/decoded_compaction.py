@@ -1,0 +1,131 @@
+"""Compaction of a decoded table, and the way back: what a compacted file has beside ranges that are decoded again.
+
+Rows are sorted by their event time where they have one, so that who reads a day passes over most files. Invariant: the
+columns of a file are those that its ranges were decoded to, no more, so that none of them holds up a range of another type.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .attempt import Tools
+from .core.command_lines import command
+from .core.decoded_table import (
+    EVENT_TIME,
+    Contents,
+    DecodedGroup,
+    compacted_file,
+    find_groups,
+    is_of_dead_letters,
+)
+from .core.delta import File
+from .core.errors import DamagedFile
+from .core.manifest import StagedFile
+from .core.offsets import OffsetRange
+from .edges import parquet
+from .edges.decodings import DecodedRanges, Decodings, decoded_table_log
+from .edges.delta_log import DeltaLog
+from .staging_places import LocalStaging, told_if_gone
+from .standing import table_file
+
+PLACE = ("generation", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTable:
+    """The decoded table of a topic."""
+
+    topic: str
+    decodings: Decodings
+
+    @property
+    def log(self) -> DeltaLog:
+        """Log of the table."""
+        return decoded_table_log(self.topic, self.decodings.lake)
+
+    @property
+    def how_to_mend(self) -> str:
+        """What to do about a file that is not as it was."""
+        return f"`{command('decode', self.topic, '--all')}` makes it again"
+
+    def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
+        """Find small files, of decoded rows or of dead letters."""
+        decoded = self.decodings.read_ranges(self.topic)
+        return find_groups(decoded.table, decoded.contents, target_bytes, every=every)
+
+    def merge(self, group: DecodedGroup, paths: Sequence[Path], folder: Path, tools: Tools) -> None:
+        """Write the rows by their event time, in columns that hold all of them."""
+        names = {name for path in paths for name in parquet.read_schema(path).names}
+        columns = self.decodings.columns_of(self.topic, group.contents.decodings, names)
+        order = (EVENT_TIME, *PLACE) if EVENT_TIME in names else PLACE
+        tools.files.merge_as(f"{self.topic}, {group.key}", paths, columns, order, str(folder))
+
+    def verify(self, group: DecodedGroup, paths: Sequence[Path], part: parquet.PartFile) -> list[str]:
+        """Hold the rows against those of the group's files."""
+        difference = parquet.differing_in_any_order(paths, part.path)
+        if difference is None and part.rows != group.rows:
+            difference = f"its footer says {part.rows} rows, its files have {group.rows}"
+        return [f"compacted file of {self.topic}, {group.key}: {difference}"] if difference else []
+
+    def add(self, group: DecodedGroup, staged: Path, staging: LocalStaging, now_ms: int) -> File:
+        """Name it by an id: its ranges are in the log."""
+        return _add(self.log, staged, group.contents, staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
+
+
+def _add(
+    log: DeltaLog,
+    path: Path,
+    contents: Contents,
+    staging: LocalStaging,
+    now_ms: int,
+    weight_bytes: int = 0,
+    *,
+    is_dead: bool,
+) -> File:
+    part = staging.read_part(path)
+    assert part is not None, "each of its ranges has rows"
+    staged: StagedFile = staging.settle(part, f"compacted-{uuid.uuid4()}")
+    staging.bring(part, staged)
+    name = f"compacted.{uuid.uuid4()}.parquet"
+    with told_if_gone(staged.path):
+        staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
+    return compacted_file(name, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
+
+
+def cut(
+    ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodings, now_ms: int
+) -> dict[str, File | None]:
+    """Write what files have beside some ranges, of each that has more than these; none of one that is damaged.
+
+    The ranges of a damaged file are not decoded any more once this is committed, and are so again by the next run.
+    """
+    found = {path: contents for path, contents in decoded.find_left(ranges).items() if contents.ranges}
+    if not found:
+        return {}
+    staging = LocalStaging(f"table-{uuid.uuid4()}", decodings.lake)
+    try:
+        return {
+            path: _cut(decoded.table.files[path], left, decoded.topic, decodings, staging, now_ms)
+            for path, left in found.items()
+        }
+    finally:
+        staging.close()
+        decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
+
+
+def _cut(
+    file: File, left: Contents, topic: str, decodings: Decodings, staging: LocalStaging, now_ms: int
+) -> File | None:
+    lake, log = decodings.lake, decoded_table_log(topic, decodings.lake)
+    target = Path(staging.root) / f"{uuid.uuid4()}.parquet"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
+            columns = decodings.columns_of(topic, left.decodings, parquet.read_schema(copy).names)
+            parquet.write_only(copy, left.ranges, columns, target)
+    except DamagedFile:
+        return None
+    return _add(log, target, left, staging, now_ms, is_dead=is_of_dead_letters(file))

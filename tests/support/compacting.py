@@ -1,0 +1,26 @@
+"""A decoded table compacted without Spark, in this process."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, cast
+
+from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.compaction import compact_table
+from pipeline_defs.core.compaction import CompactionVerdict
+from pipeline_defs.decoded_compaction import DecodedTable
+from pipeline_defs.edges.decodings import Decodings
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.steps import StepWatcher, no_step
+from tests.support.arrow_files import ArrowFiles
+from tests.support.strategies import EPOCH_MS
+
+
+def compact_decoded(
+    lake: Lake, topic: str, target_bytes: int = 2**30, *, every: bool = True, on_step: StepWatcher = no_step
+) -> list[CompactionVerdict]:
+    """Compact a decoded table, by default to one file of rows and one of dead letters."""
+    nothing = cast("Any", None)
+    tools = Tools(lake, nothing, nothing, cast("Any", ArrowFiles()), lambda: EPOCH_MS, on_step=on_step)
+    attempt = Attempt(f"compact-{uuid.uuid4().hex[:6]}", "run", "test")
+    return list(compact_table(DecodedTable(topic, Decodings(lake)), attempt, tools, target_bytes, every=every))

@@ -1,0 +1,172 @@
+"""Compaction of a decoded table, and ranges that are decoded again afterwards: by a decoder and a merge without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline_defs.core.compaction import CompactionOutcome
+from pipeline_defs.core.decoding import Decided, completeness_of
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.decoded_checks import read_dead_letters
+from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.parquet import differing_in_any_order
+from pipeline_defs.topics import Topic
+from pipeline_defs.vacuum import vacuum
+from tests.support.compacting import compact_decoded
+from tests.support.redecoding import ArrowDecoder, LandedTopic, stop_at
+from tests.support.strategies import EPOCH_MS, TOPIC
+from tests.unit.test_lake_coverage import FIRST, SECOND, lake
+from tests.unit.test_redecoding import ALL, MENDED, POISONED, WHOLE
+
+__all__ = ["lake"]
+
+INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
+BOTH = [*ALL, *range(10, 20)]
+
+
+@pytest.fixture
+def topic(lake: Lake, tmp_path: Path) -> LandedTopic:
+    """Return a topic of two landed ranges, which are decoded, each with one dead letter, and compacted."""
+    topic = LandedTopic(tmp_path)
+    for offsets in (FIRST, SECOND):
+        topic.land(offsets, POISONED)
+        topic.outcome(offsets, INT)
+    verdicts = compact_decoded(topic.lake, TOPIC)
+    assert [each.outcome for each in verdicts] == [CompactionOutcome.COMPACTED] * 2
+    assert len(decoded_table_log(TOPIC, topic.lake).read().files) == 2
+    return topic
+
+
+def rows_of(topic: LandedTopic) -> dict[int, int]:
+    """Return the decoded value of each offset, as delta-rs reads it."""
+    table = topic.table().to_pyarrow_dataset().to_table(columns=["offset", "value", "_dead"]).to_pylist()
+    return {row["offset"]: row["value"]["id"] for row in table if not row["_dead"]}
+
+
+def test_compaction_keeps_every_row_and_what_is_known_of_each_range(topic: LandedTopic) -> None:
+    """[R-91] Rows, dead letters, what became of each range; a second compaction finds nothing, the old files go."""
+    assert topic.shown("decoded") == [n for n in BOTH if n % 10 != 3] and topic.shown("dead_letters") == [3, 13]
+    assert [each.dead for each in topic.known.values()] == [1, 1] and topic.due == []
+    assert completeness_of(TOPIC, topic.lake.coverage(TOPIC).manifests, topic.known) == []
+    assert compact_decoded(topic.lake, TOPIC) == []
+    before = topic.unnamed()
+    assert len(before) == 4, "for a week they are there for who reads an older version"
+    vacuum(topic.lake, EPOCH_MS + 8 * 24 * 3_600_000)
+    assert topic.unnamed() == []
+
+
+def test_a_range_of_a_compacted_file_is_decoded_again_and_no_other(topic: LandedTopic) -> None:
+    """[R-91] It is cut out of the file, rows and dead letters alike, in the commit that gives it others."""
+    other = topic.known[SECOND]
+    assert topic.outcome(FIRST, INT, redo=True) is Decided.UNCHANGED, "the control: the same rows are found in the file"
+    version = topic.table().version()
+    assert topic.outcome(FIRST, MENDED, redo=True) is Decided.REPLACED
+    assert topic.table().version() == version + 1
+    assert topic.shown("decoded") == [n for n in BOTH if n != 13] and topic.shown("dead_letters") == [13]
+    assert topic.known[SECOND] == other and topic.known[FIRST].revision == 1
+    assert topic.outcome(SECOND, INT, redo=True) is Decided.UNCHANGED
+
+
+def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(topic: LandedTopic) -> None:
+    """[R-91] `offsetlake dead-letters --key` shows its own, and no other range's."""
+    edges = topic.edges
+    total, names, rows = read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, edges)
+    assert (total, [row[names.index("offset")] for row in rows]) == (1, [13])
+    assert read_dead_letters(Topic(TOPIC, Policy()), None, 10, edges)[0] == 2
+
+
+@pytest.mark.parametrize("harm", ["delete", "change"])
+def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(topic: LandedTopic, harm: str) -> None:
+    """[R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
+    path = topic.path(FIRST)
+    content = path.read_bytes()
+    path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+    lacking = Decodings(topic.lake).read_ranges(TOPIC).find_lacking(topic.lake)
+    assert [each.rpartition("/")[2] for _, each in lacking] == ([path.name] if harm == "delete" else [])
+    assert topic.outcome(FIRST, INT, redo=True) is Decided.REPLACED
+    assert topic.due == [SECOND], "the fault"
+    assert topic.shown("decoded") == [n for n in ALL if n != 3] and topic.shown("dead_letters") == [3, 13]
+    assert topic.outcome(SECOND, INT) is Decided.DECODED
+    assert topic.due == [] and topic.shown("decoded") == [n for n in BOTH if n % 10 != 3]
+    assert topic.shown("dead_letters") == [3, 13], "each once"
+
+
+def test_a_damaged_file_is_not_compacted(topic: LandedTopic) -> None:
+    """[R-91] Nothing that rotted gets a fresh digest; the other files of the table are."""
+    topic.outcome(FIRST, SAME, redo=True)  # a file of its own, and dead letters, beside the compacted ones
+    path = topic.path(SECOND)
+    content = path.read_bytes()
+    path.write_bytes(bytes(100) + content[100:])
+    failed, compacted = compact_decoded(topic.lake, TOPIC)
+    assert failed.outcome is CompactionOutcome.FAILED and compacted.outcome is CompactionOutcome.COMPACTED
+    assert "has sha256" in failed.violations[0] and "offsetlake decode" in failed.violations[0]
+    path.write_bytes(content)
+    (verdict,) = compact_decoded(topic.lake, TOPIC)
+    assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
+
+
+def test_a_range_that_is_decoded_again_while_its_file_is_compacted_wins(topic: LandedTopic) -> None:
+    """[R-91] The compaction is overtaken, and takes its file away."""
+    topic.outcome(FIRST, SAME, redo=True)
+    (verdict,) = compact_decoded(
+        topic.lake, TOPIC, on_step=stop_at("compaction_named", lambda: topic.outcome(FIRST, MENDED, redo=True))
+    )[:1]
+    assert verdict.outcome is CompactionOutcome.OVERTAKEN
+    assert topic.shown("decoded") == [n for n in BOTH if n != 13]
+
+
+def test_a_range_is_decoded_again_onto_a_file_that_was_compacted_meanwhile(topic: LandedTopic) -> None:
+    """[R-91] Who decodes looks again, and cuts what is there by then."""
+    topic.outcome(FIRST, SAME, redo=True)
+    meanwhile = stop_at("place_decoded", lambda: compact_decoded(topic.lake, TOPIC))
+    (verdict,) = topic.decode(FIRST, by=MENDED, redo=True, watch=meanwhile)
+    assert verdict.outcome is Decided.REPLACED
+    assert topic.shown("decoded") == [n for n in BOTH if n != 13] and topic.shown("dead_letters") == [13]
+    named = {file.path for file in decoded_table_log(TOPIC, topic.lake).read().files.values()}
+    assert {Path(path).name for path in topic.lake.store.list(f"{TREE}/{TOPIC}")} >= named
+
+
+def test_what_is_cut_has_the_columns_of_its_ranges_and_no_more(lake: Lake, tmp_path: Path) -> None:
+    """[R-91] A range that widened a column takes that along: else one of the narrow type could never be read again."""
+    topic = LandedTopic(tmp_path)
+    topic.land(FIRST, WHOLE)
+    topic.land(SECOND, WHOLE)
+    topic.outcome(FIRST, ArrowDecoder("id INT"))
+    topic.outcome(SECOND, ArrowDecoder("id BIGINT, more STRING"))
+    compact_decoded(topic.lake, TOPIC)
+    kind = pq.read_schema(topic.path(FIRST)).field("value").type
+    assert kind == pa.struct([("id", pa.int64()), ("more", pa.string())]), "the control: the file holds both"
+    assert topic.outcome(SECOND, ArrowDecoder("id INT"), redo=True) is Decided.REPLACED
+    assert pq.read_schema(topic.path(FIRST)).field("value").type == pa.struct([("id", pa.int32())])
+    assert rows_of(topic) == dict(zip(BOTH, [*ALL, *ALL], strict=True))
+    assert pa.schema(topic.table().schema().to_arrow()).field("value").type == pa.struct([("id", pa.int32())])
+
+
+def test_a_compacted_file_is_held_against_its_files(tmp_path: Path) -> None:
+    """[R-91] In whatever order and in wider columns: a row that is lost, doubled, or has another value is named."""
+    place = {"generation": pa.array([0, 0, 0], pa.int32()), "partition": pa.array([0, 0, 1], pa.int32())}
+
+    def write(name: str, offsets: list[int], values: list[object], kind: pa.DataType) -> Path:
+        columns = {name: each.slice(0, len(offsets)) for name, each in place.items()}
+        rows = pa.table({**columns, "offset": pa.array(offsets, pa.int64()), "value": pa.array(values, kind)})
+        pq.write_table(rows, tmp_path / name)
+        return tmp_path / name
+
+    narrow, wide = pa.struct([("n", pa.int32())]), pa.struct([("n", pa.int64()), ("more", pa.string())])
+    nan = pa.map_(pa.string(), pa.float64())
+    one = write("one", [0, 1, 0], [{"n": 1}, None, {"n": 3}], narrow)
+    right = [{"n": 3, "more": None}, {"n": 1, "more": None}, None]
+    rows = pq.read_table(write("same", [0, 1, 0], [right[1], right[2], right[0]], wide))
+    pq.write_table(rows.take([2, 0, 1]), tmp_path / "moved")
+    assert differing_in_any_order([one], tmp_path / "moved") is None
+    changed = write("changed", [0, 1, 0], [right[1], right[2], {"n": 4, "more": None}], wide)
+    assert differing_in_any_order([one], changed) == "column value differs"
+    assert differing_in_any_order([one], write("short", [0, 1], [right[1], None], wide)) == "it has 2 rows, expected 3"
+    assert differing_in_any_order([one], write("twice", [0, 0, 0], [right[1], right[1], right[0]], wide)) is not None
+    maps = write("maps", [0, 1, 0], [[("a", float("nan"))], None, []], nan)
+    assert differing_in_any_order([maps], maps) is None
