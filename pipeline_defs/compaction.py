@@ -7,24 +7,24 @@ version names the new file, after it each row is in that alone. A crash before i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from .attempt import Attempt, Tools
 from .core.command_lines import command
 from .core.compaction import CompactionOutcome, CompactionVerdict, Group, RawGroup, find_groups, verify_compacted
-from .core.delta import Commit, File
+from .core.delta import Commit
+from .core.delta import File as TableFile
 from .core.errors import DamagedFile, OffsetlakeError
 from .core.raw_table import DIGEST
 from .edges import parquet
 from .edges.delta_log import DeltaLog, raw_table_log
 from .edges.lake import Lake
+from .edges.remote_file import File
 from .raw_table import add_to_folder, append_landed, write_checkpoint_if_due
-from .staging_places import LocalStaging
+from .staging_places import Staging
 
 COMPACTION_THREADS = 2  # files that are written at once; each is one Spark task
 G = TypeVar("G", bound=Group)
@@ -48,13 +48,13 @@ class Compacted(Protocol[G]):
     def find(self, target_bytes: int, *, every: bool) -> list[G]:
         """Find what to compact now; write nothing."""
 
-    def merge(self, group: G, paths: Sequence[Path], folder: Path, tools: Tools) -> None:
-        """Have Spark write one file of a group's, which this machine has at `paths`."""
+    def merge(self, group: G, files: Sequence[File], folder: str, tools: Tools) -> None:
+        """Have Spark write one file of a group's below `folder`."""
 
-    def verify(self, group: G, paths: Sequence[Path], part: parquet.PartFile) -> list[str]:
+    def verify(self, group: G, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Return every law that the file which was written breaks."""
 
-    def add(self, group: G, staged: Path, staging: LocalStaging, now_ms: int) -> File:
+    def add(self, group: G, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Give the file a name in the table's folder, durable; return what the log is to say of it."""
 
 
@@ -79,27 +79,25 @@ class RawTable:
         """Find neighbours in a Kafka partition."""
         return find_groups(self.lake.coverage(self.topic), self.log.read(), target_bytes, every=every)
 
-    def merge(self, group: RawGroup, paths: Sequence[Path], folder: Path, tools: Tools) -> None:
+    def merge(self, group: RawGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows in offset order."""
-        tools.files.merge(group.offsets.text(self.topic), paths, group.offsets.generation, str(folder))
+        tools.files.merge(group.offsets.text(self.topic), files, group.offsets.generation, folder)
 
-    def verify(self, group: RawGroup, paths: Sequence[Path], part: parquet.PartFile) -> list[str]:
+    def verify(self, group: RawGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files, one by one."""
-        assert isinstance(part.path, Path)
-        difference = parquet.differing_from_all(paths, part.path)
+        difference = parquet.differing_from_all(files, part.path)
         return verify_compacted(self.topic, group, part.rows, parquet.read_runs(part.path), difference)
 
-    def add(self, group: RawGroup, staged: Path, staging: LocalStaging, now_ms: int) -> File:
+    def add(self, group: RawGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it after the offsets between which it has all ranges."""
-        (file,) = add_to_folder(staging, staged, group.offsets, group.revisions, self.log, now_ms, group.weight_bytes)
-        return file
+        return add_to_folder(staging, part, group.offsets, group.revisions, self.log, now_ms, group.weight_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run(Generic[G]):
     table: Compacted[G]
     tools: Tools
-    staging: LocalStaging
+    staging: Staging
 
     @property
     def log(self) -> DeltaLog:
@@ -113,7 +111,6 @@ def compact(
 
     Raise in the end what that append could not cut.
     """
-    tools.files.check()
     damaged: DamagedFile | None = None
     try:
         append_landed(topic, tools.lake, tools.now_ms, on_step=tools.on_step)
@@ -127,18 +124,14 @@ def compact(
 def compact_table(
     table: Compacted[G], attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
 ) -> Iterator[CompactionVerdict]:
-    """Compact what is due of a table; yield one verdict per group. One that fails leaves the others compacted.
-
-    Raise `Refused` where Spark reads no files of this machine.
-    """
-    tools.files.check()
+    """Compact what is due of a table; yield one verdict per group. One that fails leaves the others compacted."""
     groups = table.find(target_bytes, every=every)
     tools.on_step(
         "compaction_planned", topic=table.topic, groups=len(groups), files=sum(len(each.files) for each in groups)
     )
     if not groups:
         return
-    run = _Run(table, tools, LocalStaging(attempt.id, tools.lake))
+    run = _Run(table, tools, tools.open_staging(attempt.id, tools.lake))
     try:
         with ThreadPoolExecutor(COMPACTION_THREADS) as pool:
             yield from pool.map(lambda group: _compact_or_fail(run, group), groups)
@@ -170,22 +163,22 @@ def _why_gone(run: _Run[G], group: G) -> str:
 def _compact(run: _Run[G], group: G) -> CompactionVerdict:
     """Write, verify and commit one compacted file, or say why not."""
     tools, key = run.tools, group.key
-    folder: Path = run.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
-    with ExitStack() as opened:
-        paths = {
-            file.path: opened.enter_context(tools.lake.local_copy(f"{run.log.folder}/{file.path}"))
-            for file in group.files
-        }
-        if changed := _changed(run, group, paths):
+    folder = run.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
+    with run.staging.opened([f"{run.log.folder}/{file.path}" for file in group.files]) as files:
+        if changed := _changed(run, group, files):
             return CompactionVerdict(group, CompactionOutcome.FAILED, violations=changed)
-        tools.on_step("compaction_read", key=key, files=len(paths))
-        run.table.merge(group, [*paths.values()], folder, tools)
+        tools.on_step("compaction_read", key=key, files=len(files))
+        run.table.merge(group, files, run.staging.url(folder), tools)
+        run.staging.finish(folder)
         tools.on_step("compaction_staged", key=key)
-        staged, violations = _verify(run, group, [*paths.values()], folder)
-    if staged is None or violations:
-        return CompactionVerdict(group, CompactionOutcome.FAILED, violations=violations)
+        parts = [part for file in run.staging.files(folder) if (part := run.staging.read_part(file)) is not None]
+        if len(parts) != 1:
+            text = f"Spark wrote {len(parts)} files of {run.table.topic}, {key}, expected one; nothing became visible"
+            return CompactionVerdict(group, CompactionOutcome.FAILED, violations=[text])
+        if violations := run.table.verify(group, files, parts[0]):
+            return CompactionVerdict(group, CompactionOutcome.FAILED, violations=violations)
     tools.on_step("compaction_verified", key=key, rows=group.rows)
-    file = run.table.add(group, staged, run.staging, tools.now_ms())
+    file = run.table.add(group, parts[0], run.staging, tools.now_ms())
     tools.on_step("compaction_named", key=key, path=file.path)
     if not _commit(run, group, file):
         tools.lake.store.delete_folder(f"{run.log.folder}/{file.path}")
@@ -193,7 +186,7 @@ def _compact(run: _Run[G], group: G) -> CompactionVerdict:
     return CompactionVerdict(group, CompactionOutcome.COMPACTED, file)
 
 
-def _commit(run: _Run[G], group: G, file: File) -> bool:
+def _commit(run: _Run[G], group: G, file: TableFile) -> bool:
     """Put a file in the place of others in the table; false where one of them is not there any more."""
     at_ms = run.tools.now_ms()
     removes = {each.path: at_ms for each in group.files}
@@ -207,25 +200,12 @@ def _commit(run: _Run[G], group: G, file: File) -> bool:
             return True
 
 
-def _changed(run: _Run[G], group: G, paths: Mapping[str, Path]) -> list[str]:
+def _changed(run: _Run[G], group: G, files: Sequence[File]) -> list[str]:
     """Name the files that have not the digest that the log says."""
-    found = {file.path: parquet.digest(paths[file.path]) for file in group.files}
     folder = run.tools.lake.store.url(run.log.folder)
     return [
-        f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found[file.path]}, "
-        f"expected {file.tags[DIGEST]}; nothing was compacted with it; {run.table.how_to_mend}"
-        for file in group.files
-        if found[file.path] != file.tags[DIGEST]
+        f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "
+        f"was compacted with it; {run.table.how_to_mend}"
+        for file, found in zip(group.files, run.staging.digests(files), strict=True)
+        if found != file.tags[DIGEST]
     ]
-
-
-def _verify(run: _Run[G], group: G, originals: Sequence[Path], folder: Path) -> tuple[Path | None, list[str]]:
-    """Hold what was staged against the files it is made of; return it, and every law that it breaks."""
-    parts = list(parquet.read_parts(folder))
-    if len(parts) != 1:
-        return None, [
-            f"Spark wrote {len(parts)} files of {run.table.topic}, {group.key}, expected one; nothing became visible"
-        ]
-    (part,) = parts
-    assert isinstance(part.path, Path)
-    return part.path, run.table.verify(group, originals, part)

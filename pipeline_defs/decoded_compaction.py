@@ -21,14 +21,15 @@ from .core.decoded_table import (
     find_groups,
     is_of_dead_letters,
 )
-from .core.delta import File
+from .core.delta import File as TableFile
 from .core.errors import DamagedFile
-from .core.manifest import StagedFile
 from .core.offsets import OffsetRange
 from .edges import parquet
 from .edges.decodings import DecodedRanges, Decodings, decoded_table_log
 from .edges.delta_log import DeltaLog
-from .staging_places import LocalStaging, told_if_gone
+from .edges.remote_file import File
+from .raw_table import place_in_folder
+from .staging_places import LocalStaging, Staging
 from .standing import table_file
 
 PLACE = ("generation", "partition", "offset")
@@ -56,48 +57,42 @@ class DecodedTable:
         decoded = self.decodings.read_ranges(self.topic)
         return find_groups(decoded.table, decoded.contents, target_bytes, every=every)
 
-    def merge(self, group: DecodedGroup, paths: Sequence[Path], folder: Path, tools: Tools) -> None:
+    def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows by their event time, in columns that hold all of them."""
-        names = {name for path in paths for name in parquet.read_schema(path).names}
+        names = {name for file in files for name in parquet.read_schema(file).names}
         columns = self.decodings.columns_of(self.topic, group.contents.decodings, names)
         order = (EVENT_TIME, *PLACE) if EVENT_TIME in names else PLACE
-        tools.files.merge_as(f"{self.topic}, {group.key}", paths, columns, order, str(folder))
+        tools.files.merge_as(f"{self.topic}, {group.key}", files, columns, order, folder)
 
-    def verify(self, group: DecodedGroup, paths: Sequence[Path], part: parquet.PartFile) -> list[str]:
+    def verify(self, group: DecodedGroup, files: Sequence[File], part: parquet.PartFile) -> list[str]:
         """Hold the rows against those of the group's files."""
-        difference = parquet.differing_in_any_order(paths, part.path)
+        difference = parquet.differing_in_any_order(files, part.path)
         if difference is None and part.rows != group.rows:
             difference = f"its footer says {part.rows} rows, its files have {group.rows}"
         return [f"compacted file of {self.topic}, {group.key}: {difference}"] if difference else []
 
-    def add(self, group: DecodedGroup, staged: Path, staging: LocalStaging, now_ms: int) -> File:
+    def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it by an id: its ranges are in the log."""
-        return _add(self.log, staged, group.contents, staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
+        return _add(self.log, part, group.contents, staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
 
 
 def _add(
     log: DeltaLog,
-    path: Path,
+    part: parquet.PartFile,
     contents: Contents,
-    staging: LocalStaging,
+    staging: Staging,
     now_ms: int,
     weight_bytes: int = 0,
     *,
     is_dead: bool,
-) -> File:
-    part = staging.read_part(path)
-    assert part is not None, "each of its ranges has rows"
-    staged: StagedFile = staging.settle(part, f"compacted-{uuid.uuid4()}")
-    staging.bring(part, staged)
-    name = f"compacted.{uuid.uuid4()}.parquet"
-    with told_if_gone(staged.path):
-        staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
-    return compacted_file(name, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
+) -> TableFile:
+    staged, path = place_in_folder(staging, part, log, lambda file_id: f"compacted.{file_id}.parquet")
+    return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
 
 def cut(
     ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodings, now_ms: int
-) -> dict[str, File | None]:
+) -> dict[str, TableFile | None]:
     """Write what files have beside some ranges, of each that has more than these; none of one that is damaged.
 
     The ranges of a damaged file are not decoded any more once this is committed, and are so again by the next run.
@@ -117,8 +112,8 @@ def cut(
 
 
 def _cut(
-    file: File, left: Contents, topic: str, decodings: Decodings, staging: LocalStaging, now_ms: int
-) -> File | None:
+    file: TableFile, left: Contents, topic: str, decodings: Decodings, staging: LocalStaging, now_ms: int
+) -> TableFile | None:
     lake, log = decodings.lake, decoded_table_log(topic, decodings.lake)
     target = Path(staging.root) / f"{uuid.uuid4()}.parquet"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -128,4 +123,6 @@ def _cut(
             parquet.write_only(copy, left.ranges, columns, target)
     except DamagedFile:
         return None
-    return _add(log, target, left, staging, now_ms, is_dead=is_of_dead_letters(file))
+    part = staging.read_part(target)
+    assert part is not None, "each of its ranges has rows"
+    return _add(log, part, left, staging, now_ms, is_dead=is_of_dead_letters(file))

@@ -11,7 +11,7 @@ exchanged or deleted afterwards: the table has its own name for it, which no oth
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from .edges import parquet
 from .edges.delta_log import CHECKPOINT_EVERY, DeltaLog, raw_table_log
 from .edges.lake import Lake
 from .edges.layout import manifest_path
-from .staging_places import LocalStaging, told_if_gone
+from .staging_places import LocalStaging, Staging, told_if_gone
 from .standing import table_file
 from .steps import StepWatcher, no_step
 
@@ -203,11 +203,10 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
         with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
             Path(staging.root).mkdir(parents=True, exist_ok=True)
             for offsets, rows in parquet.read_ranges(copy, left):
-                if rows.num_rows:
-                    parquet.write(rows, staging.root / f"{offsets.key}.parquet")
-                    made += add_to_folder(
-                        staging, staging.root / f"{offsets.key}.parquet", offsets, revisions, log, now_ms
-                    )
+                parquet.write(rows, path := staging.root / f"{offsets.key}.parquet")
+                part = staging.read_part(path)
+                if part is not None:
+                    made.append(add_to_folder(staging, part, offsets, revisions, log, now_ms))
     finally:
         staging.close()
     lake.store.delete_folder(f"staging/{staging.attempt}")
@@ -215,28 +214,33 @@ def _cut(file: File, ranges: Sequence[OffsetRange], lake: Lake, log: DeltaLog, n
 
 
 def add_to_folder(
-    staging: LocalStaging,
-    path: Path,
+    staging: Staging,
+    part: parquet.PartFile,
     offsets: OffsetRange,
     revisions: Mapping[int, int],
     log: DeltaLog,
     now_ms: int,
     weight_bytes: int = 0,
-) -> Iterator[File]:
-    """Give a staged file a name in a table's folder that no other file has, durable; yield what the log is to say of it.
+) -> File:
+    """Give a staged file a name in a raw table's folder that no other file has, durable; return what the log is to say of it.
 
     `revisions` are those of its ranges by where they start; of others than are in it there may be some.
     """
-    part = staging.read_part(path)
-    if part is None:
-        return
-    staged = staging.settle(part, f"{offsets.key}.compacted")
-    staging.bring(part, staged)
-    name = compacted_name(offsets, str(uuid.uuid4()))
-    with told_if_gone(staged.path):
-        staging.lake.store.publish(staged.path, f"{log.folder}/{name}")
+    staged, path = place_in_folder(staging, part, log, lambda file_id: compacted_name(offsets, file_id))
     own = {start: each for start, each in revisions.items() if start in offsets}
-    yield compacted_file(name, offsets, staged, own, now_ms, weight_bytes)
+    return compacted_file(path, offsets, staged, own, now_ms, weight_bytes)
+
+
+def place_in_folder(
+    staging: Staging, part: parquet.PartFile, log: DeltaLog, name_of: Callable[[str], str]
+) -> tuple[StagedFile, str]:
+    """Give a staged file a name in a table's folder, durable, of an id that no other file has; return both."""
+    file_id = str(uuid.uuid4())
+    staged, path = staging.settle(part, f"compacted-{file_id}"), name_of(file_id)
+    staging.bring(part, staged)
+    with told_if_gone(staged.path):
+        staging.lake.store.publish(staged.path, f"{log.folder}/{path}")
+    return staged, path
 
 
 def _is_free_or_same(own: str, path: str, file: StagedFile, lake: Lake) -> bool:

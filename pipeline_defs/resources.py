@@ -208,8 +208,7 @@ class Edges:
 
     def spark_files(self, pyspark: LazyPySparkResource) -> SparkFiles:
         """Return what merges files of a table."""
-        engine = self.engine(pyspark)
-        return SparkFiles(engine, lambda: near(engine, self.lake, "compaction"))
+        return SparkFiles(self.engine(pyspark))
 
     @property
     def decodings(self) -> Decodings:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
@@ -40,6 +40,8 @@ Landed = Mapping[OffsetRange, LandedFile]
 class Staging(Protocol):
     """A place of one attempt that Spark writes to."""
 
+    lake: Lake
+
     @property
     def root(self) -> PurePath:
         """Folder of the attempt; those below it are named by the caller."""
@@ -64,6 +66,12 @@ class Staging(Protocol):
 
     def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
         """Bring a staged file to the lake, and make it durable, where it is not yet."""
+
+    def opened(self, paths: Sequence[str]) -> AbstractContextManager[list[File]]:
+        """Give objects of the lake as Spark can read them from here, for a while."""
+
+    def digests(self, files: Sequence[File]) -> list[str]:
+        """Read the sha256 of files that are open, in hex."""
 
     def landed(self, manifests: Iterable[Manifest]) -> AbstractContextManager[Landed]:
         """Give the files of landed ranges as Spark can read them from here, for a while."""
@@ -135,6 +143,16 @@ class LocalStaging:
                 assert isinstance(part.path, Path)
                 self.lake.store.upload(part.path, file.path)
             self.lake.store.make_durable(file.path)
+
+    @contextmanager
+    def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
+        """Give files of this machine, copies where the lake is an object store."""
+        with ExitStack() as opened:
+            yield [opened.enter_context(self.lake.local_copy(path)) for path in paths]
+
+    def digests(self, files: Sequence[File]) -> list[str]:
+        """Read the files."""
+        return [parquet.digest(file) for file in files]
 
     def landed(self, manifests: Iterable[Manifest]) -> AbstractContextManager[Landed]:
         """Give files of this machine, copies where the lake is an object store."""
@@ -217,6 +235,19 @@ class RemoteStaging:
         """Do nothing: it lies there, and is durable."""
 
     @contextmanager
+    def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
+        """Give the objects themselves."""
+        sizes = [self.lake.store.size(path) for path in paths]
+        if None in sizes:
+            raise FileNotFoundError(paths[sizes.index(None)])
+        yield [self._file(path, size) for path, size in zip(paths, sizes, strict=True) if size is not None]
+
+    def digests(self, files: Sequence[File]) -> list[str]:
+        """Have executors read them."""
+        found = self._read_digests([str(file) for file in files])
+        return [found[file.path].sha256 for file in files if isinstance(file, RemoteFile)]
+
+    @contextmanager
     def landed(self, manifests: Iterable[Manifest]) -> Iterator[Landed]:
         """Give the objects themselves; raise `Refused` for a range that only a compacted file has."""
         files = {}
@@ -236,11 +267,9 @@ class RemoteStaging:
 
     def with_digests(self, landed: Landed) -> Landed:
         """Have the digests read where the files are."""
-        found = self._read_digests([str(each.path) for each in landed.values()])
+        found = self.digests([each.path for each in landed.values()])
         return {
-            offsets: replace(each, sha256=found[each.path.path].sha256)
-            for offsets, each in landed.items()
-            if isinstance(each.path, RemoteFile)
+            offsets: replace(each, sha256=sha256) for (offsets, each), sha256 in zip(landed.items(), found, strict=True)
         }
 
     def close(self) -> None:

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 class SparkFiles:
     """Merges files; each time as one task: Spark packs files into tasks by size, so one has all of them, and sorts."""
 
-    def __init__(self, engine: Engine, check: Callable[[], object] = lambda: None) -> None:
-        """Keep what merges; `check` raises `Refused` where it cannot read files of this machine."""
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.check = check
 
     def merge(self, what: str, sources: Sequence[File], generation: int, folder: str) -> None:
         """Write the rows of landed files of one Kafka partition to one file below `folder`, in offset order.

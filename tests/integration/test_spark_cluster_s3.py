@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
+from pipeline_defs.auditing import check_completeness, check_published, check_table, check_tiling
 from pipeline_defs.bench.counting_proxy import CountingProxy
 from pipeline_defs.bench.data import produce
 from pipeline_defs.bench.driver_bytes import LOAD, count_control, count_driver_bytes
 from pipeline_defs.bench.measurement import Bench
 from pipeline_defs.bench.spark_cluster import SparkCluster
-from pipeline_defs.compaction import compact
+from pipeline_defs.compaction_job import compact_tables
+from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided
-from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.resources import Edges
@@ -53,9 +52,14 @@ def test_a_topic_lands_is_redone_and_decoded_in_a_bucket(remote: World) -> None:
     assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}
     assert not remote.edges.lake.store.list("staging")
 
-    with pytest.raises(Refused, match="compaction reads files through this machine"):
-        list(compact(remote.name, Attempt("compact", "no-run", "test"), remote.tools(), 10**6, every=True))
+    edges = dataclasses.replace(remote.edges, settings=dataclasses.replace(remote.edges.settings, has_raw_table=True))
+    verdicts = [*compact_tables(remote.topic, "test", remote.tools(), edges, every=True)]
+    assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}, verdicts
+    assert len(verdicts) == 3, "the raw table's two Kafka partitions, and the decoded rows"
+    assert check_table(remote.name, remote.edges.lake).violations == ()
     assert shown_rows(remote) == sent_rows(remote)
+    assert {verdict.outcome for verdict in remote.decode(keys, redo=True)} == {Decided.UNCHANGED}, "out of one file"
+    assert not remote.edges.lake.store.list("staging")
 
 
 def test_no_data_comes_to_this_machine_from_a_cluster(

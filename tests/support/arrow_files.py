@@ -14,9 +14,6 @@ from pipeline_defs.edges.parquet import conform
 class ArrowFiles:
     """Merges as `SparkFiles` does."""
 
-    def check(self) -> None:
-        """Refuse nothing."""
-
     def merge(self, what: str, sources: Sequence[Path], generation: int, folder: str) -> None:
         Path(folder).mkdir(parents=True)
         rows = pa.concat_tables([pq.read_table(source) for source in sources]).sort_by("offset")
