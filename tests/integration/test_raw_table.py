@@ -23,6 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from pipeline_defs import raw_table
 from pipeline_defs.auditing import check_table
+from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.delta import Commit, File, Snapshot, from_json, replay
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
@@ -41,6 +42,7 @@ from tests.support.environment import plain_environment
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.own_spark import spark_defaults
+from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
 if TYPE_CHECKING:
@@ -125,44 +127,53 @@ WRITERS: dict[str, Callable[[DeltaTable], object]] = {
 }
 
 
+def decode_all(world: SmallWorld) -> None:
+    """Have a decoded table, of rows and dead letters."""
+    decode_by(OffsetDecoder("id BIGINT"), world.lake, world.coverage.log.ranges, Budget(9, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["raw", "decoded"])
 @pytest.mark.parametrize("name", WRITERS)
-def test_who_is_not_us_may_not_write_it(world: SmallWorld, name: str) -> None:
+def test_who_is_not_us_may_not_write_it(world: SmallWorld, name: str, kind: str) -> None:
     """[R-81] They would double rows, or delete files that no version names yet."""
+    decode_all(world)
     before = world.files()
-    stray = world.folder / f"tables/raw/{TOPIC}/linked-and-not-named-yet.parquet"
+    folder = world.folder / f"tables/{kind}/{TOPIC}"
+    stray = folder / "linked-and-not-named-yet.parquet"
     stray.write_bytes(b"")
     os.utime(stray, (0, 0))
     with pytest.raises(DeltaError, match=r"(?i)unsupported|offsetlakeManaged|feature"):
-        WRITERS[name](table_of(world))
+        WRITERS[name](DeltaTable(str(folder)))
     assert check_table(TOPIC, world.lake).violations == () and world.files() == before
-    assert table_of(world).version() == 0 and stray.exists()
+    assert DeltaTable(str(folder)).version() == 0 and stray.exists()
 
 
 FOREIGN = """
 import sys
 from pyspark.sql import SparkSession
 
-refused, forced = sys.argv[1:]
+*tables, forced = sys.argv[1:]
 spark = (
     SparkSession.builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     .getOrCreate()
 )
-rows = spark.read.format("delta").load(refused)
-print("rows", rows.count())
-for name, write in {
-    "append": lambda: rows.write.format("delta").mode("append").save(refused),
-    "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
-    "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
-    "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
-}.items():
-    try:
-        write()
-        print(name, "done")
-    except Exception as error:
-        said = str(error)
-        print(name, "refused" if "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE" in said and "offsetlakeManaged" in said else said)
+for refused in tables:
+    rows = spark.read.format("delta").load(refused)
+    print("rows", rows.count())
+    for name, write in {
+        "append": lambda: rows.write.format("delta").mode("append").save(refused),
+        "delete": lambda: spark.sql(f"DELETE FROM delta.`{refused}` WHERE offset > 1"),
+        "optimize": lambda: spark.sql(f"OPTIMIZE delta.`{refused}`"),
+        "vacuum": lambda: spark.sql(f"VACUUM delta.`{refused}` RETAIN 0 HOURS"),
+    }.items():
+        try:
+            write()
+            print(name, "done")
+        except Exception as error:
+            said, why = str(error), "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE"
+            print(name, "refused" if why in said and "offsetlakeManaged" in said else said)
 spark.sql(f"VACUUM delta.`{forced}` RETAIN 0 HOURS").collect()
 print("rows", spark.read.format("delta").load(forced).count())
 """
@@ -174,7 +185,9 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
     forced.has_raw_table = True
     forced.land()
     let_anybody_write(forced)
-    tables = [str(each.folder / f"tables/raw/{TOPIC}") for each in (world, forced)]
+    decode_all(world)
+    kinds = ((world, "raw"), (world, "decoded"), (forced, "raw"))
+    tables = [str(each.folder / f"tables/{kind}/{TOPIC}") for each, kind in kinds]
     strays = [Path(table) / "linked-and-not-named-yet.parquet" for table in tables]
     for stray in strays:
         stray.write_bytes(b"")
@@ -187,9 +200,9 @@ def test_spark_may_read_it_and_not_write_it(world: SmallWorld, tmp_path: Path) -
     )
     writers = [f"{name} refused" for name in ("append", "delete", "optimize", "vacuum")]
     said = [line for line in done.stdout.splitlines() if not line.startswith("Deleted")]  # Spark's, of its vacuum
-    assert said == ["rows 6", *writers, "rows 6"], done.stderr
+    assert said == [*["rows 6", *writers] * 2, "rows 6"], done.stderr
     assert [each.files() for each in (world, forced)] == before
-    assert [stray.exists() for stray in strays] == [True, False], "the control: forced, it was a full vacuum"
+    assert [stray.exists() for stray in strays] == [True, True, False], "the control: forced, it was a full vacuum"
     assert table_of(world).version() == 0 and check_table(TOPIC, world.lake).violations == ()
     assert forced.in_table() == forced.landed() == dict.fromkeys(range(6), 1)
 
