@@ -41,9 +41,8 @@ class Compacted(Protocol[G]):
     def log(self) -> DeltaLog:
         """Log of the table."""
 
-    @property
-    def how_to_mend(self) -> str:
-        """What to do about a file that is not as it was."""
+    def how_to_mend(self, file: TableFile) -> str:
+        """Say what to do about a file that is not as it was."""
 
     def find(self, target_bytes: int, *, every: bool) -> list[G]:
         """Find what to compact now; write nothing."""
@@ -70,9 +69,8 @@ class RawTable:
         """Log of the table."""
         return raw_table_log(self.topic, self.lake.store)
 
-    @property
-    def how_to_mend(self) -> str:
-        """What to do about a file that is not as it was."""
+    def how_to_mend(self, file: TableFile) -> str:  # noqa: ARG002 (the audit names it)
+        """Say what to do about a file that is not as it was."""
         return f"`{command('audit', self.topic)}` says what is to be done"
 
     def find(self, target_bytes: int, *, every: bool) -> list[RawGroup]:
@@ -152,12 +150,10 @@ def _compact_or_fail(run: _Run[G], group: G) -> CompactionVerdict:
 
 def _why_gone(run: _Run[G], group: G) -> str:
     store = run.tools.lake.store
-    paths = (f"{run.log.folder}/{file.path}" for file in group.files)
-    gone = [store.url(path) for path in paths if not store.exists(path)]
-    return (
-        f"{run.table.topic}: {', '.join(gone[:3]) or 'a staged file'} is not there; nothing was compacted with it; "
-        f"{run.table.how_to_mend}"
-    )
+    gone = [file for file in group.files if not store.exists(f"{run.log.folder}/{file.path}")]
+    urls = ", ".join(store.url(f"{run.log.folder}/{file.path}") for file in gone[:3])
+    text = f"{run.table.topic}: {urls or 'a staged file'} is not there; nothing was compacted with it"
+    return f"{text}; {run.table.how_to_mend(gone[0])}" if gone else f"{text}; the next compaction tries it again"
 
 
 def _compact(run: _Run[G], group: G) -> CompactionVerdict:
@@ -205,7 +201,7 @@ def _changed(run: _Run[G], group: G, files: Sequence[File]) -> list[str]:
     folder = run.tools.lake.store.url(run.log.folder)
     return [
         f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "
-        f"was compacted with it; {run.table.how_to_mend}"
+        f"was compacted with it; {run.table.how_to_mend(file)}"
         for file, found in zip(group.files, run.staging.digests(files), strict=True)
         if found != file.tags[DIGEST]
     ]

@@ -20,6 +20,7 @@ from .core.decoded_table import (
     compacted_file,
     find_groups,
     is_of_dead_letters,
+    ranges_of,
 )
 from .core.delta import File as TableFile
 from .core.errors import DamagedFile
@@ -47,10 +48,10 @@ class DecodedTable:
         """Log of the table."""
         return decoded_table_log(self.topic, self.decodings.lake)
 
-    @property
-    def how_to_mend(self) -> str:
-        """What to do about a file that is not as it was."""
-        return f"`{command('decode', self.topic, '--all')}` makes it again"
+    def how_to_mend(self, file: TableFile) -> str:
+        """Say what to do about a file that is not as it was."""
+        key = ranges_of(file)[0].key
+        return f"`{command('decode', self.topic, '--partition', key)}` has all ranges of the file decoded again"
 
     def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
         """Find small files, of decoded rows or of dead letters."""

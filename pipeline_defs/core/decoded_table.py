@@ -51,11 +51,8 @@ def read_contents(table: Snapshot, known: Mapping[str, Contents]) -> dict[str, C
 
 def _read_contents(file: File) -> Contents:
     try:
-        keys = _read_list(file.tags[_RANGES]) if is_compacted(file) else [file.tags[KEY]]
         decodings = _read_list(file.tags.get(_DECODINGS, "[]"))
-        return Contents(
-            tuple(map(parse_key, keys)), tuple(Decoding.from_document(each, file.path) for each in decodings)
-        )
+        return Contents(ranges_of(file), tuple(Decoding.from_document(each, file.path) for each in decodings))
     except (ValueError, KeyError, TypeError, RecursionError, OffsetlakeError) as error:
         if isinstance(error, BrokenManifest):
             raise
@@ -72,9 +69,10 @@ def _read_list(text: str) -> list[Any]:
     return found
 
 
-def is_compacted(file: File) -> bool:
-    """Return whether a file was made of others, and has the rows of any number of ranges."""
-    return _RANGES in file.tags
+def ranges_of(file: File) -> tuple[OffsetRange, ...]:
+    """Return the ranges whose rows a file has: its own, or of a compacted one any number."""
+    keys = _read_list(file.tags[_RANGES]) if _RANGES in file.tags else [file.tags[KEY]]
+    return tuple(map(parse_key, keys))
 
 
 def is_of_dead_letters(file: File) -> bool:

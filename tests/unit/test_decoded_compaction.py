@@ -104,7 +104,9 @@ def test_a_damaged_file_is_not_compacted(topic: LandedTopic) -> None:
     path.write_bytes(bytes(100) + content[100:])
     failed, compacted = compact_decoded(topic.lake, TOPIC)
     assert failed.outcome is CompactionOutcome.FAILED and compacted.outcome is CompactionOutcome.COMPACTED
-    assert "has sha256" in failed.violations[0] and "offsetlake decode" in failed.violations[0]
+    assert (
+        "has sha256" in failed.violations[0] and "offsetlake decode orders --partition 0-10-20" in failed.violations[0]
+    )
     path.write_bytes(content)
     (verdict,) = compact_decoded(topic.lake, TOPIC)
     assert verdict.outcome is CompactionOutcome.COMPACTED, "the control"
