@@ -5,25 +5,33 @@ is told once, and again only where nobody could be reached.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
 import dagster as dg
 
 from .auditing import Finding
 from .checks import NOTHING_LOST, report_standing
+from .core.command_lines import command
 from .core.errors import OffsetlakeError
+from .core.progress import Seen, see_count, see_version
+from .decoded_checks import DEAD_LETTERS
 from .edges.alerting import send_alert
 from .exposure import check_expiry
 from .ledger import is_accepted, loss_text
+from .moments import time_text
 from .progress import read_situation
 from .projection import read_reason
 from .resources import Edges
+from .tables import read_tables, table_text
 from .topics import TOPIC_TAG, Topic, raw_key
 
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
 SHOWN = 20
 UNREACHABLE = "unreachable"
+_SEEN = "seen"  # what the cursor has beside the troubles
 
 
 def build_watch(topic: Topic) -> dg.SensorDefinition:
@@ -36,13 +44,14 @@ def build_watch(topic: Topic) -> dg.SensorDefinition:
         description=(
             f"Alerts on `{topic.name}` every minute, also while `plan_and_land_{topic.slug}` is stopped: ranges that fail "
             "again and again, records that wait while nothing lands, transactions that hang, records that the broker soon "
-            "deletes or has deleted before they were landed, a broker or lake that does not answer. Each trouble once: in "
-            "this sensor's log, as a failed check, and to OFFSETLAKE_ALERT_URLS where that is set."
+            "deletes or has deleted before they were landed, a broker or lake that does not answer, decoded and latest records "
+            "that stand still, records that could not be decoded. Each trouble once: in this sensor's log, as a failed check "
+            "where there is one, and to OFFSETLAKE_ALERT_URLS where that is set."
         ),
     )
     def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
-        before: dict[str, list[str]] = json.loads(context.cursor or "{}")
-        found = find_troubles(topic, edges, context.instance)
+        before, seen_before = _read_cursor(context.cursor)
+        found, seen = find_troubles(topic, seen_before, edges, context.instance)
         news = [each for each in found if set(each.concerns) - set(before.get(each.check, []))]
         for trouble in news:
             for violation in trouble.violations:
@@ -55,19 +64,35 @@ def build_watch(topic: Topic) -> dg.SensorDefinition:
             now = before | now  # of the others nothing is known
         over = ", ".join(sorted(set(before) - set(now)))
         words = f"{len(found)} troubles, {len(news)} of them new{f'; over: {over}' if over else ''}"
-        return dg.SensorResult(skip_reason=words, cursor=context.cursor if undelivered else json.dumps(now))
+        return dg.SensorResult(skip_reason=words, cursor=context.cursor if undelivered else _cursor(now, seen))
 
     return watch
 
 
-def find_troubles(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> list[Finding]:
-    """Finds what of a topic is not well, and tells Dagster's checks; what does not answer is a trouble too."""
+def _read_cursor(cursor: str | None) -> tuple[dict[str, list[str]], dict[str, Seen]]:
+    """Return the troubles that were told, by check what they concern, and what was seen of the tables."""
+    found = json.loads(cursor or "{}")
+    seen = {name: Seen(*each) for name, each in found.pop(_SEEN, {}).items()}
+    return found, seen
+
+
+def _cursor(troubles: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]) -> str:
+    return json.dumps({**troubles, _SEEN: {name: astuple(each) for name, each in seen.items()}})
+
+
+def find_troubles(
+    topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance
+) -> tuple[list[Finding], Mapping[str, Seen]]:
+    """Find what of a topic is not well, and tell Dagster's checks; what does not answer is a trouble too.
+
+    Return too what is seen of its tables now, to be given as `seen` the next time.
+    """
     try:
         found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance)
     except OffsetlakeError as error:
-        return [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))]
-    ledger = found.losses()
-    progress = report_standing(topic, found, ledger, instance, edges.now_ms())
+        return [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))], seen
+    ledger, now_ms = found.losses(), edges.now_ms()
+    progress = report_standing(topic, found, ledger, instance, now_ms)
     waiting = [loss for loss in ledger if not is_accepted(topic, loss)]
     lost = Finding(
         NOTHING_LOST,
@@ -76,7 +101,55 @@ def find_troubles(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> l
         concerns=tuple(loss.key for loss in waiting),
     )
     expiry, _ = check_expiry(topic, found.endangered)
-    return [each for each in (progress, expiry, lost) if not each.passed]
+    tables = read_tables(topic, found.coverage, edges, instance)
+    still, aside, seen = watch_tables(topic, tables, seen, now_ms)
+    return [each for each in (progress, expiry, lost, still, aside) if not each.passed], seen
+
+
+def watch_tables(
+    topic: Topic, tables: Iterable[dict[str, Any]], seen: Mapping[str, Seen], now_ms: int
+) -> tuple[Finding, Finding, Mapping[str, Seen]]:
+    """Find derived tables that are broken, or stand still with something to do, and whether records were set aside lately.
+
+    A table stands still that has had one version for 15 minutes, as this sensor sees it, while ranges or days wait: however
+    long they have waited before, whoever works off a backlog makes versions.
+    """
+    still = dict[str, str]()  # by what it concerns
+    now = {name: each for name, each in seen.items() if name == DEAD_LETTERS}
+    for each in tables:
+        table, text = each["table"], f"{topic.name}: {table_text(each, now_ms)}"
+        if "error" in each:
+            still[f"{table} {each['kind']}"] = text
+            continue
+        if each.get("waiting_ranges") or each.get("untold_days"):
+            now[table] = see_version(seen.get(table), each["version"], now_ms)
+            if now[table].is_old(now_ms):
+                since = time_text(now[table].since_ms)
+                still[table] = f"{text}; nothing has been done since {since}: {_mend(topic, table)}"
+        if "dead_letters" in each:
+            now[DEAD_LETTERS] = see_count(seen.get(DEAD_LETTERS), each["dead_letters"], now_ms)
+    dead = now.get(DEAD_LETTERS)
+    aside = (
+        f"{topic.name}: {dead.number:,} records could not be decoded, some of them lately: "
+        f"`{command('dead-letters', topic.name)}`"
+        if dead is not None and dead.number and not dead.is_old(now_ms)
+        else ""
+    )
+    return (
+        Finding("tables", topic.name, tuple(still.values()), concerns=tuple(still)),
+        Finding(DEAD_LETTERS, topic.name, (aside,) if aside else (), concerns=("risen",) if aside else ()),
+        now,
+    )
+
+
+def _mend(topic: Topic, table: str) -> str:
+    """Return what to do about a table that stands still."""
+    job, sensor, by_hand = {
+        "decoded": (topic.decode_job, topic.derive_sensor, command("decode", topic.name, "--due")),
+        "latest": (topic.latest_job, topic.latest_sensor, command("latest", topic.name)),
+        "days": (topic.decode_job, topic.derive_sensor, command("rebuild", topic.name)),
+    }[table]
+    return f"see the runs of {job}, have the sensor {sensor} run, or `{by_hand}`"
 
 
 def build_failure_sensor() -> dg.SensorDefinition:

@@ -6,15 +6,16 @@ makes its own day news, and no other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from .core.calendar import day_at
-from .core.days import GONE, DayFacts, find_days
+from .core.days import GONE, DayFacts, Days, find_days
 from .core.delta import Snapshot
-from .edges.decodings import TREE
+from .edges.decodings import TREE, DecodedRanges
 from .projection import read_data_versions
 from .resources import Edges
 from .topics import Topic
@@ -31,21 +32,26 @@ def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> lis
     seen = (instance, told_last, topic.days, decoded.table.version, decoded.table.metadata, day_at(now_ms))
     if edges.told_days.get(topic.name) == seen:
         return []
-    event_time = topic.days.event_time
-    found = find_days(decoded.known.values(), event_time)
-    shown = read_data_versions(instance, topic.days_key)
-    news = {day: facts for day, facts in found.items() if topic.days.place(day, now_ms) == "held"}
+    news = find_untold(topic.days, decoded, read_data_versions(instance, topic.days_key), now_ms)
+    for day, facts in news.items():
+        instance.report_runless_asset_event(day_event(topic, day, facts, decoded.table, edges))
+        edges.watch_step("reported_day", day=day)
+    if not news:
+        edges.told_days[topic.name] = seen
+    return [*news]
+
+
+def find_untold(
+    days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int
+) -> dict[str, DayFacts]:
+    """Find the days whose rows are not what Dagster shows of them, sorted; `shown` is the data version of each."""
+    found = find_days(decoded.known.values(), days.event_time)
+    news = {day: facts for day, facts in found.items() if days.place(day, now_ms) == "held"}
     if all(
-        event_time.counted(each) for each in decoded.known.values()
+        days.event_time.counted(each) for each in decoded.known.values()
     ):  # else their rows are of days that nobody knows
         news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
-    told = [day for day, facts in sorted(news.items()) if shown.get(day) != facts.version]
-    for day in told:
-        instance.report_runless_asset_event(day_event(topic, day, news[day], decoded.table, edges))
-        edges.watch_step("reported_day", day=day)
-    if not told:
-        edges.told_days[topic.name] = seen
-    return told
+    return {day: facts for day, facts in sorted(news.items()) if shown.get(day) != facts.version}
 
 
 def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: Edges) -> dg.AssetMaterialization:

@@ -14,6 +14,7 @@ from typing import Any
 
 import dagster as dg
 
+from .core.calendar import SECONDS_A_DAY, number_of
 from .core.coverage import Coverage, State
 from .core.losses import find_losses
 from .edges.prometheus import Family
@@ -60,6 +61,11 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "offsetlake_table_waiting_ranges": (TABLE, "ranges that a derived table does not have as they are now"),
     "offsetlake_table_waiting_seconds": (TABLE, "how long the first of these has waited, 0 where none does"),
     "offsetlake_dead_letters": (("topic",), "records that could not be decoded and were set aside"),
+    "offsetlake_newest_day_timestamp_seconds": (
+        ("topic",),
+        "when the newest day begins that Dagster was told of, since 1970",
+    ),
+    "offsetlake_untold_days": (("topic",), "days whose rows are not what Dagster was told of them"),
     "offsetlake_landed_bytes_total": (PARTITION, "bytes of the landed files, over all generations"),
     "offsetlake_hole_offsets_total": ((*PARTITION, "cause"), "landed offsets without a row, by cause"),
     "offsetlake_lost_offsets_total": (
@@ -132,6 +138,11 @@ def _count_tables(topic: str, tables: Iterable[Mapping[str, Any]], now_ms: int, 
         place = (topic, each["table"])
         if "error" in each:
             found["offsetlake_table_error"][*place, each["kind"]] = 1
+            continue
+        if each["table"] == "days":
+            found["offsetlake_untold_days"][topic,] = each["untold_days"]
+            if each["newest_day"]:
+                found["offsetlake_newest_day_timestamp_seconds"][topic,] = number_of(each["newest_day"]) * SECONDS_A_DAY
             continue
         since = each["waiting_since_ms"]
         found["offsetlake_table_version"][place] = each["version"]

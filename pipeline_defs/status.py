@@ -137,7 +137,7 @@ def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterI
         is_ticking=is_ticking(topic, instance, now_ms),
     )
     head = {"topic": topic.name, "generation": found.coverage.log.generation}
-    tables = read_tables(topic, found.coverage, edges)
+    tables = read_tables(topic, found.coverage, edges, instance)
     return {**head, **totals, "next_action": next_action(standing), "partitions": rows, "tables": tables}
 
 
@@ -166,7 +166,7 @@ def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         **check_losses(topic, all_losses(coverage, {})).facts,
         "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
         "partitions": rows,
-        "tables": read_tables(topic, coverage, edges),
+        "tables": read_tables(topic, coverage, edges, instance),
     }
 
 

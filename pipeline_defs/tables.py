@@ -1,4 +1,4 @@
-"""Where a topic's derived tables stand: which version, what waits for them and since when, dead letters; as plain documents.
+"""Where a topic's derived tables stand: versions, what waits and since when, dead letters, days; as plain documents.
 
 Reads only. What is broken of one is its own `error`, and says nothing of the others.
 """
@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import dagster as dg
+
 from .core.coverage import Coverage
+from .core.days import GONE, Days
 from .core.errors import OffsetlakeError
 from .core.latest import Latest
+from .days import find_untold
 from .edges.decodings import DecodedRanges
 from .latest import find_due
 from .moments import duration_text
+from .projection import read_data_versions
 from .resources import Edges
 from .topics import Topic
 
 
-def read_tables(topic: Topic, coverage: Coverage, edges: Edges) -> list[dict[str, Any]]:
-    """Read a document of each derived table that the topic's defs.yaml names; times are ms since 1970."""
+def read_tables(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> list[dict[str, Any]]:
+    """Read a document of each derived table that the topic's defs.yaml names, and of its days; times are ms since 1970."""
     found = []
     if topic.decode is not None:
         fingerprint = topic.decode.fingerprint
@@ -27,6 +32,9 @@ def read_tables(topic: Topic, coverage: Coverage, edges: Edges) -> list[dict[str
     if topic.latest is not None:
         config = topic.latest
         found.append(_read("latest", lambda: _latest(topic.name, config, edges)))
+    if topic.days is not None:
+        days = topic.days
+        found.append(_read("days", lambda: _days(topic, days, edges, instance)))
     return found
 
 
@@ -66,11 +74,27 @@ def _latest(topic: str, config: Latest, edges: Edges) -> dict[str, Any]:
     }
 
 
+def _days(topic: Topic, days: Days, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    decoded = edges.decodings.read_ranges(topic.name)
+    shown = read_data_versions(instance, topic.days_key)
+    told = [day for day, version in shown.items() if version != GONE.version]
+    return {
+        "version": decoded.table.version,
+        "days": len(told),
+        "newest_day": max(told, default=None),
+        "untold_days": len(find_untold(days, decoded, shown, edges.now_ms())),
+    }
+
+
 def table_text(document: dict[str, Any], now_ms: int) -> str:
     """Return where a table stands, for a person."""
     name = document["table"]
     if "error" in document:
         return f"{name}: {document['error']}"
+    if name == "days":
+        newest = f", the newest {document['newest_day']}" if document["days"] else ""
+        untold = f"; {document['untold_days']:,} wait to be told" if document["untold_days"] else ""
+        return f"days: Dagster was told of {document['days']:,}{newest}{untold}"
     parts = [f"version {document['version']}"]
     if document.get("rows") is not None:
         parts.append(f"{document['rows']:,} rows of {document['ranges']:,} ranges")

@@ -1,4 +1,4 @@
-"""Progress: which Kafka partitions have something to land of which nothing lands.
+"""Progress: which Kafka partitions have something to land of which nothing lands, which tables stand still.
 
 That a range fails again and again is `dispatch.Tried`'s. Invariant: a topic on which nothing waits is silent, for
 however long.
@@ -73,6 +73,29 @@ def find_silences(
 def patience_seconds(max_age_seconds: float) -> float:
     """Is for how long what no range has yet may wait, behind an open transaction too."""
     return max(PATIENCE_SECONDS, PATIENCE_AGES * max_age_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A number as somebody who looks now and then has it, and since when."""
+
+    number: int
+    since_ms: int
+
+    def is_old(self, now_ms: int) -> bool:
+        """Return whether that was longer ago than a table may stand still with something to do."""
+        return now_ms - self.since_ms > PATIENCE_SECONDS * 1000
+
+
+def see_version(before: Seen | None, version: int, now_ms: int) -> Seen:
+    """Return a table's version, and since when it is that one: each new one begins the wait anew."""
+    return before if before is not None and before.number == version else Seen(version, now_ms)
+
+
+def see_count(before: Seen | None, count: int, now_ms: int) -> Seen:
+    """Return how many there are of something, and when they were last seen to become more."""
+    known = before or Seen(0, 0)
+    return Seen(count, now_ms if count > known.number else known.since_ms)
 
 
 def _last_landed(coverage: Coverage) -> dict[int, int]:

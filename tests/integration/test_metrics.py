@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.days import GONE, Days, EventTime
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.latest import Latest
+from pipeline_defs.days import day_event, report_days
 from pipeline_defs.edges.prometheus import metrics_text
 from pipeline_defs.latest import update
 from pipeline_defs.metrics import HELP, read_metrics
@@ -132,8 +135,38 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     assert table_figures(world)["decoded"] == (None, None, "broken_table")
 
 
+def test_days_say_which_is_the_newest_that_was_told_and_how_many_are_not(world: World) -> None:
+    """[R-90] In the status and the metrics; a day that has lost its rows is none that it has."""
+    at = EventTime("value.at")
+    decode = Decode(Side(Format.STRING), Side(Format.JSON, "at DATE"), Budget(10, 1.0), at)
+    world.topic = dataclasses.replace(world.topic, decode=decode, days=Days("2013-01-01", at))
+    world.create_topic()
+
+    def add(*days: str) -> None:
+        world.send([{"partition": 0, "key": b"k", "value": b'{"at": "%s"}' % day.encode()} for day in days])
+        world.plan_and_land()
+        world.decode()
+
+    def told() -> tuple[str, float | None, float | None]:
+        scrape = Scrape(world, Edges(world.settings))
+        figures = scrape("offsetlake_newest_day_timestamp_seconds"), scrape("offsetlake_untold_days")
+        assert scrape("offsetlake_table_version", "days") is None, "days are no table"
+        return table_text(documents(world)[-1], world.edges.now_ms()), *figures
+
+    add("2013-01-01", "2013-01-03")
+    assert told() == ("days: Dagster was told of 0; 2 wait to be told", None, 2)
+    report_days(world.topic, world.instance, Edges(world.settings))
+    third = datetime(2013, 1, 3, tzinfo=UTC).timestamp()
+    assert told() == ("days: Dagster was told of 2, the newest 2013-01-03", third, 0)
+    edges = Edges(world.settings)
+    gone = day_event(world.topic, "2013-01-05", GONE, edges.decodings.read_ranges(world.name).table, edges)
+    world.instance.report_runless_asset_event(gone)
+    add("2013-01-02", "2013-01-03")
+    assert told() == ("days: Dagster was told of 2, the newest 2013-01-03; 2 wait to be told", third, 2)
+
+
 def documents(world: World) -> list[dict[str, Any]]:
-    return read_tables(world.topic, world.coverage, Edges(world.settings))
+    return read_tables(world.topic, world.coverage, Edges(world.settings), world.instance)
 
 
 def table_figures(world: World) -> dict[str, tuple[float | None, float | None, str | None]]:

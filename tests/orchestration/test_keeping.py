@@ -23,8 +23,12 @@ from pipeline_defs.alerts import build_failure_sensor, build_watch
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.backfilling import launch_backfill
 from pipeline_defs.checks import QUICK, check_key
-from pipeline_defs.core.decoders import Decode
+from pipeline_defs.core.days import Days, EventTime
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.retiring import retired
+from pipeline_defs.days import report_days
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.landing import group_of
 from pipeline_defs.launching import choose_ranges
@@ -356,6 +360,77 @@ def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, l
     assert "Kafka broker at 127.0.0.1:1 does not answer" in told[0]["message"]
     world.edges.settings = there
     assert watch(world, cursor).skip_message == "2 troubles, 0 of them new; over: unreachable"
+
+
+def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
+    world: World, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
+    """[R-90] What waits for 15 minutes without a new version, however long it had waited; dead letters when they rise."""
+    url, told = hook
+    side = Side(Format.JSON, "n BIGINT")
+    time_of_event = EventTime()
+    world.topic = dataclasses.replace(
+        world.topic,
+        decode=Decode(Side(Format.STRING), side, Budget(10, 1.0), time_of_event),
+        latest=Latest(),
+        days=Days("2020-01-01", time_of_event),
+    )
+    moment, cursor = world.edges.now_ms(), None
+
+    def look(minutes: int) -> tuple[str, list[str]]:
+        """Return what the sensor says so many minutes later, and what people are told."""
+        nonlocal moment, cursor
+        moment += minutes * 60_000
+        ticked = watch(world, cursor)
+        cursor = ticked.cursor
+        return str(ticked.skip_message), [each["message"] for each in told[heard:]]
+
+    world.edges.settings = dataclasses.replace(world.edges.settings, alert_urls=(url,))
+    world.edges.now_ms = lambda: moment
+    world.create_topic()
+    world.send({"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(150))
+    world.plan_and_land()
+    heard = 0
+    assert look(100) == ("0 troubles, 0 of them new", []), (
+        "the control: what was landed long ago has only been seen to wait"
+    )
+    world.decode([next(iter(world.coverage.log.ranges)).key])
+    assert look(16) == ("0 troubles, 0 of them new", []), "the control: there is a new version"
+    assert look(14) == ("0 troubles, 0 of them new", []), "the control: it has not been there for long"
+    words, (message,) = look(2)
+    assert words == "1 troubles, 1 of them new"
+    decoded, latest, days = message.splitlines()
+    assert (
+        f"{world.name}: decoded: version 0, 100 rows of 1 ranges, 1 ranges wait for 2 h; nothing has been done since"
+        in decoded
+    )
+    assert decoded.endswith(f"have the sensor derive_{world.topic.slug} run, or `offsetlake decode {world.name} --due`")
+    assert "latest: version -1, 1 ranges wait for 32 min" in latest
+    assert latest.endswith(f"have the sensor due_latest_{world.topic.slug} run, or `offsetlake latest {world.name}`")
+    assert "days: Dagster was told of 0; 1 wait to be told" in days and days.endswith(
+        f"`offsetlake rebuild {world.name}`"
+    )
+    heard = len(told)
+    assert look(1) == ("1 troubles, 0 of them new", [])
+    world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
+    world.plan_and_land()
+    world.decode()
+    report_days(world.topic, world.instance, world.edges)
+    words, (message,) = look(0)
+    assert words == "2 troubles, 1 of them new", "latest stands still all the same"
+    assert message == (
+        f"{world.name}: 1 records could not be decoded, some of them lately: `offsetlake dead-letters {world.name}`"
+    )
+    heard = len(told)
+    assert look(16) == ("1 troubles, 0 of them new; over: dead_letters", [])
+    log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
+    torn = log / f"{len(list(log.glob('*.json'))):020d}.json"
+    torn.write_text("{torn")
+    words, (message,) = look(1)
+    assert words == "1 troubles, 1 of them new" and message.startswith(f"{world.name}: decoded: {log / torn.name}")
+    torn.unlink()
+    heard = len(told)
+    assert look(1) == ("0 troubles, 0 of them new; over: tables", []), "the count of dead letters is what it was"
 
 
 def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
