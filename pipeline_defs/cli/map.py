@@ -9,7 +9,7 @@ import click
 from ..core.errors import Refused
 from ..core.picture import Look
 from ..map.draw import read_picture, write_page
-from ..map.words import bar, counts, legend, name
+from ..map.words import DECODED_COLUMNS, bar, counts, decoded, legend, name
 from ..status import find_instance
 from .progress import progress
 from .show import find_topic, open_edges, print_table, size_text, topic_argument
@@ -22,7 +22,7 @@ from .terminal import ERRORS, OUT
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML file to look at in a browser."
 )
 def coverage_map(topic: str, out: Path | None) -> None:
-    """Draw what of TOPIC is landed, planned, failed or lost: in the terminal, or as an HTML file that needs no network.
+    """Draw what of TOPIC is landed and decoded, planned, failed or lost: in the terminal, or as an HTML file without network.
 
     \b
     Examples:
@@ -53,11 +53,15 @@ def coverage_map(topic: str, out: Path | None) -> None:
                     name(line),
                     bar(picture, line),
                     *(found[look] for look in (Look.LANDED, Look.PLANNED, Look.FAILED, Look.LOST)),
+                    *(decoded(picture, line) or ()),
                 )
             )
         print_table(
             f"coverage of {topic}",
-            ["", "from the first offset to the head", "landed", "planned", "failed", "lost"],
+            [
+                *("", "from the first offset to the head", "landed", "planned", "failed", "lost"),
+                *(DECODED_COLUMNS if picture.dead_letters else ()),
+            ],
             rows,
         )
         OUT.print(legend())

@@ -13,6 +13,7 @@ from enum import IntEnum
 from itertools import groupby
 
 from .coverage import Coverage, State
+from .decoding import Decoding, find_due
 from .dispatch import Tried
 from .holes import Cause, Interval
 from .losses import Loss
@@ -22,6 +23,7 @@ from .planlog import Link, Watermarks
 
 INTERVAL_BUDGET = 300_000  # holes that are drawn one by one; beyond it only the first of each range
 CAUSES = tuple(Cause)
+UNDECODED, NOT_LANDED = -1, -2  # in the place of a count of dead letters
 
 
 class Look(IntEnum):
@@ -65,7 +67,8 @@ class Picture:
     """Is a topic's links, one element of each column per link; times are ms since 1970, -1 where there is none.
 
     `totals` are offsets without a row by link and place in `CAUSES`; `intervals` are such offsets one by one: link, start
-    from the link's start, length, place in `CAUSES`. `notes` say why, where there is something to say.
+    from the link's start, length, place in `CAUSES`. `notes` say why, where there is something to say. `dead_letters` count
+    the records of a link that were set aside, or are `UNDECODED` or `NOT_LANDED`; empty of a topic that is not decoded.
     """
 
     topic: str
@@ -76,6 +79,7 @@ class Picture:
     oldest_ms: array[float] = field(default_factory=lambda: array("d"))
     newest_ms: array[float] = field(default_factory=lambda: array("d"))
     landed_ms: array[float] = field(default_factory=lambda: array("d"))
+    dead_letters: array[float] = field(default_factory=lambda: array("d"))
     run_ids: list[str] = field(default_factory=lambda: [""])
     totals: list[tuple[int, int, int]] = field(default_factory=list)
     intervals: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -88,8 +92,13 @@ def draw_picture(
     marks: Mapping[int, Watermarks],
     losses: Iterable[Loss],
     budget: int = INTERVAL_BUDGET,
+    *,
+    decodings: Mapping[OffsetRange, Decoding] | None = None,
 ) -> Picture:
-    """Draws a topic from its coverage; `tried` says which pending ranges runs failed with, `marks` what the broker has."""
+    """Draw a topic from its coverage; `tried` says which pending ranges runs failed with, `marks` what the broker has.
+
+    `decodings` say what became of each range that is decoded; none where the topic is not.
+    """
     picture = Picture(coverage.log.topic)
     by_key: dict[str, list[Loss]] = {}
     for loss in losses:
@@ -111,6 +120,18 @@ def draw_picture(
         ends = (None, None) if mark is None else (mark.earliest, mark.end)
         picture.lines.append(Line(generation, partition, start or 0, first, len(picture.lengths) - first, *ends))
     _add_holes(picture, gone, budget)
+    if decodings is not None:
+        due = set(find_due(coverage, decodings))
+        picture.dead_letters.extend(
+            NOT_LANDED
+            if not coverage.is_landed(each.offsets)
+            else UNDECODED
+            if each.offsets in due
+            else decodings[each.offsets].dead
+            if each.offsets in decodings
+            else 0
+            for each in links
+        )
     return picture
 
 

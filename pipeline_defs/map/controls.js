@@ -5,6 +5,11 @@ const SHOWN_PROBLEMS = 200;
 function legend(view) {
   const kinds = WORDS.map((word, kind) => [word, (pen) => { pen.fillStyle = view.fills[kind]; pen.fillRect(0, 8, 26, 12); if (ALARMS.includes(kind)) mark(pen, kind, 13, 0); }]);
   kinds.push(["offsets without a row", (pen) => { pen.fillStyle = HOLE; pen.fillRect(4, 15, 18, 5); }]);
+  if (view.all.some((row) => row.dead)) {
+    for (const [word, kind] of [["landed, not decoded yet", UNDECODED], ["decoded, with dead letters", DEAD]]) {
+      kinds.push([word, (pen) => { pen.fillStyle = view.fills[0]; pen.fillRect(0, 8, 26, 6); pen.fillStyle = view.fills[kind]; pen.fillRect(0, 15, 26, 5); }]);
+    }
+  }
   kinds.push(["head: planned up to here", (pen) => { pen.fillStyle = HEAD; pen.fillRect(15, 0, 2, 20); pen.beginPath(); pen.moveTo(16, 0); pen.lineTo(8, 3.5); pen.lineTo(16, 7); pen.fill(); }]);
   kinds.push(["on the broker, not planned yet", (pen) => { pen.setLineDash([4, 3]); pen.strokeStyle = "#666"; pen.strokeRect(0.5, 8.5, 25, 11); }]);
   kinds.push(["the broker's log begins", (pen) => { pen.lineWidth = 2; pen.beginPath(); pen.moveTo(14, 6); pen.lineTo(9, 6); pen.lineTo(9, 19); pen.lineTo(14, 19); pen.stroke(); }]);
@@ -34,10 +39,10 @@ function problemsOf(rows) {
 }
 
 function tell(doc, rows, view) {
-  const most = (row) => row.holes ? row.holes[row.count] : 0;
-  tabulate($("sums"), ["partition", ...doc.looks, "offsets without a row", "head", "broker's end"], rows.map((row) => [
+  const most = (row) => row.holes ? row.holes[row.count] : 0, isDecoded = rows.some((row) => row.dead);
+  tabulate($("sums"), ["partition", ...doc.looks, ...(isDecoded ? ["not decoded yet", "with dead letters"] : []), "offsets without a row", "head", "broker's end"], rows.map((row) => [
     `${row.partition}${row.generation ? ` of generation ${row.generation}` : ""}`,
-    ...row.counts(0, row.count), most(row), row.head, row.end ?? "-",
+    ...row.counts(0, row.count), ...(isDecoded ? row.derived(0, row.count) : []), most(row), row.head, row.end ?? "-",
   ]));
   const problems = problemsOf(rows);
   tabulate($("problems"), ["range", "state", "why", ""], problems.slice(0, SHOWN_PROBLEMS).map(([row, i]) => {

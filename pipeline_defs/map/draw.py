@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from ..core.errors import BrokerUnavailable, Refused, UnknownTopic
+from ..core.errors import BrokerUnavailable, Refused, UnknownTopic, Violation
 from ..core.losses import all_losses
 from ..core.picture import Picture, draw_picture
 from ..projection import read_order
@@ -29,7 +29,13 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
     except (BrokerUnavailable, UnknownTopic) as error:
         marks, remark = {}, f"From the lake alone: {error}"
     tried = read_tried(instance, topic.landing, read_order(instance, topic))
-    return draw_picture(coverage, tried, marks, all_losses(coverage, marks)), remark
+    decodings = None
+    if topic.decode is not None:
+        try:
+            decodings = edges.decodings.read(topic.name)
+        except Violation as error:
+            remark = f"{remark} What is decoded cannot be read: {error}".strip()
+    return draw_picture(coverage, tried, marks, all_losses(coverage, marks), decodings=decodings), remark
 
 
 def write_page(picture: Picture, remark: str, now_ms: int, file: Path) -> None:

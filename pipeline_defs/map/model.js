@@ -55,6 +55,14 @@ class Row {
       for (let i = 0; i < n; i++) before[i + 1] = before[i] + (this.look[i] === kind ? lengths[line.first + i] : 0);
       this.places[kind] = Uint32Array.from(places);
     });
+    // which ranges wait to be decoded, and which have dead letters; null of a topic that is not decoded
+    const dead = columns.deadLetters;
+    this.undecoded = this.dead = null;
+    if (dead.length) {
+      const all = Array.from({ length: n }, (_, i) => i);
+      this.undecoded = Uint32Array.from(all.filter((i) => dead[line.first + i] === -1));
+      this.dead = Uint32Array.from(all.filter((i) => dead[line.first + i] > 0));
+    }
     this.holes = this.countHoles();
     this.times = this.findTimes(madeMs);
     this.head = this.offsets[n];
@@ -103,6 +111,11 @@ class Row {
     return found;
   }
 
+  // How many ranges of [from, to) wait to be decoded, and how many have dead letters.
+  derived(from, to) {
+    return [this.undecoded, this.dead].map((places) => lower(places, to) - lower(places, from));
+  }
+
   key(i) {
     return `${this.partition}-${this.offsets[i]}-${this.offsets[i + 1]}${this.generation ? `-g${this.generation}` : ""}`;
   }
@@ -125,7 +138,7 @@ const moment = (ms) => (ms >= 0 ? `${new Date(ms).toISOString().slice(0, 19).rep
 
 // The facts of one range, as lines; `offset` is where the pointer is, for the hole there.
 function factsOf(doc, row, i, offset) {
-  const { runs, oldest, newest, landed } = row.columns, at = row.first + i, look = doc.looks[row.look[i]];
+  const { runs, oldest, newest, landed, deadLetters } = row.columns, at = row.first + i, look = doc.looks[row.look[i]];
   const { totals, intervals } = row.gone(i), size = row.offsets[i + 1] - row.offsets[i];
   const lines = [`${row.key(i)}: ${look}`];
   lines.push(`offsets [${number(row.offsets[i])}, ${number(row.offsets[i + 1])}), ${number(size)} of them`);
@@ -136,6 +149,7 @@ function factsOf(doc, row, i, offset) {
   if (doc.notes[at]) lines.push(doc.notes[at]);
   if (newest[at] >= 0) lines.push(`records of ${moment(oldest[at])} to ${moment(newest[at])}`);
   if (landed[at] >= 0) lines.push(`landed ${moment(landed[at])}`);
+  if (deadLetters[at] >= -1) lines.push(deadLetters[at] < 0 ? "waits to be decoded" : `decoded${deadLetters[at] ? `, ${number(deadLetters[at])} dead letters` : ""}`);
   if (runs[at]) lines.push(`run ${doc.runs[runs[at]]}`);
   return lines;
 }

@@ -59,6 +59,7 @@ def _columns(picture: Picture) -> dict[str, array[Any]]:
         "oldest": _differences(picture.oldest_ms),
         "newest": _differences(picture.newest_ms),
         "landed": _differences(picture.landed_ms),
+        "deadLetters": picture.dead_letters,
         "holeStart": array("d", (each[1] for each in picture.intervals)),
         "holeLength": array("d", (each[2] for each in picture.intervals)),
         "totalCount": array("d", (each[2] for each in picture.totals)),

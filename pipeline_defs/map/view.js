@@ -4,6 +4,7 @@ const GUTTER = 64, ROW = 40, ALARM = 3, BAR = 11, BAR_HEIGHT = 20, HOLES = 33;
 const COLORS = ["#0072B2", "#56B4E9", "#D55E00", "#000000", "#999999", "#CC79A7"], HOLE = "#E69F00", HEAD = "#009E73";
 const WORDS = ["landed", "planned", "failed", "lost", "skipped", "claimed, never landed"];
 const ALARMS = [2, 3, 5], STACK = [0, 4, 1, 5, 3, 2];
+const STRIP = 26, STRIP_HEIGHT = 5, UNDECODED = 1, DEAD = 6;  // what is decoded: along the foot of the bar, as patterns
 const $ = (id) => document.getElementById(id);
 
 // Each look has a pattern too, so that nothing is said by colour alone.
@@ -18,6 +19,7 @@ function texture(context, kind) {
   if (kind === 3) { fill(COLORS[3]); line("#fff", 0, 4, 8, 4); }
   if (kind === 4) { fill("#fff"); pen.fillStyle = COLORS[4]; pen.fillRect(1, 1, 3, 3); pen.fillRect(5, 5, 3, 3); }
   if (kind === 5) { fill(COLORS[5]); line("#fff", 4, 0, 4, 8); }
+  if (kind === DEAD) { fill("#F0E442"); line("#000", 2, 0, 2, 8, 6, 0, 6, 8); }
   return context.createPattern(tile, "repeat");
 }
 
@@ -36,7 +38,7 @@ class View {
     Object.assign(this, { doc, all: rows, axis: "offset", pinned: null, asked: false });
     this.canvas = $("map"); this.pen = this.canvas.getContext("2d");
     this.scale = $("scale"); this.scalePen = this.scale.getContext("2d");
-    this.fills = COLORS.map((_, kind) => texture(this.pen, kind));
+    this.fills = [...COLORS.keys(), DEAD].map((kind) => texture(this.pen, kind));
   }
 
   choose(generation) {
@@ -99,6 +101,7 @@ class View {
     const lo = Math.max(0, upper(at, this.from) - 1), hi = Math.min(n, lower(at, this.to));
     if (hi - lo <= (this.width - GUTTER) / 4) this.drawRanges(row, at, lo, hi, y);
     else this.drawPixels(row, at, lo, hi, y);
+    if (row.dead) { this.drawStrip(row.undecoded, UNDECODED, at, lo, hi, y); this.drawStrip(row.dead, DEAD, at, lo, hi, y); }
     if (this.axis === "offset") this.drawEnds(row, y);
     else this.drawFlag(this.place(at[n]), y);
     pen.restore();
@@ -181,6 +184,26 @@ class View {
     }
   }
 
+  // What waits to be decoded, or has dead letters, however little: from pixel to pixel, neighbours as one rectangle.
+  drawStrip(places, kind, at, lo, hi, y) {
+    const pen = this.pen, right = Math.min(this.width, Math.ceil(this.place(at[hi])));
+    let began = 0, ended = -1;
+    const paint = () => {
+      if (ended < began) return;
+      pen.fillStyle = "#fff"; pen.fillRect(began, y + STRIP - 1, ended - began, STRIP_HEIGHT + 1);
+      pen.fillStyle = this.fills[kind]; pen.fillRect(began, y + STRIP, ended - began, STRIP_HEIGHT);
+    };
+    for (let x = GUTTER; x < right;) {
+      const k = lower(places, Math.max(lo, upper(at, this.valueAt(x), lo, hi) - 1));
+      if (k === places.length || places[k] >= hi) break;
+      const from = Math.max(x, Math.floor(this.place(at[places[k]])));
+      x = Math.max(from + 1, Math.floor(this.place(at[places[k] + 1])));
+      if (from > ended) { paint(); began = from; }
+      ended = Math.min(x, right);
+    }
+    paint();
+  }
+
   // The head, what is on the broker beyond it, and where the broker's log begins.
   drawEnds(row, y) {
     const pen = this.pen, head = this.place(row.head);
@@ -238,6 +261,7 @@ class View {
     }
     const counts = row.counts(from, to), lines = [`partition ${row.partition}: ${number(to - from)} ranges under this pixel`];
     lines.push(counts.map((count, kind) => count && `${number(count)} ${this.doc.looks[kind]}`).filter(Boolean).join(", "));
+    if (row.dead) { const [waiting, dead] = row.derived(from, to); lines.push(`${number(waiting)} wait to be decoded, ${number(dead)} have dead letters`); }
     const worst = ALARMS.flatMap((kind) => { const places = row.places[kind], k = lower(places, from); return k < places.length && places[k] < to ? [places[k]] : []; });
     for (const i of worst) lines.push("", ...factsOf(this.doc, row, i, -1));
     return lines;

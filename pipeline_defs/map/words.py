@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate
 
-from ..core.picture import Line, Look, Picture
+from ..core.picture import UNDECODED, Line, Look, Picture
 
 GLYPHS = {Look.LANDED: "█", Look.PLANNED: "░", Look.FAILED: "✕", Look.LOST: "▪", Look.SKIPPED: "·", Look.CLAIMED: "▫"}
 URGENCY = (Look.LANDED, Look.SKIPPED, Look.PLANNED, Look.CLAIMED, Look.LOST, Look.FAILED)  # the last one is shown
 BAR_WIDTH = 50
+DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
 
 
 def bar(picture: Picture, line: Line, width: int = BAR_WIDTH) -> str:
@@ -33,6 +34,18 @@ def counts(picture: Picture, line: Line) -> Counter[Look]:
     return Counter(Look(number) for number in picture.looks[line.first : line.first + line.count])
 
 
+def decoded(picture: Picture, line: Line) -> tuple[int, int, int] | None:
+    """Return how many ranges of a line are decoded, how many wait to be, and how many records were set aside.
+
+    None of a topic that is not decoded.
+    """
+    if not picture.dead_letters:
+        return None
+    found = picture.dead_letters[line.first : line.first + line.count]
+    aside = [int(each) for each in found if each >= 0]
+    return len(aside), found.count(UNDECODED), sum(aside)
+
+
 def name(line: Line) -> str:
     """Is what a line is of."""
     return f"p {line.partition}" + (f" g{line.generation}" if line.generation else "")
@@ -51,9 +64,13 @@ def summary(picture: Picture) -> str:
     wide = max(map(len, names))
     drawn = "\n".join(f"{each:<{wide}} {bar(picture, line)}" for each, line in zip(names, picture.lines, strict=True))
     rows = [
-        f"| {each} | " + " | ".join(f"{counts(picture, line)[look]:,}" for look in Look) + " |"
+        f"| {each} | "
+        + " | ".join(
+            f"{count:,}" for count in (*(counts(picture, line)[look] for look in Look), *(decoded(picture, line) or ()))
+        )
+        + " |"
         for each, line in zip(names, picture.lines, strict=True)
     ]
-    heads = " | ".join(look.name.lower() for look in Look)
-    table = "\n".join([f"| ranges of | {heads} |", "|---|" + "---:|" * len(Look), *rows])
+    heads = [*(look.name.lower() for look in Look), *(DECODED_COLUMNS if picture.dead_letters else ())]
+    table = "\n".join([f"| ranges of | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads), *rows])
     return f"```text\n{drawn}\n```\n\n{legend()}\n\n{table}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline_defs.core.picture import Line, Look, Picture
+from pipeline_defs.core.picture import NOT_LANDED, UNDECODED, Line, Look, Picture
 from pipeline_defs.map.page import page
 from tests.support.browser import find_browser, open_browser
 
@@ -201,6 +202,43 @@ def test_the_tables_say_in_words_what_the_picture_shows(sheet: Page, tmp_path: P
         ["1-800-1100-g1", "lost"],
         ["0-0-50", "lost"],
     ]
+
+
+def test_what_waits_to_be_decoded_and_has_dead_letters_is_seen_and_told(sheet: Page, tmp_path: Path) -> None:
+    """[R-90] Along the foot of the bar, range by range, in the facts and in the table."""
+    picture = small()
+    picture.dead_letters.extend([NOT_LANDED, 0, UNDECODED, NOT_LANDED, 7, NOT_LANDED, NOT_LANDED])
+    show(sheet, picture, tmp_path)
+    assert facts(sheet, 0, 350).splitlines()[-2] == "decoded"
+    assert facts(sheet, 0, 600).splitlines()[-2] == "waits to be decoded"
+    assert facts(sheet, 1, 100).splitlines()[-2] == "decoded, 7 dead letters"
+    sums = [row.split("\t") for row in sheet.locator("#sums").inner_text().splitlines()]
+    shown = [(row[0], row[7], row[8]) for row in sums]
+    assert shown == [
+        ("partition", "not decoded yet", "with dead letters"),
+        ("0 of generation 1", "1", "0"),
+        ("1 of generation 1", "0", "1"),
+        ("0", "0", "0"),
+    ]
+    assert "decoded, with dead letters" in sheet.locator("#legend").inner_text()
+    greys = [sheet.evaluate(GREYS_AT, [at, line * ROW + 14]) for line, at in ((0, 20), (0, 500), (1, 20))]
+    assert len(set(greys)) == 3, "decoded, not yet, with dead letters: without colours too"
+
+
+def test_one_range_with_dead_letters_of_a_million_is_seen_and_told(sheet: Page, tmp_path: Path) -> None:
+    """[R-90] And a million that wait are few rectangles."""
+    picture = large(1_000_000, 20)
+    picture.dead_letters.extend([0] * 1_000_000)
+    each, at = 50_000, 40_000
+    picture.dead_letters[2 * each + at] = 1
+    picture.dead_letters[4 * each : 5 * each] = array("d", [UNDECODED] * each)
+    show(sheet, picture, tmp_path)
+    offset = at * 1000 + 500
+    foot = [tuple(sheet.evaluate(COLOR_AT, [offset, line * ROW + 28])[:3]) for line in (2, 3)]
+    assert foot[1] == (0x00, 0x72, 0xB2) and foot[0] in {(0xF0, 0xE4, 0x42), (0, 0, 0)}, "the pattern, and the bar"
+    assert "0 wait to be decoded, 1 have dead letters" in facts(sheet, 2, offset)
+    drawn = sheet.evaluate(COUNT_DRAWN)
+    assert drawn["whole"] < 16 * 20, "what all waits is one rectangle"
 
 
 def test_each_state_has_its_own_look_besides_its_colour(sheet: Page, tmp_path: Path) -> None:

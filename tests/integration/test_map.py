@@ -9,9 +9,12 @@ from pathlib import Path
 import dagster as dg
 
 from pipeline_defs.checks import MAPPED, standing_key
-from pipeline_defs.core.picture import CAUSES, Look
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.picture import CAUSES, NOT_LANDED, UNDECODED, Look
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.map.draw import map_file, read_picture, write_page
+from pipeline_defs.map.words import summary
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 
@@ -73,6 +76,28 @@ def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
     assert check.metadata["open_the_map"] == dg.MetadataValue.url(f"http://127.0.0.1:9308/map/{world.name}")
     assert "p 0 " + "█" * 40 + "░" * 10 in str(words)
     assert "| p 0 | 2 | 1 | 0 | 0 | 0 | 0 |" in str(words)
+
+
+def test_the_map_shows_what_is_decoded_what_waits_and_what_was_set_aside(world: World) -> None:
+    """[R-90] A decoded table that cannot be read takes the rest of the map not along."""
+    value = Side(Format.JSON, "n BIGINT")
+    world.topic = dataclasses.replace(world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)))
+    world.create_topic()
+    world.send({"partition": 0, "value": b"{cut off" if n in {3, 5} else b'{"n": 1}'} for n in range(400))
+    world.plan()
+    world.land(["0-0-100", "0-100-200", "0-200-300"])
+    world.decode(["0-0-100", "0-100-200"])
+    picture, _ = read_picture(world.topic, world.edges, world.instance)
+    assert picture.dead_letters.tolist() == [2, 0, UNDECODED, NOT_LANDED]
+    assert "| ranges of | landed | planned |" in summary(
+        picture
+    ) and "| decoded | not decoded yet | dead letters |" in (summary(picture))
+    assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 | 2 | 1 | 2 |" in summary(picture)
+    (world.lake_folder / "tables" / "decoded" / world.name / "_delta_log" / f"{1:020d}.json").write_text("{torn")
+    broken, remark = read_picture(world.topic, Edges(world.settings), world.instance)
+    assert "What is decoded cannot be read: " in remark and f"{1:020d}.json" in remark
+    assert not broken.dead_letters and broken.looks == picture.looks
+    assert "| p 0 | 3 | 1 | 0 | 0 | 0 | 0 |\n" in f"{summary(broken)}\n"
 
 
 def test_the_longest_name_lands_through_dagster_and_is_drawn(world: World) -> None:
