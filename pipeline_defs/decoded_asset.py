@@ -4,7 +4,7 @@ Its partitions are the raw asset's. Invariant: the run is red unless every range
 reported even so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -18,12 +18,16 @@ from .core.verdicts import violations_by_range
 from .days import report_days
 from .decoded_checks import decoded_results
 from .decoding import decode
+from .edges.columns_of_table import arrow_schema
 from .edges.decodings import TREE
+from .edges.openlineage import Derived, telling
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
 from .runs import new_attempt, run_of, selected_keys, step_logger
 from .topics import Topic
+
+NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 
 
 def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -> dg.AssetsDefinition:
@@ -49,7 +53,8 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
             keys = selected_keys(context)
             tools = edges.decode_tools(config, pyspark, step_logger(context))
             failures: list[DecodeVerdict] = []
-            pace = Pace(len(keys), edges.now_ms)
+            made: list[Decoding] = []
+            began_ms, pace = edges.now_ms(), Pace(len(keys), edges.now_ms)
             for verdict in decode(topic.name, keys, new_attempt(context), tools):
                 if progress := pace.after_one():
                     context.log.info("step=progress %s", progress)
@@ -62,7 +67,11 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                 else:
                     context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
                 edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
             report_days(topic, context.instance, edges)
+            if made:
+                with telling(edges.lineage(), "tables", context.log.warning) as tell:
+                    tell(_lineage(topic, made, context.run.run_id, began_ms, edges))
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for name, result in decoded_results(topic, edges).items():
@@ -79,6 +88,26 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
                 )
 
     return decoded
+
+
+def _lineage(topic: Topic, made: Sequence[Decoding], run_id: str, began_ms: int, edges: Edges) -> Derived:
+    """Return what OpenLineage is told of a run that decoded: from the landed rows to the table as it is now."""
+    url, table = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
+    columns = arrow_schema(table.metadata.schema) if table.metadata is not None else ()
+    rows = sum(each.rows for each in made)
+    return Derived(
+        job=topic.decode_job,
+        run_id=run_id,
+        source_url=url(f"data/{topic.name}"),
+        source_version=None,
+        read=rows + sum(each.dead for each in made),
+        table_url=url(f"{TREE}/{topic.name}"),
+        version=table.version,
+        written=rows,
+        columns={column.name: str(column.type) for column in columns},
+        began_ms=began_ms,
+        ended_ms=edges.now_ms(),
+    )
 
 
 def decoded_event(topic: Topic, decoding: Decoding, outcome: Decided, edges: Edges) -> dg.AssetMaterialization:

@@ -8,7 +8,9 @@ from dagster_pyspark import LazyPySparkResource
 
 from .catalog import derived_asset, latest_description
 from .core.latest import Latest
-from .edges.latest_table import LatestTable
+from .edges.decodings import TREE as DECODED
+from .edges.latest_table import TREE, LatestTable, Standing
+from .edges.openlineage import Derived, telling
 from .latest import Updated, update
 from .resources import Edges
 from .runs import new_attempt, run_of, step_logger
@@ -29,7 +31,7 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
         "latest",
         "",
         lake,
-        folder="tables/latest",
+        folder=TREE,
         deps=[topic.decoded_key],
         description=latest_description(topic, config),
     )
@@ -44,18 +46,41 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
             tools = edges.latest_tools(pyspark, step_logger(context))
             started = edges.now_ms()
             done = update(topic.name, topic.latest, new_attempt(context), tools, full=config.full)
-            metadata = latest_metadata(topic, done, (edges.now_ms() - started) / 1000, edges)
+            table = LatestTable(edges.lake, topic.name)
+            standing = table.read()
+            keys, tombstones = table.count(standing)
+            metadata = latest_metadata(standing, keys, tombstones, done, (edges.now_ms() - started) / 1000)
+            if done.has_committed and standing is not None:
+                with telling(edges.lineage(), "tables", context.log.warning) as tell:
+                    tell(_lineage(topic, standing, keys, context.run.run_id, started, edges))
             edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
             return dg.MaterializeResult(metadata=metadata)
 
     return latest
 
 
-def latest_metadata(topic: Topic, done: Updated, seconds: float, edges: Edges) -> Mapping[str, Any]:
+def _lineage(topic: Topic, standing: Standing, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:
+    """Return what OpenLineage is told of an update: from the decoded table, at the version that went in, to its latest."""
+    url, decoded = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
+    return Derived(
+        job=topic.latest_job,
+        run_id=run_id,
+        source_url=url(f"{DECODED}/{topic.name}"),
+        source_version=standing.applied(decoded.metadata.id) if decoded.metadata is not None else None,
+        read=None,
+        table_url=url(f"{TREE}/{topic.name}"),
+        version=standing.version,
+        written=keys,
+        columns={column.name: str(column.type) for column in standing.schema},
+        began_ms=began_ms,
+        ended_ms=edges.now_ms(),
+    )
+
+
+def latest_metadata(
+    standing: Standing | None, keys: int, tombstones: int, done: Updated, seconds: float
+) -> Mapping[str, Any]:
     """Return the facts of the latest table that the UI shows: as it stands, and what this run did."""
-    table = LatestTable(edges.lake, topic.name)
-    standing = table.read()
-    keys, tombstones = table.count(standing)
     files = standing.files if standing is not None else {}
     return {
         "keys": keys,

@@ -18,7 +18,7 @@ from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
 from .core.verdicts import Outcome, Verdict, violations_by_range
-from .edges.openlineage import Landed
+from .edges.openlineage import Landed, telling
 from .landing import land
 from .moments import Pace
 from .projection import as_evaluation
@@ -127,19 +127,14 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
 @contextmanager
 def _lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
     """Gives what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
-    sender = edges.lineage()
     data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
+    with telling(edges.lineage(), "ranges", warn) as tell:
 
-    def tell(verdict: Verdict) -> None:
-        if sender is not None and verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
-            sender.landed(Landed(verdict.manifest, topic.land_job, source, data_url))
+        def tell_landed(verdict: Verdict) -> None:
+            if verdict.manifest is not None and verdict.outcome in NEWLY_LANDED:
+                tell(Landed(verdict.manifest, topic.land_job, source, data_url))
 
-    try:
-        yield tell
-    finally:
-        unsent = sender.finish() if sender is not None else None
-        if unsent is not None:
-            warn(f"step=lineage_unsent ranges={unsent.ranges} reason={unsent.reason}")
+        yield tell_landed
 
 
 def materialization(topic: Topic, verdict: Verdict, edges: Edges) -> dg.AssetMaterialization:

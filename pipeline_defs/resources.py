@@ -252,7 +252,7 @@ class Edges:
         return on_step
 
     def lineage(self) -> Sender | None:
-        """Is who tells OpenLineage of what a run lands; none where nobody has configured a receiver."""
+        """Return who tells OpenLineage of what a run lands or derives; none where nobody has configured a receiver."""
         return Sender() if self.settings.lineage else None
 
     def check_lake(self, topic: str | None = None) -> None:

@@ -29,6 +29,7 @@ from ..latest import find_due
 from ..launching import open_instance
 from ..resources import Edges
 from ..settings import find_project
+from ..tables import read_tables, table_text
 from ..topics import Topic
 from ..undecoded import read_due
 from .engine import stopping_engine
@@ -101,7 +102,7 @@ def demo(once: bool, days: int) -> None:
             OUT.print("every record is landed, every check is green; what is derived from them comes next")
             _watch_deriving(edges, topic)
             _print_dead_letters(edges, topic)
-            _print_derived(edges)
+            _print_derived(edges, topic)
             if not once:
                 OUT.print(
                     styled("Dagster stays at ", (server.url, "bold"), "; press Ctrl-C to stop all of it"),
@@ -215,7 +216,11 @@ def _print_dead_letters(edges: Edges, topic: Topic) -> None:
     print_table(title, [columns[index] for index in keep], shown)
 
 
-def _print_derived(edges: Edges) -> None:
+def _print_derived(edges: Edges, topic: Topic) -> None:
+    """Show where each derived table stands, as `status` has it, and what can be asked of them."""
+    with open_instance(edges.settings.dagster_home) as instance:
+        for each in read_tables(topic, edges.lake.coverage(TOPIC), edges, instance):
+            OUT.print(table_text(each, edges.now_ms()), soft_wrap=True)
     columns, answer = Duck(edges.lake, [TOPIC]).query(DERIVED_QUERY)
     OUT.print(DERIVED_QUERY.strip(), style="dim")
     print_table("DuckDB over what is derived", columns, answer)

@@ -1,7 +1,7 @@
-"""OpenLineage events of landed ranges, through its own client, which reads its own `OPENLINEAGE_*` and `openlineage.yml`.
+"""OpenLineage events of landed ranges and derived tables, through its own client, which reads its own settings.
 
-Sent by a thread of their own, after a range is landed. Invariant: whatever becomes of them, nobody waits for longer than
-`finish` is told to, and nothing of landing fails: the lake has the same facts.
+Sent by a thread of their own, after a range is landed or a version is there. Invariant: whatever becomes of them, nobody waits
+for longer than `finish` is told to, and nothing of landing fails: the lake has the same facts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import logging
 import queue
 import threading
 import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from ..core.manifest import Manifest
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
-    from openlineage.client.event_v2 import RunEvent
+    from openlineage.client.event_v2 import InputDataset, OutputDataset, RunEvent
 
 NAMESPACE = "offsetlake"  # of jobs
 PRODUCER = "https://pypi.org/project/offsetlake"
@@ -41,29 +43,49 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
-    """Is how many ranges were not told, and why."""
+class Derived:
+    """A version of a derived table that a run has made, and what from; the URLs are of folders in the lake.
 
-    ranges: int
+    `read` and `written` are rows, `columns` types by name. None is what nobody has counted, or a source without versions.
+    """
+
+    job: str
+    run_id: str
+    source_url: str
+    source_version: int | None
+    read: int | None
+    table_url: str
+    version: int
+    written: int
+    columns: Mapping[str, str]
+    began_ms: int
+    ended_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """How much was not told, and why."""
+
+    count: int
     reason: str
 
 
 class Sender:
-    """Tells of landed ranges for the length of one run."""
+    """Tells of landed ranges and derived tables for the length of one run."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Landed | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Landed | Derived | None] = queue.SimpleQueue()
         self._asked = self._sent = 0
         self._failure = ""
         self._thread: threading.Thread | None = None
 
-    def landed(self, range_: Landed) -> None:
-        """Has a range told; returns at once."""
+    def tell(self, what: Landed | Derived) -> None:
+        """Have a range or a table told; return at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._send, name="openlineage", daemon=True)
             self._thread.start()
         self._asked += 1
-        self._queue.put(range_)
+        self._queue.put(what)
 
     def finish(self, patience_seconds: float = PATIENCE_SECONDS) -> Unsent | None:
         """Waits until all is told, for so long at most; none where all is, else what is not."""
@@ -81,29 +103,39 @@ class Sender:
             from openlineage.client import OpenLineageClient
 
             client = OpenLineageClient()
-            while (range_ := self._queue.get()) is not None:
-                _emit(client, range_)
+            while (what := self._queue.get()) is not None:
+                _emit(client, what)
                 self._sent += 1
             client.close(PATIENCE_SECONDS)
         except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
             self._failure = f"{type(error).__name__}: {error}"
 
 
-def _emit(client: OpenLineageClient, range_: Landed) -> None:
-    for event in run_events(range_):
+@contextmanager
+def telling(
+    sender: Sender | None, things: str, warn: Callable[[str], None]
+) -> Iterator[Callable[[Landed | Derived], None]]:
+    """Give what tells of ranges or tables, where there is a sender; warn at the end of how many `things` were not told."""
+    try:
+        yield sender.tell if sender is not None else lambda _: None
+    finally:
+        unsent = sender.finish() if sender is not None else None
+        if unsent is not None:
+            warn(f"step=lineage_unsent {things}={unsent.count} reason={unsent.reason}")
+
+
+def _emit(client: OpenLineageClient, what: Landed | Derived) -> None:
+    for event in range_events(what) if isinstance(what, Landed) else table_events(what):
         client.emit(event)
 
 
-def run_events(range_: Landed) -> list[RunEvent]:
-    """Are the two events of a landed range: when its reading began, and when it was landed, with inputs and outputs."""
-    from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+def range_events(range_: Landed) -> list[RunEvent]:
+    """Return the two events of a landed range: when its reading began, and when it was landed, with inputs and outputs."""
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.generated import (
         base_subset_dataset,
-        dataset_version_dataset,
         input_statistics_input_dataset,
         output_statistics_output_dataset,
-        parent_run,
-        schema_dataset,
     )
 
     manifest, provenance = range_.manifest, range_.manifest.provenance
@@ -121,32 +153,98 @@ def run_events(range_: Landed) -> list[RunEvent]:
         "inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=manifest.rows),
         "subset": base_subset_dataset.InputSubsetInputDatasetFacet(inputCondition=condition),
     }
-    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in manifest.schema.items()]
-    facets: dict[str, Any] = {
-        "schema": schema_dataset.SchemaDatasetFacet(fields=fields),
-        "version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=manifest.digest),
-    }
+    facets = _schema(manifest.schema) | _version(manifest.digest)
     namespace, name = _place(range_.data_url)
-    run_facets: dict[str, Any] = {}
-    if _is_uuid(provenance.run_id):
-        parent = parent_run.ParentRunFacet(
-            run=parent_run.Run(runId=provenance.run_id), job=parent_run.Job(namespace=NAMESPACE, name=range_.job)
+    return _events(
+        _Run(
+            f"{range_.data_url}/{manifest.offsets.key}/{provenance.attempt}",
+            f"{range_.job}.range",
+            provenance.run_id,
+            range_.job,
+            provenance.landed_at_ms - round(1000 * provenance.seconds),
+            provenance.landed_at_ms,
+        ),
+        InputDataset(namespace=f"kafka://{range_.source}", name=manifest.topic, inputFacets=input_facets),
+        OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=output_facets),
+    )
+
+
+def table_events(made: Derived) -> list[RunEvent]:
+    """Return the two events of a version of a derived table: when the work on it began, and when it was there."""
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.generated import input_statistics_input_dataset, output_statistics_output_dataset
+
+    read: dict[str, Any] = {}
+    if made.read is not None:
+        statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=made.read)
+        read["inputStatistics"] = statistics
+    written: dict[str, Any] = {
+        "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=made.written)
+    }
+    of_source = {} if made.source_version is None else _version(str(made.source_version))
+    source, source_name = _place(made.source_url)
+    namespace, name = _place(made.table_url)
+    facets = _schema(made.columns) | _version(str(made.version))
+    return _events(
+        _Run(
+            f"{made.table_url}/{made.version}/{made.run_id}",
+            f"{made.job}.table",
+            made.run_id,
+            made.job,
+            made.began_ms,
+            made.ended_ms,
+        ),
+        InputDataset(namespace=source, name=source_name, facets=of_source, inputFacets=read),
+        OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=written),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run as OpenLineage has it: what its id is made of, its job, and Dagster's run and job above it."""
+
+    identity: str
+    job: str
+    parent_run: str
+    parent_job: str
+    began_ms: int
+    ended_ms: int
+
+
+def _events(of: _Run, source: InputDataset, target: OutputDataset) -> list[RunEvent]:
+    from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+    from openlineage.client.generated import parent_run
+
+    facets: dict[str, Any] = {}
+    if _is_uuid(of.parent_run):
+        facets["parent"] = parent_run.ParentRunFacet(
+            run=parent_run.Run(runId=of.parent_run), job=parent_run.Job(namespace=NAMESPACE, name=of.parent_job)
         )
-        run_facets["parent"] = parent
-    run_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{range_.data_url}/{manifest.offsets.key}/{provenance.attempt}")
-    began_ms = provenance.landed_at_ms - round(1000 * provenance.seconds)
     return [
         RunEvent(
             eventType=state,
             eventTime=datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).isoformat(),
-            run=Run(runId=str(run_id), facets=run_facets),
-            job=Job(namespace=NAMESPACE, name=f"{range_.job}.range"),
-            inputs=[InputDataset(namespace=f"kafka://{range_.source}", name=manifest.topic, inputFacets=input_facets)],
-            outputs=[OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=output_facets)],
+            run=Run(runId=str(uuid.uuid5(uuid.NAMESPACE_URL, of.identity)), facets=facets),
+            job=Job(namespace=NAMESPACE, name=of.job),
+            inputs=[source],
+            outputs=[target],
             producer=PRODUCER,
         )
-        for state, at_ms in ((RunState.START, began_ms), (RunState.COMPLETE, provenance.landed_at_ms))
+        for state, at_ms in ((RunState.START, of.began_ms), (RunState.COMPLETE, of.ended_ms))
     ]
+
+
+def _schema(columns: Mapping[str, str]) -> dict[str, Any]:
+    from openlineage.client.generated import schema_dataset
+
+    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns.items()]
+    return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
+
+
+def _version(version: str) -> dict[str, Any]:
+    from openlineage.client.generated import dataset_version_dataset
+
+    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)}
 
 
 def _dimensions(manifest: Manifest) -> dict[str, str]:

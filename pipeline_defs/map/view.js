@@ -4,7 +4,7 @@ const GUTTER = 64, ROW = 40, ALARM = 3, BAR = 11, BAR_HEIGHT = 20, HOLES = 33;
 const COLORS = ["#0072B2", "#56B4E9", "#D55E00", "#000000", "#999999", "#CC79A7"], HOLE = "#E69F00", HEAD = "#009E73";
 const WORDS = ["landed", "planned", "failed", "lost", "skipped", "claimed, never landed"];
 const ALARMS = [2, 3, 5], STACK = [0, 4, 1, 5, 3, 2];
-const STRIP = 26, STRIP_HEIGHT = 5, UNDECODED = 1, DEAD = 6;  // what is decoded: along the foot of the bar, as patterns
+const STRIP = 27, STRIP_HEIGHT = 4, UNDECODED = 1, DEAD = 6;  // what is decoded: along the foot of the bar, as patterns
 const $ = (id) => document.getElementById(id);
 
 // Each look has a pattern too, so that nothing is said by colour alone.

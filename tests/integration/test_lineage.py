@@ -13,8 +13,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from deltalake import DeltaTable
 
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.latest import Latest
 from pipeline_defs.edges.openlineage import PATIENCE_SECONDS
+from pipeline_defs.latest_launching import update_latest_through_dagster
+from pipeline_defs.launching import decode_through_dagster
 from pipeline_defs.resources import Edges
 from tests.support.world import World
 
@@ -112,6 +118,74 @@ def test_a_receiver_hears_of_each_landed_range(world: World, receiver: Receiver,
     heard = len(receiver.events)
     world.launch(sorted(world.coverage.manifests), redo=True)
     assert len(receiver.events) == heard, "what was landed before is not told again"
+
+
+def test_a_receiver_hears_of_each_version_of_derived_tables(
+    world: World, receiver: Receiver, clean_environment: None
+) -> None:
+    """[R-90] From the landed rows to the decoded table, and from that, at the version that went in, to the latest."""
+    value = Side(Format.JSON, "n BIGINT")
+    world.topic = dataclasses.replace(
+        world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest()
+    )
+    world.create_topic()
+    world.send([{"partition": 0, "key": b"k%d" % (n % 5), "value": b'{"n": 1}'} for n in range(150)])
+    world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
+    world.plan_and_land()
+    configure(world, receiver.url)
+    due = world.edges.decodings.read_ranges(world.name).find_due(world.coverage)
+    (decoded,) = decode_through_dagster(
+        world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions
+    )
+    updated = update_latest_through_dagster(
+        world.topic, world.edges, world.instance, full=False, topics=world.definitions
+    )
+    assert decoded.succeeded and updated.succeeded, (decoded.reason, updated.reason)
+    began = [each for each in receiver.events if each["eventType"] == "START"]
+    of_decoded, of_latest = (each for each in receiver.events if each["eventType"] == "COMPLETE")
+    assert [each["run"]["runId"] for each in began] == [each["run"]["runId"] for each in (of_decoded, of_latest)]
+    tables, shown = f"{world.lake_folder}/tables", []
+    for event, run in ((of_decoded, decoded), (of_latest, updated)):
+        (source,), (target,) = event["inputs"], event["outputs"]
+        assert event["run"]["facets"]["parent"]["run"]["runId"] == run.run_id and unsent(world, run.run_id) == []
+        shown.append(
+            (
+                event["job"]["name"],
+                (source["namespace"], source["name"], source["facets"].get("version", {}).get("datasetVersion")),
+                source["inputFacets"].get("inputStatistics", {}).get("rowCount"),
+                (target["namespace"], target["name"], target["facets"]["version"]["datasetVersion"]),
+                target["outputFacets"]["outputStatistics"]["rowCount"],
+            )
+        )
+        columns = {each["name"]: each["type"] for each in target["facets"]["schema"]["fields"]}
+        assert columns["value"] == "struct<n: int64>" and columns["offset"] == "int64"
+    at = f"{tables}/decoded/{world.name}"
+    latest = DeltaTable(f"{tables}/latest/{world.name}")
+    assert shown == [
+        (
+            f"{world.topic.decode_job}.table",
+            ("file", f"{world.lake_folder}/data/{world.name}", None),
+            151,
+            ("file", at, str(DeltaTable(at).version())),
+            150,
+        ),
+        (
+            f"{world.topic.latest_job}.table",
+            ("file", at, str(DeltaTable(at).version())),
+            None,
+            ("file", f"{tables}/latest/{world.name}", str(latest.version())),
+            5,
+        ),
+    ]
+    heard = len(receiver.events)
+    decode_again = decode_through_dagster(
+        world.topic, due, world.edges, world.instance, redo=False, topics=world.definitions
+    )
+    assert all(each.succeeded for each in decode_again)
+    assert update_latest_through_dagster(
+        world.topic, world.edges, world.instance, full=False, topics=world.definitions
+    ).succeeded
+    assert len(receiver.events) == heard, "a run that has made no version tells of none"
 
 
 @pytest.mark.parametrize("fault", ["refuses", "hangs"])

@@ -108,6 +108,10 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, 
     assert all(f"check {name}" in text for name in ("tiling", "completeness", "published_digest", "replay"))
     assert "RED" not in text
     assert f"{len(POISON)} records could not be decoded" in text
+    tables = {line.partition(":")[0]: line for line in lines if line.startswith(("decoded: ", "latest: ", "days: "))}
+    assert tables.keys() == {"decoded", "latest", "days"}, "where each stands, as `status` says it"
+    assert f", {flights:,} rows of " in tables["decoded"] and f", {len(POISON)} dead letters" in tables["decoded"]
+    assert " wait" not in tables["decoded"] + tables["latest"]
     assert len(shown_places(Lake(f"{home}/lake"), "flights")) == flights
     rows = (
         f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
