@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ..core.coverage import Coverage
 from ..core.decoded_table import DEAD
-from ..core.errors import OffsetlakeError, Refused, Violation
+from ..core.errors import BrokenTable, OffsetlakeError, Refused, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
@@ -87,7 +87,7 @@ class Duck:
         self._connection = connect(lake)
         self._folders = {lake.store.url(""), file_pattern(lake, "")}  # as files are found, and as patterns name them
         self._is_closed = False
-        self._unreadable: dict[str, OffsetlakeError] = {}
+        self._unreadable: dict[str, OffsetlakeError] = {}  # by the name of a view that is not there
         rows: list[dict[str, Any]] = []
         losses: list[dict[str, Any]] = []
         names = sorted(topics)
@@ -101,14 +101,23 @@ class Duck:
             rows += _range_rows(topic, coverage, lake, found.in_table)
             losses += [_loss_row(topic, loss) for loss in find_losses(coverage)]
             self._check_name(topic, names)
-            for schema, source in _views(topic, found, lake):
-                if topic not in self._unreadable:
-                    quoted = topic.replace('"', '""')
-                    self._connection.execute(
-                        f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}'
-                    )
+            if topic not in self._unreadable:
+                self._create_view("main", topic, _raw_source(found, lake))
+                self._create_derived_views(topic, lake)
         self._connection.register("ranges", pa.Table.from_pylist(rows, schema=_RANGE_SCHEMA))
         self._connection.register("losses", pa.Table.from_pylist(losses, schema=_LOSS_SCHEMA))
+
+    def _create_view(self, schema: str, topic: str, source: str) -> None:
+        quoted = topic.replace('"', '""')
+        self._connection.execute(f'CREATE SCHEMA IF NOT EXISTS {schema}; CREATE VIEW {schema}."{quoted}" AS {source}')
+
+    def _create_derived_views(self, topic: str, lake: Lake) -> None:
+        for schemas, find in (([*DECODED_VIEWS], _decoded_sources), (["latest"], _latest_sources)):
+            try:
+                for schema, source in find(topic, lake):
+                    self._create_view(schema, topic, source)
+            except Violation as error:  # of this table; what is landed, and others, are there
+                self._unreadable |= {f"{schema}.{topic}": error for schema in schemas}
 
     def _find_rows(self, coverage: Coverage, lake: Lake) -> TopicRows:
         try:
@@ -146,11 +155,12 @@ class Duck:
         return self._explained(sql, run)
 
     def find_left_out(self, statement: str) -> list[OffsetlakeError]:
-        """Find why topics have no view that a statement names, as `ranges`, which is a table of that name."""
+        """Find why there is no view that a statement names, as `ranges`, which is a table of that name."""
+        plain = statement.replace('"', "")
         return [
             reason
-            for topic, reason in self._unreadable.items()
-            if re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", statement, re.IGNORECASE)
+            for name, reason in self._unreadable.items()
+            if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", plain, re.IGNORECASE)
         ]
 
     def _explained(
@@ -202,24 +212,31 @@ def _relate(sql: str, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyR
         raise FileNotFoundError(str(error)) from error
 
 
-def _views(topic: str, rows: TopicRows, lake: Lake) -> Iterator[tuple[str, str]]:
-    """Yields the views of a topic, one per tree of the lake: its schema in DuckDB, `main` for what is landed, and SELECT."""
+def _raw_source(rows: TopicRows, lake: Lake) -> str:
+    """Return the SELECT of what is landed."""
     # what a compacted file has of a range is the file that its manifest names: doubles of `at_least_once` end there
     doubles = [
         path for path, owner in rows.coverage.doubles.items() if not is_compacted_name(rows.whole.get(owner, ""))
     ]
-    yield "main", rows_sql(rows.parts(), lake, doubles)
-    decoded = decoded_table_log(topic, lake).read().files.values()
-    trees = {
-        schema: [f"{DECODED}/{topic}/{file.path}" for file in decoded if file.partition[DEAD] == is_dead]
-        for schema, is_dead in DECODED_VIEWS.items()
-    }
-    latest = LatestTable(lake, topic).read()
-    trees["latest"] = [*latest.files] if latest is not None else []
-    for schema, paths in trees.items():
+    return rows_sql(rows.parts(), lake, doubles)
+
+
+def _decoded_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
+    """Yield the SELECTs of one version of the decoded table: of its rows, and of its dead letters."""
+    files = decoded_table_log(topic, lake).read().files.values()
+    for schema, is_dead in DECODED_VIEWS.items():
+        paths = [f"{DECODED}/{topic}/{file.path}" for file in files if file.partition[DEAD] == is_dead]
         if paths:
-            select = _all_of(paths, lake)
-            yield schema, f"{select} WHERE NOT _deleted" if schema == "latest" else select
+            yield schema, _all_of(paths, lake)
+
+
+def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
+    """Yield the SELECT of one version of the latest table, without deleted keys."""
+    latest = LatestTable(lake, topic).read()
+    if latest is not None and latest.damage:
+        raise BrokenTable(f"latest.{topic} has no view: {latest.damage}; the next update makes the table anew")
+    if latest is not None and latest.files:
+        yield "latest", f"{_all_of(latest.files, lake)} WHERE NOT _deleted"
 
 
 def _all_of(paths: Iterable[str], lake: Lake) -> str:

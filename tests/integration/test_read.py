@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import offsetlake
@@ -10,8 +11,15 @@ import pytest
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.compaction import compact
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.edges.duck import Duck
+from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.parquet import RAW_SCHEMA
+from pipeline_defs.latest import update
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from tests.support.world import World
 
@@ -58,6 +66,42 @@ def test_a_lake_in_a_bucket_is_read_as_one_on_a_disk(
         world.plan_and_land()
     with pytest.raises(Refused, match="the Spark of this machine reads no object store, and the lake is s3://"):
         offsetlake.read(world.name, as_="spark", lake=world.settings.lake)
+
+
+def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
+    """[R-85] Whatever lands, is decoded otherwise, or changes keys after `sql` has opened, of any of the topics."""
+    first, second = world.topic, dataclasses.replace(world.topic, name=f"{world.name}-b")
+    names = [topic.name for topic in (first, second)]
+
+    def grow(schema: str) -> None:
+        for topic in (first, second):
+            decode = Decode(Side(Format.STRING), Side(Format.JSON, schema), Budget(10, 1.0))
+            world.topic = dataclasses.replace(topic, decode=decode, latest=Latest())
+            world.send([{"partition": 0, "key": b"k%d" % n, "value": b'{"n": %d}' % n} for n in range(120)])
+            world.send([{"partition": 0, "key": b"k0", "value": None}, {"partition": 0, "value": b"{cut off"}])
+            world.plan_and_land()
+            edges = Edges(world.settings)
+            world.decode([offsets.key for offsets in world.coverage.log.ranges], redo=True)
+            update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+
+    for world.topic in (first, second):
+        world.create_topic()
+    world.keep_raw_table()
+    grow("n BIGINT")
+    places = [f'{tree}"{name}"' for name in names for tree in ("", "decoded.", "dead_letters.", "latest.")]
+    counted = ", ".join(f"(SELECT count(*) FROM {place})" for place in places)
+    joined = (
+        f'(SELECT count(*) FROM "{names[0]}" r JOIN decoded."{names[0]}" d USING (generation, "partition", "offset") '
+        f'JOIN latest."{names[0]}" l ON l.key = d.key JOIN latest."{names[1]}" m ON m.key = l.key)'
+    )
+    statement = f'SELECT {counted}, {joined}, (SELECT typeof(value) FROM decoded."{names[1]}" LIMIT 1)'
+    views = Duck(Lake(world.settings.lake), names)
+    grow("n DOUBLE")
+    of_each = (122, 121, 1, 119)
+    assert views.ask(statement)[1] == [(*of_each, *of_each, 119, "STRUCT(n BIGINT)")]
+    of_each = (244, 242, 2, 119)
+    now = Duck(Lake(world.settings.lake), names).ask(statement)[1]
+    assert now == [(*of_each, *of_each, 238, "STRUCT(n DOUBLE)")], "the control"
 
 
 def sent(world: World) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from pipeline_defs.cli import glance, show, terminal
-from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
+from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges.duck import Duck
@@ -110,6 +110,21 @@ def test_sql_answers_for_the_other_topic(edges: Edges) -> None:
     assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
     with pytest.raises(BrokenPlanLog):
         duck.query("SELECT count(*) FROM damaged")
+
+
+def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: Edges) -> None:
+    """[R-85] A view that there is not says why."""
+    edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{0:020d}.json", b"{torn", "staging/scratch")
+    duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
+    assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
+    with pytest.raises(BrokenTable, match="tables/decoded/orders/_delta_log/"):
+        duck.ask("SELECT count(*) FROM decoded.orders")
+    assert [type(each) for each in duck.find_left_out('SELECT 1 FROM dead_letters."orders"')] == [BrokenTable]
+    assert duck.find_left_out("SELECT count(*) FROM orders") == [], "the control"
+    edges.lake.store.delete_folder("tables/decoded/orders")
+    edges.lake.store.put_new(f"tables/latest/orders/_delta_log/{0:020d}.json", b"", "staging/scratch")
+    with pytest.raises(BrokenTable, match=r"latest\.orders has no view: its log cannot be read"):
+        Duck(edges.lake, [GOOD.name]).ask("SELECT count(*) FROM latest.orders")
 
 
 def test_status_shows_what_the_lake_says_and_each_error_once(
