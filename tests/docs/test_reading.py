@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -12,9 +13,14 @@ import pytest
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.bench.s3 import s3_environment, s3a_conf
 from pipeline_defs.compaction import compact
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.latest import Latest
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.jars import read_pins, resolve_jars
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.latest import update
+from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT
 from tests.conftest import JARS
 from tests.support.markdown import Block, read_blocks
@@ -30,10 +36,14 @@ print([tuple(map(str, row)) for row in duckdb.sql(sys.argv[1]).fetchall()])"""
 
 LAKE = ".offsetlake/lake"
 COUNTED = "[(0, 503, 502), (1, 497, 496)]\n"
+OFFSETS = sum(range(503)) + sum(range(497))
+NOT_UTF8, TOMBSTONE = 496, 495  # offsets of Kafka partition 1, whose records are newer than those of 0
+LATEST = sum(range(496, 503)) + sum(range(495))  # of keys from k496 the record in 0, of those before k495 that in 1
+DERIVED = f"[(999, {OFFSETS - NOT_UTF8})]\n[(1, {NOT_UTF8}, 'not_utf8')]\n[(502, {LATEST})]\n"
 ANSWERS = {  # by what a block of Python imports first
-    "duckdb": f"1000\n{COUNTED}",
-    "polars": COUNTED,
-    "pyspark": COUNTED,
+    "duckdb": f"1000\n{COUNTED}{DERIVED}",
+    "polars": f"{COUNTED}{DERIVED}",
+    "pyspark": f"{COUNTED}{DERIVED}",
     "offsetlake": f"400 399\n{COUNTED}{503 - 450 + 497 - 450}\n",
 }
 
@@ -53,9 +63,16 @@ def landed(world: World) -> World:
 
 
 def send(world: World) -> None:
+    """Land, decode and find the latest of records of which one is not UTF-8 and one deletes its key."""
+    values = {NOT_UTF8: b"\xff", TOMBSTONE: None}
     world.send_numbered(503, 0)
-    world.send_numbered(497, 1)
+    world.send({"partition": 1, "key": b"k%d" % n, "value": values.get(n, b"v%d" % n)} for n in range(497))
+    decode = Decode(Side(Format.STRING), Side(Format.STRING), Budget(10, 1.0))
+    world.topic = dataclasses.replace(world.topic, decode=decode, latest=Latest())
     world.plan_and_land()
+    world.decode()
+    edges = Edges(world.settings)
+    update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
 
 
 def reader_of(world: World, folder: Path) -> Shell:
