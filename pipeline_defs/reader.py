@@ -1,4 +1,4 @@
-"""`offsetlake.read`: the landed rows of a topic or range, or the decoded ones of a day, for a program or an asset downstream.
+"""`offsetlake.read`: the rows of a topic, a range, a day or a table, for a program or an asset downstream.
 
 Reads only. Invariant: which rows it gives is fixed when it is called: each landed one once, of one version of the table and of
 the landed files that the raw table has not yet, whatever lands, is compacted, decoded or replaced meanwhile.
@@ -16,15 +16,16 @@ import pyarrow as pa
 
 from .core.calendar import parse_day
 from .core.command_lines import command
+from .core.coverage import Coverage
 from .core.errors import BadKey, BadSetting, LakeUnavailable, Refused, UnknownTopic
 from .core.hadoop_urls import hadoop_url
 from .core.near import meant
 from .core.offsets import OffsetRange, check_topic, parse_key
 from .core.setting_values import check_lake
 from .edges import parquet
-from .edges.day_rows import DayRows, find_day
 from .edges.decodings import Decodings
 from .edges.lake import Lake
+from .edges.table_rows import TableRows, find_day, find_decoded, find_latest
 from .edges.topic_rows import Part, find_rows
 from .resources import Edges
 from .settings import Settings, load_env_file, read_settings
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Form = Literal["arrow", "duckdb", "spark"]
+Table = Literal["raw", "decoded", "latest"]
 
 
 def read(
@@ -41,13 +43,15 @@ def read(
     *,
     range: str | None = None,  # noqa: A002 (a range is what it is called everywhere here)
     day: str | None = None,
+    table: Table = "raw",
     as_: Form = "arrow",
     lake: str | os.PathLike[str] | None = None,
     session: Any = None,
 ) -> Any:
-    """Return the landed rows of a topic, or of its range with the partition key `range`; or the decoded rows of a UTC `day`.
+    """Return the landed rows of a topic, or of its range with the partition key `range`; or what is derived from them.
 
-    A day is written as `2013-01-01`; its rows are those whose `event_time` lies in it.
+    `table="decoded"` gives the decoded rows, of the range where one is given, without dead letters; `table="latest"` the newest
+    record of each key, without deleted ones; `day="2013-01-01"` the decoded rows whose `event_time` lies in that UTC day.
 
     | `as_` | what it gives | `session` |
     |---|---|---|
@@ -59,13 +63,13 @@ def read(
     `OffsetlakeError` for a topic, key, form or lake that there is not, and for a range that is not landed.
     """
     _check_request(topic, as_, session)
-    if day is not None:
-        _check_day(day, range)
+    _check_table(table, day, range)
     chosen = None if range is None else parse_key(str(range))
     found = _default_edges().lake if lake is None else _open(_place_of(lake))
     try:
-        if day is not None:
-            return _read_day(find_day(topic, str(day), _decodings(found)), as_, found, session)
+        if day is not None or table != "raw":
+            day = None if day is None else str(day)
+            return _read_table(_find_derived(topic, table, day, chosen, found), as_, found, session)
         return _read(_find_parts(topic, chosen, found), as_, found, session)
     except FileNotFoundError as error:
         raise LakeUnavailable(
@@ -75,22 +79,46 @@ def read(
         ) from error
 
 
-def _check_day(day: object, chosen: object) -> None:
+def _check_table(table: str, day: object, chosen: object) -> None:
+    if table not in get_args(Table):
+        raise Refused(f"table is {table!r}, expected one of {', '.join(get_args(Table))}; nothing was read")
+    if day is not None:
+        _check_day(day, chosen, table)
+    if chosen is not None and table == "latest":
+        raise Refused(
+            "a range and table='latest' are given, whose rows are of no range; nothing was read; leave one out"
+        )
+
+
+def _check_day(day: object, chosen: object, table: str) -> None:
     if chosen is not None:
         raise Refused("a range and a day are given, expected one of them; nothing was read")
+    if table == "latest":
+        raise Refused("a day and table='latest' are given, whose rows are of no day; nothing was read; leave one out")
     try:
         parse_day(str(day))
     except ValueError as error:
         raise BadKey(f"{error}; nothing was read") from None
 
 
-def _read_day(rows: DayRows, form: Form, lake: Lake, session: Any) -> Any:
-    if form == "spark":
-        return _read_spark_day(rows, lake, session)
-    from .edges.duck import connect, relate_day, with_lake
+def _find_derived(topic: str, table: Table, day: str | None, chosen: OffsetRange | None, lake: Lake) -> TableRows:
+    if day is not None:
+        return find_day(topic, day, _decodings(lake))
+    _check_landed(topic, chosen, lake)
+    return find_latest(topic, lake) if table == "latest" else find_decoded(topic, chosen, _decodings(lake))
 
-    relation = relate_day(rows, lake, connect(lake) if session is None else with_lake(session, lake))
-    return relation if form == "duckdb" else rows.conform(relation.to_arrow_table())
+
+def _read_table(rows: TableRows, form: Form, lake: Lake, session: Any) -> Any:
+    if form == "spark":
+        from .edges.spark_files import read_table
+
+        return read_table(*_spark_of(lake, session), rows)
+    from .edges.duck import connect, relate_table, with_lake
+
+    relation = relate_table(rows, lake, connect(lake) if session is None else with_lake(session, lake))
+    if form == "duckdb":
+        return relation
+    return rows.conform(relation.order('generation, "partition", "offset"').to_arrow_table())
 
 
 def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:
@@ -142,8 +170,8 @@ def _open(place: str) -> Lake:
     return Lake(place)
 
 
-def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part]:
-    """Find what to read; raise `UnknownTopic`, `BadKey`, or `Refused` for a range that is not landed."""
+def _check_landed(topic: str, chosen: OffsetRange | None, lake: Lake) -> Coverage:
+    """Return a topic's coverage; raise `UnknownTopic`, `BadKey`, or `Refused` for a range that is not landed."""
     coverage = lake.coverage(topic)
     if not coverage.log.steps:
         there = lake.store.folders("plan")
@@ -152,7 +180,7 @@ def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part
             f"{', '.join(there) or 'none'}; nothing was read; name one of these, or another lake"
         )
     if chosen is None:
-        return find_rows(coverage, lake).parts()
+        return coverage
     state = coverage.states().get(chosen)
     if state is None:
         raise BadKey(
@@ -165,7 +193,12 @@ def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part
             f"range {chosen.text(topic)} is {state.value}, expected landed; nothing was read; "
             f"`{command('status', topic)}` says what is to be done"
         )
-    return find_rows(coverage, lake).parts({chosen})
+    return coverage
+
+
+def _find_parts(topic: str, chosen: OffsetRange | None, lake: Lake) -> list[Part]:
+    coverage = _check_landed(topic, chosen, lake)
+    return find_rows(coverage, lake).parts(None if chosen is None else {chosen})
 
 
 def _read_arrow(parts: Sequence[Part], lake: Lake) -> pa.Table:
@@ -186,12 +219,6 @@ def _read_spark(parts: Sequence[Part], lake: Lake, session: Any) -> DataFrame:
     from .edges.spark_files import read_parts
 
     return read_parts(*_spark_of(lake, session), parts)
-
-
-def _read_spark_day(rows: DayRows, lake: Lake, session: Any) -> DataFrame:
-    from .edges.spark_files import read_day
-
-    return read_day(*_spark_of(lake, session), rows)
 
 
 def _spark_of(lake: Lake, session: Any) -> tuple[SparkSession, str]:

@@ -19,12 +19,12 @@ from ..core.errors import BrokenTable, OffsetlakeError, Refused, Violation
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
-from .day_rows import DayRows
 from .decodings import TREE as DECODED
 from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained
 from .lake import Lake
 from .latest_table import LatestTable
+from .table_rows import TableRows
 from .topic_rows import InTable, Part, TopicRows, find_rows, own_path, within
 
 _PLACE_COLUMNS = [
@@ -196,13 +196,12 @@ def relate(parts: Iterable[Part], lake: Lake, connection: duckdb.DuckDBPyConnect
     return _relate(rows_sql(parts, lake), connection)
 
 
-def relate_day(rows: DayRows, lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    """Return the decoded rows of a day as a relation; raise `FileNotFoundError` where a file is gone."""
+def relate_table(rows: TableRows, lake: Lake, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    """Return rows of a derived table as a relation; raise `FileNotFoundError` where a file is gone."""
     if not rows.paths:
-        return connection.from_arrow(rows.schema.empty_table())
-    first, last = rows.moments
-    where = f"WHERE event_time BETWEEN TIMESTAMPTZ '{first}' AND TIMESTAMPTZ '{last}'"
-    return _relate(f'{_all_of(rows.paths, lake)} {where} ORDER BY generation, "partition", "offset"', connection)
+        return connection.from_arrow(rows.shown.empty_table())
+    relation = _relate(f"{_all_of(rows.paths, lake)} WHERE {rows.where}", connection)
+    return relation.select(duckdb.StarExpression(exclude=rows.hidden)) if rows.hidden else relation
 
 
 def _relate(sql: str, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:

@@ -8,10 +8,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ..core.raw_table import SCHEMA
-from .day_rows import DayRows
 from .engine import Engine
 from .remote_file import File
 from .spark import DECODED_PARQUET, PARQUET_OPTIONS, SCAN_CONF, paths_of
+from .table_rows import TableRows
 from .topic_rows import Part, within
 
 if TYPE_CHECKING:
@@ -73,13 +73,10 @@ def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataF
     return reduce(DataFrame.unionByName, frames) if frames else session.createDataFrame([], schema)
 
 
-def read_day(session: SparkSession, root: str, rows: DayRows) -> DataFrame:
-    """Return the decoded rows of a day."""
-    from pyspark.sql import functions as f
-
-    first, last = (f.lit(moment).cast("timestamp") for moment in rows.moments)
+def read_table(session: SparkSession, root: str, rows: TableRows) -> DataFrame:
+    """Return rows of a derived table."""
     found = read_as(session, rows.schema, [f"{root}/{path}" for path in rows.paths])
-    return found.where(f.col("event_time").between(first, last))
+    return found.where(rows.where.replace('"', "`")).drop(*rows.hidden)
 
 
 def read_as(session: SparkSession, schema: Any, files: Sequence[File | str]) -> DataFrame:

@@ -44,7 +44,7 @@ ANSWERS = {  # by what a block of Python imports first
     "duckdb": f"1000\n{COUNTED}{DERIVED}",
     "polars": f"{COUNTED}{DERIVED}",
     "pyspark": f"{COUNTED}{DERIVED}",
-    "offsetlake": f"400 399\n{COUNTED}{503 - 450 + 497 - 450}\n",
+    "offsetlake": f"400 399\n{COUNTED}{503 - 450 + 497 - 450}\n96 [(502, {LATEST})]\n",
 }
 
 

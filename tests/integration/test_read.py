@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import offsetlake
@@ -11,6 +12,7 @@ import pytest
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.compaction import compact
+from pipeline_defs.core.days import EventTime
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import Refused
@@ -21,6 +23,7 @@ from pipeline_defs.edges.parquet import RAW_SCHEMA
 from pipeline_defs.latest import update
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
+from tests.support.compacting import compact_decoded
 from tests.support.world import World
 
 
@@ -102,6 +105,75 @@ def test_a_statement_sees_each_table_at_one_version(world: World) -> None:
     of_each = (244, 242, 2, 119)
     now = Duck(Lake(world.settings.lake), names).ask(statement)[1]
     assert now == [(*of_each, *of_each, 238, "STRUCT(n DOUBLE)")], "the control"
+
+
+def test_decoded_and_latest_rows_are_read_in_each_form(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-85] Also of a range in a file of many, sorted otherwise; and what was asked for stays what it was."""
+    monkeypatch.setenv("OFFSETLAKE_LAKE", world.settings.lake)
+    at = EventTime("value.at", "s")
+    decode = Decode(Side(Format.STRING), Side(Format.JSON, "n BIGINT, at BIGINT"), Budget(10, 1.0), at)
+    world.topic = dataclasses.replace(world.topic, decode=decode, latest=Latest())
+
+    def derive() -> None:
+        edges = Edges(world.settings)
+        world.decode()
+        update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+
+    def rows(table: str, key: str | None = None) -> list[tuple[int, int, str, Any]]:
+        """What was produced: without what cannot be decoded; the newest of each key, without tombstones."""
+        ranges = [each for each in world.coverage.log.ranges if key in {None, each.key}]
+        good = [
+            (p, o, str(k, "utf-8"), v and json.loads(v))
+            for p, o, k, v, *_ in sorted(world.sent.values(), key=lambda row: row[:2])
+            if k is not None and v != b"{cut off" and any(p == each.partition and o in each for each in ranges)
+        ]
+        if table == "latest":
+            return sorted(row for row in {row[2]: row for row in good}.values() if row[3] is not None)
+        return good
+
+    def shown(found: pa.Table) -> list[tuple[Any, ...]]:
+        assert not [name for name in found.column_names if name.startswith(("_", "raw_"))]
+        columns = ["partition", "offset", "key", "value"]
+        return sorted(
+            (tuple(row[name] for name in columns) for row in found.select(columns).to_pylist()), key=lambda r: r[:2]
+        )
+
+    def grow(first: int) -> None:
+        numbers = range(first, first + 130)
+        world.send(
+            {"partition": 0, "key": b"k%d" % (n % 90), "value": b'{"n": %d, "at": %d}' % (n, 10**9 - n)}
+            for n in numbers
+        )
+        world.send(
+            [{"partition": 0, "key": b"k3", "value": None}, {"partition": 0, "key": b"k4", "value": b"{cut off"}]
+        )
+        world.plan_and_land()
+
+    world.create_topic()
+    grow(0)
+    derive()
+    assert len(compact_decoded(world.edges.lake, world.name)) == 1, (
+        "rows of two ranges in one file, the last ones first"
+    )
+    grow(130)
+    derive()
+    asked = [("decoded", None), ("decoded", "0-0-100"), ("decoded", "0-100-132"), ("latest", None)]
+    before = dict[tuple[str, str | None], Any]()
+    for table, key in asked:
+        expected = rows(table, key)
+        arrow = offsetlake.read(world.name, range=key, table=table)
+        before[table, key] = offsetlake.read(world.name, range=key, table=table, as_="duckdb"), expected
+        frame = offsetlake.read(world.name, range=key, table=table, as_="spark")
+        assert expected and shown(arrow) == expected and shown(frame.toArrow()) == expected
+        assert arrow["offset"].to_pylist() == sorted(arrow["offset"].to_pylist()), "in offset order"
+    grow(260)
+    derive()
+    compact_decoded(world.edges.lake, world.name)
+    for (table, key), (relation, expected) in before.items():
+        assert shown(relation.to_arrow_table()) == expected, "fixed when it was asked for"
+        assert (shown(offsetlake.read(world.name, range=key, table=table)) == expected) == (key is not None), (
+            "the control"
+        )
 
 
 def sent(world: World) -> None:
