@@ -20,6 +20,7 @@ from .core.decoded_table import (
     compacted_file,
     find_groups,
     is_of_dead_letters,
+    path_of,
     ranges_of,
 )
 from .core.delta import File as TableFile
@@ -87,7 +88,9 @@ def _add(
     *,
     is_dead: bool,
 ) -> TableFile:
-    staged, path = place_in_folder(staging, part, log, lambda file_id: f"compacted.{file_id}.parquet")
+    staged, path = place_in_folder(
+        staging, part, log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
+    )
     return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
 

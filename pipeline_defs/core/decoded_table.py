@@ -22,7 +22,7 @@ from .manifest import StagedFile
 from .offsets import OffsetRange, parse_key
 from .raw_table import DIGEST, KEY, WEIGHT, range_file, stats_of
 
-_NAME = re.compile(r"(?:g\d+-p\d+-\d{20}-\d{20}|compacted)\.[0-9a-f-]{36}\.parquet", re.ASCII)
+_NAME = re.compile(r"_dead=(?:true|false)/(?:g\d+-p\d+-\d{20}-\d{20}|compacted)\.[0-9a-f-]{36}\.parquet", re.ASCII)
 EVENT_TIME = "event_time"  # a column of decoded rows, where the topic has days
 DEAD = "_dead"  # the partition column: whether rows are dead letters
 _RANGES = "ranges"  # tag of a compacted file: the keys of its ranges
@@ -42,6 +42,11 @@ class Contents:
             tuple(offsets for offsets in self.ranges if offsets not in replaced),
             tuple(each for each in self.decodings if each.offsets not in replaced),
         )
+
+
+def path_of(name: str, *, is_dead: bool) -> str:
+    """Return where a file lies below the table's folder: Polars takes partition values from folders, and not from the log."""
+    return f"{DEAD}={str(is_dead).lower()}/{name}"
 
 
 def read_contents(table: Snapshot, known: Mapping[str, Contents]) -> dict[str, Contents]:

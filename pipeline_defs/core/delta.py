@@ -24,6 +24,7 @@ PROTOCOL: Mapping[str, Any] = {
     "minWriterVersion": 7,
     "writerFeatures": ["appendOnly", "invariants", "offsetlakeManaged"],
 }
+_PLAIN = "/="  # as other engines write the folders of partitions
 NTZ = "timestamp_ntz"  # a type that readers have to know
 CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
@@ -160,7 +161,7 @@ def to_json(commit: Commit, commit_id: str, now_ms: int) -> bytes:
     # of what is read again the rows may be others: a change of data, whatever came of it
     is_change = not commit.is_compaction
     actions += [
-        {"remove": {"path": quote(path), "deletionTimestamp": removed_ms, "dataChange": is_change}}
+        {"remove": {"path": quote(path, _PLAIN), "deletionTimestamp": removed_ms, "dataChange": is_change}}
         for path, removed_ms in commit.removes.items()
     ]
     actions += [{"add": _add(file, is_change=is_change)} for file in commit.adds]
@@ -193,7 +194,7 @@ def _metadata(metadata: Metadata) -> Mapping[str, Any]:
 
 def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
     return {
-        "path": quote(file.path),
+        "path": quote(file.path, _PLAIN),
         "partitionValues": dict(file.partition),
         "size": file.bytes,
         "modificationTime": file.modified_at_ms,

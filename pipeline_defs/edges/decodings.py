@@ -1,7 +1,8 @@
 """The decoded tables of a lake's topics: read as what became of each range, written by one commit for any number of ranges.
 
-    tables/decoded/<topic>/<g0>-<p0003>-<start20>-<end20>.<id>.parquet    rows of a range, or its dead letters
-    tables/decoded/<topic>/compacted.<id>.parquet                         those of many ranges
+    tables/decoded/<topic>/_dead=false/<g0>-<p0003>-<start20>-<end20>.<id>.parquet    rows of a range
+    tables/decoded/<topic>/_dead=true/...                                             its dead letters
+    tables/decoded/<topic>/_dead=false/compacted.<id>.parquet                         rows of many ranges
     tables/decoded/<topic>/_schemas/<digest>.json                         what a registry gave, and columns, each once
     tables/decoded/<topic>/_delta_log/                                    which files there are, see `core.decoded_table`
 
@@ -25,6 +26,7 @@ from ..core.decoded_table import (
     by_range,
     find_files,
     find_left,
+    path_of,
     paths_of,
     read_contents,
     replace_ranges,
@@ -126,14 +128,15 @@ class Decodings:
     def place(self, decoding: Decoding) -> Decoding:
         """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
 
-        def placed(staged: StagedFile | None) -> StagedFile | None:
+        def placed(staged: StagedFile | None, *, is_dead: bool = False) -> StagedFile | None:
             if staged is None:
                 return None
-            path = f"{stem_of(decoding.offsets)}.{uuid.uuid4()}.parquet"
+            path = path_of(f"{stem_of(decoding.offsets)}.{uuid.uuid4()}.parquet", is_dead=is_dead)
             self.lake.store.publish(staged.path, f"{TREE}/{decoding.topic}/{path}")
             return replace(staged, path=path)
 
-        return replace(decoding, decoded=placed(decoding.decoded), dead_letters=placed(decoding.dead_letters))
+        dead_letters = placed(decoding.dead_letters, is_dead=True)
+        return replace(decoding, decoded=placed(decoding.decoded), dead_letters=dead_letters)
 
     def take_away(self, decodings: Iterable[Decoding]) -> None:
         """Delete files that were placed and that no version will have."""

@@ -197,7 +197,7 @@ class LandedTopic:
         """Are the files of the table's folder that no version names."""
         named = {Path(each).name for each in table_files(self.lake, TOPIC)}
         named |= {Path(each).name for each in table_files(self.lake, TOPIC, is_dead=True)}
-        return [each.name for each in (self.root / TREE / TOPIC).glob("*.parquet") if each.name not in named]
+        return [each.name for each in (self.root / TREE / TOPIC).glob("_dead=*/*.parquet") if each.name not in named]
 
 
 def decode_by(

@@ -277,9 +277,9 @@ def test_files_that_no_version_has_any_more_go_after_a_week(topic: LandedTopic) 
         topic.decode(FIRST, by=MENDED, redo=True, watch=stop_at("place_decoded"))
     assert len(topic.unnamed()) == 2
     assert vacuum(topic.lake, EPOCH_MS) == ([], []), "a reader may be at the version before"
-    assert vacuum(topic.lake, EPOCH_MS + 8 * 24 * 3_600_000) == ([f"{TREE}/{TOPIC}/{first}"], [])
+    assert vacuum(topic.lake, EPOCH_MS + 8 * 24 * 3_600_000) == ([f"{TREE}/{TOPIC}/_dead=false/{first}"], [])
     (left,) = topic.unnamed()
-    assert vacuum(topic.lake, EPOCH_MS, older_than_seconds=-60) == ([f"{TREE}/{TOPIC}/{left}"], [])
+    assert vacuum(topic.lake, EPOCH_MS, older_than_seconds=-60) == ([f"{TREE}/{TOPIC}/_dead=false/{left}"], [])
     assert (topic.shown("decoded"), topic.outcome(FIRST, redo=True)) == (ALL, Decided.REPLACED)
     topic.path(FIRST).unlink()
     (error,) = vacuum(topic.lake, EPOCH_MS)[1]
