@@ -29,7 +29,7 @@ class FakeLatest:
 
     def stage(self, topic: str, inputs: Inputs, schema: pa.Schema, config: Latest, folder: Path) -> None:
         rows = [*_candidates(inputs.fresh, config)]
-        present = [row for path in inputs.present for row in pq.ParquetFile(path).read().to_pylist()]
+        present = [row for path in inputs.present for row in read_rows(path)]
         lost = {_hashable(row["key"]): row["key"] for row in present if _lies_in(row, inputs.changed)}
         if lost:
             rows += (row for row in _candidates(inputs.everything, config) if _hashable(row["key"]) in lost)
@@ -46,10 +46,16 @@ class FakeLatest:
         pq.write_table(pa.Table.from_pylist(found, columns), folder / "part.parquet")
 
 
+def read_rows(path: Path) -> list[Row]:
+    """Read all rows of a small file."""
+    rows: list[Row] = pq.ParquetFile(path).read(use_threads=False).to_pylist()
+    return rows
+
+
 def _candidates(sources: Sequence[Source], config: Latest) -> Iterator[Row]:
     for each in sources:
         reached = each.placed.reached_ms
-        for row in sorted(pq.ParquetFile(each.path).read().to_pylist(), key=lambda row: int(row["offset"])):
+        for row in sorted(read_rows(each.path), key=lambda row: int(row["offset"])):
             at_ms = (row["timestamp"] - START) // timedelta(milliseconds=1)
             reached = at_ms if reached is None else max(reached, at_ms)
             if row["key"] is not None:
