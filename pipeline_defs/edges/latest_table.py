@@ -157,12 +157,13 @@ class LatestTable:
         """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id."""
         from deltalake import DeltaTable
 
-        there = self.read() if anew else None
-        if there is not None and there.damage:  # another one may have mended it
-            self.lake.store.delete_folder(self.folder)
         url = delta_url(self.lake.store, self.folder)
         create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
-        self._commit(Standing(), create)
+        with self.lake.store.locked(TREE if anew else None):
+            there = self.read() if anew else None
+            if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
+                self.lake.store.delete_folder(self.folder)
+            self._commit(Standing(), create)
         standing = self.read()
         if standing is None or standing.damage:
             raise self._refused(standing.damage if standing else "it is gone as soon as it was made")

@@ -30,10 +30,12 @@ from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.edges.decodings import DecodedRanges, Decodings, path_of
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
-from pipeline_defs.latest import LatestTools, find_due, update
+from pipeline_defs.latest import LatestTools, Updated, find_due, update
+from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest
 from tests.support.fake_log import TOPIC, Record
 from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, strike, take_turns, watch_obstore
@@ -325,7 +327,9 @@ def versions(world: LatestWorld) -> list[Version]:
             if "add" in action:
                 files.add(unquote(action["add"]["path"]))
             elif "remove" in action:
-                files.remove(unquote(action["remove"]["path"]))
+                path = unquote(action["remove"]["path"])
+                assert path in files, f"version {number} takes away what the table did not have, so it was made of another"
+                files.remove(path)
             elif "txn" in action:
                 made_of[action["txn"]["appId"]] = action["txn"]["version"]
         rows = [row for file in files for row in shown_of(world.latest / file)]
@@ -431,3 +435,40 @@ def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
             f"{start}, {world_number}: {name}, {lost.__name__}",
         )
     assert struck > len(drawn) // 5, "the control: some are struck"
+
+
+def test_who_makes_a_broken_table_anew_deletes_none_that_another_one_has_mended(
+    begin: Callable[[str, int], LatestWorld],
+) -> None:
+    """[R-88] Not even where it has seen the damage before; who has read the mended one would go on from files that are gone."""
+    seen = Writer()
+    act(begin("torn", 0), "update", seen)
+    at_delete = seen.calls.index("delete")
+    world = begin("torn", 0)
+    acts = [partial(act, world, name, may_be_refused=True) for name in ("update", "update", "rebuild")]
+    turns = [(0, at_delete), (1, 999), (2, 7)]
+    writers = take_turns(acts, turns, partial(assert_ends_well, world), "torn")
+    assert writers[0].calls[at_delete] == "delete", "the fault: it was about to delete what it had found broken"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{2: (None, {"n": 1})}, {2: ("a", {"n": 9}, EPOCH_MS - 9)}, {2: ("a", None, EPOCH_MS - 9), 3: (None, None)}],
+    ids=["without_a_key", "older", "both"],
+)
+def test_a_range_that_changes_no_row_is_noted(rows: Rows, tmp_path: Path) -> None:
+    """[R-87] Delta-rs' MERGE commits nothing then, and the update would be due for ever."""
+    topic = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string())
+
+    def updated(attempt: str) -> Updated:
+        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        return update(TOPIC, BY_POSITION, Attempt(attempt, "run", "code"), tools)
+
+    topic.put(OffsetRange(0, 1, 0, 2), {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
+    updated("first")
+    shown = topic.shown()
+    topic.put(OffsetRange(0, 0, 2, 4), rows)
+    assert updated("second") == Updated(1, "", has_committed=True)
+    assert not find_due(TOPIC, BY_POSITION, Decodings(Lake(str(tmp_path)))).has_work
+    assert updated("third") == Updated()
+    assert topic.shown() == shown == topic.recomputed()
