@@ -1,4 +1,4 @@
-"""Who updates a latest table, makes it anew, or decodes beside it, handed over at each call of the store and of delta-rs, or struck.
+"""Who updates a latest table, makes it anew, or decodes beside it, handed over at each call of store and delta-rs, or struck.
 
 A few of all the ways, always the same; `HUNT=1000` draws 1,000 of them at random, each time others. The lake is on a disk:
 delta-rs opens none in memory. Spark is that of `fake_latest`.
@@ -27,6 +27,7 @@ from pipeline_defs import decoding
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
+from pipeline_defs.core.delta import Snapshot
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.latest import Latest
@@ -101,11 +102,15 @@ class Reading(ArrowDecoder):
 
     def stage_decoded(self, files: Any, decision: Any, folder: str) -> None:
         Path(folder).mkdir(parents=True)
-        value = pa.struct([("id", pa.int64()), ("rank", pa.int64()), *([("more", pa.string())] if "more" in self.schema else [])])
+        value = pa.struct(
+            [("id", pa.int64()), ("rank", pa.int64()), *([("more", pa.string())] if "more" in self.schema else [])]
+        )
         for at, path in enumerate(files):
             raw = read(path)
             said = [self.understand(record) for record in records_of(raw)]
-            rows = raw.filter(pa.array([each is not None for each in said])).drop_columns(["timestamp_type", "key", "value"])
+            rows = raw.filter(pa.array([each is not None for each in said])).drop_columns(
+                ["timestamp_type", "key", "value"]
+            )
             good = [each for each in said if each is not None]
             if good:
                 rows = rows.append_column("key", pa.array([each[4] for each in good], pa.binary()))
@@ -129,7 +134,9 @@ BY_FINGERPRINT = {Decode(value=Side(Format.JSON, each.schema)).fingerprint: each
 def records_of(raw: pa.Table) -> list[Landed]:
     stamps = raw["timestamp"].cast(pa.int64()).to_pylist()
     columns = [raw[name].to_pylist() for name in ("generation", "partition", "offset")]
-    return [*zip(*columns, [at // 1000 for at in stamps], raw["key"].to_pylist(), raw["value"].to_pylist(), strict=True)]
+    return [
+        *zip(*columns, [at // 1000 for at in stamps], raw["key"].to_pylist(), raw["value"].to_pylist(), strict=True)
+    ]
 
 
 # ---- the world
@@ -227,8 +234,11 @@ def act(
     begin_work(lake, writer, lost, leaves_files=leaves_files)
     try:
         if name in UPDATES:
+            config = BY_RANK if name == "reorder" else BY_POSITION
+            before = Decodings(world.open(Writer())).read_ranges(TOPIC).table
             try:
-                world.update(lake, BY_RANK if name == "reorder" else BY_POSITION, full=name == "rebuild")
+                world.update(lake, config, full=name == "rebuild")
+                assert may_be_refused or has_version(world, before, config), "it says that it is done, and nothing is"
             except LakeUnavailable:
                 if not (may_be_refused or (loses >= 0 and writer.has_lost)):
                     raise
@@ -253,8 +263,10 @@ def decode_late(lake: Lake) -> None:
 # ---- what a table has to have
 
 
-def latest_of(rows: Iterable[tuple[int, int, int, int, Any, Any]], marks: Mapping[int, int], *, by_rank: bool) -> list[Found]:
-    """Return the latest record of each key: by its rank, then generation, epoch, greatest timestamp so far, partition, offset."""
+def latest_of(
+    rows: Iterable[tuple[int, int, int, int, Any, Any]], marks: Mapping[int, int], *, by_rank: bool
+) -> list[Found]:
+    """Return the latest record of each key: by rank, then generation, epoch, greatest timestamp so far, partition, offset."""
     reached: dict[tuple[int, int, int], int] = {}
     best: dict[Any, tuple[Found, Found]] = {}
     for generation, partition, offset, at_ms, key, value in sorted(rows, key=lambda row: row[:3]):
@@ -265,7 +277,10 @@ def latest_of(rows: Iterable[tuple[int, int, int, int, Any, Any]], marks: Mappin
         order = (-1 if rank is None else rank, generation, epoch, reached[lane], partition, offset)
         if key is not None and (key not in best or order > best[key][0]):
             shown = tuple(sorted((name, each) for name, each in (value or {}).items() if each is not None))
-            best[key] = order, (generation, partition, offset, at_ms, key, shown, value is None, epoch, reached[lane], rank)
+            best[key] = (
+                order,
+                (generation, partition, offset, at_ms, key, shown, value is None, epoch, reached[lane], rank),
+            )
     return sorted(found for _, found in best.values())
 
 
@@ -328,7 +343,9 @@ def versions(world: LatestWorld) -> list[Version]:
                 files.add(unquote(action["add"]["path"]))
             elif "remove" in action:
                 path = unquote(action["remove"]["path"])
-                assert path in files, f"version {number} takes away what the table did not have, so it was made of another"
+                assert path in files, (
+                    f"version {number} takes away what the table did not have, so it was made of another"
+                )
                 files.remove(path)
             elif "txn" in action:
                 made_of[action["txn"]["appId"]] = action["txn"]["version"]
@@ -348,6 +365,16 @@ def read_shown(path: Path) -> list[Found]:
 
 
 shown_of = Once(read_shown)
+
+
+def has_version(world: LatestWorld, decoded: Snapshot, config: Latest) -> bool:
+    """Return whether any version of the table is of that of the decoded one, or of a later one, in that order."""
+    assert decoded.metadata is not None
+    name = f"decoded/{decoded.metadata.id}"
+    return any(
+        each.made_of.get(name, -1) >= decoded.version and each.made_of["order"] == config.order
+        for each in versions(world)
+    )
 
 
 def assert_ends_well(world: LatestWorld) -> None:
@@ -380,11 +407,13 @@ def assert_ends_well(world: LatestWorld) -> None:
     assert len(keys) == len({*keys})
     table = DeltaTable(str(world.latest))
     assert (table.version(), len(table.file_uris())) == (len(all_versions) - 1, len({*table.file_uris()}))
-    assert sorted(row for uri in table.file_uris() for row in shown_of(Path(uri.removeprefix("file://")))) == newest.rows
+    assert (
+        sorted(row for uri in table.file_uris() for row in shown_of(Path(uri.removeprefix("file://")))) == newest.rows
+    )
 
 
 def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Callable[[str, int], LatestWorld]) -> None:
-    """[R-87] Updates beside each other, beside one that makes the table anew, and beside ranges that are decoded again or late."""
+    """[R-87] Updates beside each other, beside one that makes the table anew, beside ranges that are decoded again or late."""
     handed_over = lost = 0
     drawn = draw(STARTS, UPDATES, [*MOST_CALLS], ["", "", *MOST_CALLS], SEEDS)
     for start, one, other, third, seed in drawn:

@@ -39,9 +39,7 @@ class FakeLatest:
         else:
             best, columns = _winners(rows), pa.schema([*schema, *MARKS])
             found = [row | {"_forced": key in lost, "_gone": False} for key, row in best.items()]
-            found += [
-                {"key": key, "_forced": True, "_gone": True} for name, key in lost.items() if name not in best
-            ]
+            found += [{"key": key, "_forced": True, "_gone": True} for name, key in lost.items() if name not in best]
         folder.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(found, columns), folder / "part.parquet")
 
