@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
-from pipeline_defs.core.latest import Latest, Placed
+from pipeline_defs.core.latest import Latest, Placed, Stretch
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
@@ -544,16 +544,19 @@ def test_the_fake_finds_what_spark_finds(kind: str, tmp_path: Path, engine: Engi
         ]
     )
     ranges = [OffsetRange(*lane, at, at + 9) for lane in [(0, 0), (0, 1), (1, 0)] for at in (0, 9)]
-    known = []
+    known, found = [], list[dict[str, Any]]()
     for number, offsets in enumerate(ranges):
-        rows = draw_rows(draw, offsets, key)
-        path, lane = tmp_path / f"{number}.parquet", (offsets.generation, offsets.partition)
-        found = [(*lane, at, datetime.fromtimestamp(row[2] / 1000, UTC), *row[:2]) for at, row in rows.items()]
-        pq.write_table(
-            pa.Table.from_pylist([dict(zip(decoded.names, row, strict=True)) for row in found], decoded), path
-        )
-        before_ms = draw.choice([None, EPOCH_MS + 25])
-        known.append(Source(path, Placed(path.name, 0, "", draw.randrange(2), before_ms)))
+        lane = (offsets.generation, offsets.partition)
+        for at, row in draw_rows(draw, offsets, key).items():
+            said = (*lane, at, datetime.fromtimestamp(row[2] / 1000, UTC), *row[:2])
+            found.append(dict(zip(decoded.names, said, strict=True)))
+        path = tmp_path / f"{number // 2}.parquet"  # of two ranges each, as once they are compacted
+        if number % 2:
+            draw.shuffle(found)
+            pq.write_table(pa.Table.from_pylist(found, decoded), path)
+            found = []
+        placed = Placed(path.name, 0, "", draw.randrange(2), draw.choice([None, EPOCH_MS + 25]))
+        known.append(Source(path, Stretch(offsets, placed)))
     seen = set[tuple[bool, bool]]()
     for number, config in enumerate([Latest(), Latest("value.version")]):
         schema, folder = table_schema("t", decoded, config), tmp_path / str(number)

@@ -23,7 +23,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from pipeline_defs import decoding
+from pipeline_defs import compaction, decoding
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
@@ -32,10 +32,11 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.decodings import DecodedRanges, Decodings, path_of
+from pipeline_defs.edges.decodings import DecodedRanges, Decodings
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
+from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest
 from tests.support.fake_log import TOPIC, Record
@@ -44,11 +45,12 @@ from tests.support.redecoding import ArrowDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 from tests.support.watched_delta import at_work, begin_work, watch_delta
 
-STARTS = ["none", "current", "behind", "torn"]
+STARTS = ["none", "current", "behind", "compacted", "torn"]
 UPDATES = ["update", "rebuild", "reorder"]
 MOST_CALLS = {
     **dict.fromkeys(UPDATES, 24),
     **dict.fromkeys(["mend", "spoil", "move", "widen", "late"], 55),
+    "compact": 60,
     "replace": 125,
 }
 LOST = [OSError, DeltaError, CommitFailedError]
@@ -69,6 +71,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_obstore(monkeypatch)
     watch_delta(monkeypatch)
     monkeypatch.setattr(decoding, "VERIFY_THREADS", 1)
+    monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
 
 
 # ---- decoders, told apart by their DDL, and what each makes of a record
@@ -169,8 +172,10 @@ class LatestWorld(SmallWorld):
         decode_by(OLD, self.lake, known, Budget(99, 1.0))
         if start != "none":
             self.update()
-        if start == "behind":
+        if start in {"behind", "compacted"}:
             decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
+        if start == "compacted":
+            compact_decoded(self.lake, TOPIC)
         if start == "torn":
             decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
             self.update()
@@ -247,6 +252,8 @@ def act(
             decode_late(lake)
         elif name == "late":
             decode_late(lake)
+        elif name == "compact":
+            compact_decoded(lake, TOPIC)
         else:
             ranges = [*lake.coverage(TOPIC).log.ranges][int(odd) :: 2]
             decode_by(DECODERS[name], lake, ranges, Budget(99, 1.0), redo=True)
@@ -306,9 +313,11 @@ decoded_rows = Once(lambda path: records_of(read(path)))
 def from_decoded(world: LatestWorld, decoded: DecodedRanges, *, by_rank: bool) -> list[Found]:
     """Recompute the latest records from all rows of a version of the decoded table."""
     rows = []
-    for each in decoded.known.values():
-        if each.decoded is not None:
-            rows += decoded_rows(world.folder / path_of(each))
+    for offsets, each in decoded.known.items():
+        if each.rows:
+            place = (offsets.generation, offsets.partition)
+            found = decoded_rows(world.folder / decoded.path_of(offsets))
+            rows += [row for row in found if row[:2] == place and offsets.start <= row[2] < offsets.end]
     return latest_of(rows, world.marks, by_rank=by_rank)
 
 
@@ -454,7 +463,7 @@ def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
     struck = 0
     numbers = range(34 if fault == "dies" else 6)
     drawn = draw(
-        ["none", "behind", "torn"],
+        ["none", "behind", "compacted", "torn"],
         UPDATES,
         numbers,
         LOST if "answer" in fault else [OSError],

@@ -52,13 +52,15 @@ def read_rows(path: Path) -> list[Row]:
 
 def _candidates(sources: Sequence[Source], config: Latest) -> Iterator[Row]:
     for each in sources:
-        reached = each.placed.reached_ms
-        for row in sorted(read_rows(each.path), key=lambda row: int(row["offset"])):
+        placed = each.stretch.placed
+        reached, rows = placed.reached_ms, read_rows(each.path)
+        rows = [row for row in rows if _lies_in(row, [each.stretch.offsets])]
+        for row in sorted(rows, key=lambda row: int(row["offset"])):
             at_ms = (row["timestamp"] - START) // timedelta(milliseconds=1)
             reached = at_ms if reached is None else max(reached, at_ms)
             if row["key"] is not None:
                 found = {name: row[name] for name in FIELDS}
-                found |= {"_deleted": row["value"] is None, "_epoch": each.placed.epoch}
+                found |= {"_deleted": row["value"] is None, "_epoch": placed.epoch}
                 found["_reached"] = NEVER_MS if reached is None else reached
                 if config.sequence:
                     found[SEQUENCE] = _field(row, config.sequence)
