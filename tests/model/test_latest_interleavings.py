@@ -174,7 +174,8 @@ class LatestWorld(SmallWorld):
             self.update()
         if start in {"behind", "compacted"}:
             decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
-        if start == "compacted":
+        if start == "compacted":  # a version that changes no range
+            self.update()
             compact_decoded(self.lake, TOPIC)
         if start == "torn":
             decode_by(DECODERS["mend"], self.lake, known[:2], Budget(99, 1.0), redo=True)
