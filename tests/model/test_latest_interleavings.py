@@ -460,6 +460,17 @@ def test_two_or_three_who_hand_over_anywhere_leave_each_version_right(begin: Cal
     assert lost > len(drawn) // 40, "the control: of some an answer is lost"
 
 
+@pytest.mark.parametrize("at", range(9))
+def test_an_update_that_others_overtake_while_it_looks_sets_nothing_back(
+    begin: Callable[[str, int], LatestWorld], at: int
+) -> None:
+    """[R-87] It reads the latest table first, then the decoded one, so that what has gone in is never of a later version."""
+    world = begin("behind", at)
+    acts = [partial(act, world, name) for name in ("update", "mend", "update")]
+    writers = take_turns(acts, [(0, at), (1, 999), (2, 999)], partial(assert_ends_well, world), f"{at}")
+    assert len(writers[0].calls) > at and "commit" in writers[2].calls, "the fault: others went on meanwhile"
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_update_that_is_struck_anywhere_is_made_good_by_the_next(
     begin: Callable[[str, int], LatestWorld], fault: str
