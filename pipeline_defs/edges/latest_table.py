@@ -132,13 +132,18 @@ class LatestTable:
             merger = merger.when_matched_delete("s._gone")
             merger = merger.when_matched_update(rows, predicate=f"s._forced OR {_comes_after(SEQUENCE in names)}")
             merger.when_not_matched_insert(rows, predicate="NOT s._gone").execute()
+            if standing.table.version() == standing.version:  # no row was to change: it has committed nothing
+                self._note(standing, applied)
 
         return self._commit(standing, write)
 
     def note(self, standing: Standing, applied: Applied) -> bool:
         """Say that a version of the decoded table changes no row; false where overtaken."""
-        write = partial(standing.table.create_write_transaction, [], mode="append", schema=standing.table.schema())
-        return self._commit(standing, partial(write, commit_properties=_properties(applied)))
+        return self._commit(standing, partial(self._note, standing, applied))
+
+    def _note(self, standing: Standing, applied: Applied) -> None:
+        schema, properties = standing.table.schema(), _properties(applied)
+        standing.table.create_write_transaction([], mode="append", schema=schema, commit_properties=properties)
 
     def overwrite(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source` take the place of all; false where overtaken. Readers of older versions keep theirs."""
@@ -152,12 +157,13 @@ class LatestTable:
         """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id."""
         from deltalake import DeltaTable
 
-        there = self.read() if anew else None
-        if there is not None and there.damage:  # another one may have mended it
-            self.lake.store.delete_folder(self.folder)
         url = delta_url(self.lake.store, self.folder)
         create = partial(DeltaTable.create, url, schema=schema, mode="ignore", configuration=_CONFIGURATION)
-        self._commit(Standing(), create)
+        with self.lake.store.locked(TREE if anew else None):
+            there = self.read() if anew else None
+            if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
+                self.lake.store.delete_folder(self.folder)
+            self._commit(Standing(), create)
         standing = self.read()
         if standing is None or standing.damage:
             raise self._refused(standing.damage if standing else "it is gone as soon as it was made")

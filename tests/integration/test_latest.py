@@ -12,18 +12,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
-from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.latest import Latest, Placed, Stretch
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
@@ -31,7 +32,7 @@ from pipeline_defs.drills.children import stopped_at
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.spark_latest import SHARES, SparkLatest
+from pipeline_defs.edges.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
 from pipeline_defs.latest_check import check_share
 from pipeline_defs.latest_due import LatestTick, run_latest_tick
@@ -40,6 +41,7 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows, UpdateTask
+from tests.support.fake_latest import FakeLatest
 from tests.support.reading import LoopingReader
 from tests.support.strategies import EPOCH_MS
 from tests.support.world import World
@@ -527,3 +529,55 @@ def test_after_partitions_were_added_a_key_has_what_its_producer_wrote_last(
         if len({p for p, log in enumerate(producer.logs) for row in log if row[0] == key}) > 1
     }
     assert moved, "the fault: keys are in several partitions"
+
+
+@pytest.mark.parametrize(
+    "kind", ["struct", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("string", "binary"))]
+)
+def test_the_fake_finds_what_spark_finds(kind: str, tmp_path: Path, engine: Engine) -> None:
+    """The interleavings stand on it: with rows among the candidates or not, keys that lost their row, by each order."""
+    draw, (key_type, key) = random.Random(zlib.crc32(kind.encode())), KEYS[kind]
+    decoded = pa.schema(
+        [
+            *({"generation": pa.int32(), "partition": pa.int32(), "offset": pa.int64()}).items(),
+            *({"timestamp": pa.timestamp("us", "UTC"), "key": key_type, "value": VALUES}).items(),
+        ]
+    )
+    ranges = [OffsetRange(*lane, at, at + 9) for lane in [(0, 0), (0, 1), (1, 0)] for at in (0, 9)]
+    known, found = [], list[dict[str, Any]]()
+    for number, offsets in enumerate(ranges):
+        lane = (offsets.generation, offsets.partition)
+        for at, row in draw_rows(draw, offsets, key).items():
+            said = (*lane, at, datetime.fromtimestamp(row[2] / 1000, UTC), *row[:2])
+            found.append(dict(zip(decoded.names, said, strict=True)))
+        path = tmp_path / f"{number // 2}.parquet"  # of two ranges each, as once they are compacted
+        if number % 2:
+            draw.shuffle(found)
+            pq.write_table(pa.Table.from_pylist(found, decoded), path)
+            found = []
+        placed = Placed(path.name, 0, "", draw.randrange(2), draw.choice([None, EPOCH_MS + 25]))
+        known.append(Source(path, Stretch(offsets, placed)))
+    seen = set[tuple[bool, bool]]()
+    for number, config in enumerate([Latest(), Latest("value.version")]):
+        schema, folder = table_schema("t", decoded, config), tmp_path / str(number)
+        FakeLatest().stage("t", Inputs(known[:4], with_present=True), schema, config, folder / "stands")
+        present = [*(folder / "stands").glob("*.parquet")]
+        cases = [
+            Inputs(known[4:]),
+            Inputs(known, with_present=True),
+            Inputs(known[4:], present=present, with_present=True),
+            Inputs(known[4:], known[2:], present, ranges[:2]),
+            Inputs(known[4:], known[2:], present, ranges[:2], with_present=True),
+        ]
+        for case, inputs in enumerate(cases):
+            staged = []
+            for name, finder in {"fake": FakeLatest(), "spark": SparkLatest(engine)}.items():
+                finder.stage("t", inputs, schema, config, folder / f"{name}-{case}")
+                files = [pq.ParquetFile(path).read() for path in (folder / f"{name}-{case}").glob("*.parquet")]
+                staged.append(
+                    sorted((row for file in files for row in file.to_pylist()), key=lambda row: str(row["key"]))
+                )
+            assert staged[0] == staged[1]
+            seen |= {(row.get("_forced", False), row.get("_gone", False)) for row in staged[0]}
+    assert seen >= {(False, False), (True, False)}, "the control: keys have lost their row"
+    assert any(gone for _, gone in seen), "the control: of one nothing is left"

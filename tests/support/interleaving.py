@@ -381,7 +381,15 @@ def hand_over(one: Act, other: Act, first: int, second: int, check: Callable[[],
 
     Return whether both were handed over. An error has a note of what both had called.
     """
-    writers = [Writer(), Writer()]
+    writers = take_turns([one, other], [(0, first), (1, second)], check, told)
+    return len(writers[0].calls) > first and len(writers[1].calls) > second
+
+
+def take_turns(
+    acts: Sequence[Act], turns: Sequence[tuple[int, int]], check: Callable[[], None], told: str
+) -> list[Writer]:
+    """Run writers by turns, as `run_interleaved` says, and check what is left; return them with their calls."""
+    writers = [Writer() for _ in acts]
 
     def run(writer: Writer, act: Act) -> Callable[[Callable[[int], None]], None]:
         def go(before: Callable[[int], None]) -> None:
@@ -391,12 +399,12 @@ def hand_over(one: Act, other: Act, first: int, second: int, check: Callable[[],
         return go
 
     try:
-        run_interleaved([run(writers[0], one), run(writers[1], other)], [(0, first), (1, second)])
+        run_interleaved([run(*each) for each in zip(writers, acts, strict=True)], turns)
         check()
     except BaseException as error:
-        error.add_note(f"{told}: one to {first} {writers[0].calls}, the other to {second} {writers[1].calls}")
+        error.add_note(f"{told}: by turns {turns} of {[writer.calls for writer in writers]}")
         raise
-    return len(writers[0].calls) > first and len(writers[1].calls) > second
+    return writers
 
 
 def strike(act: Act, fault: str, number: int, check: Callable[[], None], told: str) -> bool:
