@@ -81,7 +81,10 @@ class LatestTable:
         self.folder = f"{TREE}/{topic}"
 
     def read(self) -> Standing | None:
-        """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`."""
+        """Return the table as it stands, none where there is none; what is broken of it is told as its `damage`.
+
+        Raise `LakeUnavailable` where it cannot be read now.
+        """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -94,8 +97,14 @@ class LatestTable:
                 table = DeltaTable(delta_url(self.lake.store, self.folder))
                 added = table.get_add_actions()
                 found = table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
-            except (DeltaError, OSError, ValueError, TypeError) as error:
+            except (DeltaError, ValueError, TypeError) as error:
                 found = f"its log cannot be read: {first_line(error)}"
+            except OSError as error:  # of the store or the disk, which says nothing of what is there
+                raise LakeUnavailable(
+                    f"cannot read the table {self.lake.store.url(self.folder)}: {first_line(error)}; nothing was written, the "
+                    "table stays as it is; the next look tries again",
+                    path=self.folder,
+                ) from error
             listed = self.lake.store.list(self.folder)  # after the log: what that names is there
             if not listed:
                 return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -33,6 +34,7 @@ from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.latest_table import LatestTable
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.standing import Digests, landed_files
@@ -384,3 +386,18 @@ def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:
     append(lake)
     assert duck.query(f'SELECT count(*) FROM "{TOPIC}"')[1] == [(10,)]
     assert view(lake) == [*range(20)], "the control: another one"
+
+
+def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-88] Else the next update would delete a good one: a store that does not answer says nothing of what is there."""
+    table = LatestTable(lake, TOPIC)
+    table.start(pa.schema([("key", pa.string())]))
+    real = deltalake.DeltaTable
+    monkeypatch.setattr(deltalake, "DeltaTable", Mock(side_effect=OSError("connection refused")))
+    with pytest.raises(LakeUnavailable, match=r"cannot read the table .*connection refused; nothing was written"):
+        table.read()
+    monkeypatch.setattr(deltalake, "DeltaTable", real)
+    standing = table.read()
+    assert standing is not None and not standing.damage, "the control"
