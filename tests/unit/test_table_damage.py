@@ -393,7 +393,7 @@ def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(
 ) -> None:
     """[R-88] Else the next update would delete a good one: a store that does not answer says nothing of what is there."""
     table = LatestTable(lake, TOPIC)
-    table.start(pa.schema([("key", pa.string())]))
+    table.start(pa.schema([("key", pa.string())]), anew=False)
     real = deltalake.DeltaTable
     monkeypatch.setattr(deltalake, "DeltaTable", Mock(side_effect=OSError("connection refused")))
     with pytest.raises(LakeUnavailable, match=r"cannot read the table .*connection refused; nothing was written"):
