@@ -312,6 +312,41 @@ def _offsets(data: bytes) -> list[int]:
     return found
 
 
+class Glob:
+    """What a plain glob shows after each change, held against what it may.
+
+    No row twice, no file but the newest that was published, none gone that was not dropped, and none back that had gone.
+    """
+
+    def __init__(self, world: SmallWorld) -> None:
+        self._world = world
+        self._lake = world.open(Writer())
+        self._seen: set[str] = set()
+        self._published: set[tuple[OffsetRange, int]] = set()
+        self._gone: set[str] = set()
+        self.wrong: list[str] = []
+
+    def look(self) -> None:
+        files = {path: sha256(data).hexdigest() for path, data in self._world.files().items()}
+        manifests = self._lake.read_manifests(TOPIC)
+        self.wrong += [f"back: {path}" for path in sorted(self._gone & files.keys())]
+        self._gone |= self._seen - files.keys()
+        self._seen |= files.keys()
+        for offsets, manifest in manifests.items():
+            here = {path: digest for path, digest in files.items() if f"/{offsets.stem}" in path}
+            own = published_path(manifest)
+            if len(here) > 1:
+                self.wrong.append(f"shown twice: {here}")
+            if manifest.is_dropped:
+                continue
+            if here.get(own) == manifest.digest:
+                self._published.add((offsets, manifest.serial))
+            if (offsets, manifest.serial) in self._published and here != {own: manifest.digest}:
+                self.wrong.append(f"superseded, or gone: {here}, expected {own} as in manifest {manifest.serial}")
+            if own in self._gone:
+                self.wrong.append(f"gone, and not dropped: {own}")
+
+
 class Baton:
     """Lets one of some writers run at a time; each `turns` entry is a writer and the call at which it hands over."""
 
