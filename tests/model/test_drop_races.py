@@ -112,15 +112,30 @@ def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
     """[R-73] By who saw a damaged file before, has staged what belongs there, and publishes it now."""
     compacted(world)
     stale = first(world)
+    data, glob = world.files()[published_path(stale)], Glob(world)
+    glob.look()
+    world.drop()
+    glob.look()
+    lake, staged = world.open(Writer(after=glob.look)), "staging/mend/part.parquet"
+    lake.store.put_new(staged, data, "staging/scratch")
+    for manifest in (stale, first(world)):
+        assert lake.publish(manifest, staged, mend=True) == first(world)
+    assert lake.publish(first(world), staged) == first(world)
+    assert world.shown() == {} and glob.wrong == []
+
+
+def test_a_copy_that_nobody_could_stop_is_taken_back(world: SmallWorld) -> None:
+    """[R-73] From a file that the drop does not know of: who has copied it in a bucket looks again, and deletes it."""
+    compacted(world)
+    stale = first(world)
     data = world.files()[published_path(stale)]
     world.drop()
     glob = Glob(world)
     lake = world.open(Writer(after=glob.look))
-    lake.store.put_new("staging/mend/part.parquet", data, "staging/scratch")
-    assert lake.publish(stale, "staging/mend/part.parquet", mend=True) == first(world)
-    assert world.shown() == {} and glob.wrong == []
-    assert lake.publish(first(world), "staging/mend/part.parquet", mend=True) == first(world)
-    assert world.shown() == {} and glob.wrong == []
+    lake.store.put_new("staging/other/part.parquet", data, "staging/scratch")
+    assert lake.publish(stale, "staging/other/part.parquet") == first(world)
+    assert world.shown() == {}
+    assert (glob.seen != set()) == (world.bucket is not None), "the control: on a disk it is not even linked"
 
 
 def half_dropped_and_replaced(world: SmallWorld) -> None:

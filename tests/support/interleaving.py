@@ -321,7 +321,7 @@ class Glob:
     def __init__(self, world: SmallWorld) -> None:
         self._world = world
         self._lake = world.open(Writer())
-        self._seen: set[str] = set()
+        self.seen: set[str] = set()
         self._published: set[tuple[OffsetRange, int]] = set()
         self._gone: set[str] = set()
         self.wrong: list[str] = []
@@ -330,8 +330,8 @@ class Glob:
         files = {path: sha256(data).hexdigest() for path, data in self._world.files().items()}
         manifests = self._lake.read_manifests(TOPIC)
         self.wrong += [f"back: {path}" for path in sorted(self._gone & files.keys())]
-        self._gone |= self._seen - files.keys()
-        self._seen |= files.keys()
+        self._gone |= self.seen - files.keys()
+        self.seen |= files.keys()
         for offsets, manifest in manifests.items():
             here = {path: digest for path, digest in files.items() if f"/{offsets.stem}" in path}
             own = published_path(manifest)
