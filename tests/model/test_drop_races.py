@@ -81,12 +81,19 @@ def test_a_dropper_that_stood_still_takes_nothing_of_a_later_revision(world: Sma
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_publisher_that_stood_still_brings_nothing_back(tmp_path: Path, is_replaced: bool) -> None:
+@pytest.mark.parametrize("is_replacing", [False, True])
+def test_a_publisher_that_stood_still_brings_nothing_back(
+    tmp_path: Path, is_replaced: bool, is_replacing: bool
+) -> None:
     """[R-73] Before it copied its file within the bucket others published, compacted, dropped and replaced it.
 
     On a disk it would hold a lock by then, so that nobody publishes.
     """
     world = small(tmp_path, "bucket")
+    if is_replacing:
+        compacted(world)
+        world.drop()
+        lose_a_row(world, 2)
     glob, stood = Glob(world), list[int]()
 
     def stand(number: int) -> None:
@@ -102,8 +109,10 @@ def test_a_publisher_that_stood_still_brings_nothing_back(tmp_path: Path, is_rep
                 world.land("replace", world.open(Writer(after=glob.look)))
 
     writer = Writer(before=stand, after=glob.look)
-    world.land(lake=world.open(writer))
-    assert stood and first(world).revision == 2 * is_replaced, "the fault"
+    verdicts = world.land("replace" if is_replacing else "land", world.open(writer))
+    assert stood and first(world).revision == is_replacing + 2 * is_replaced, "the fault"
+    ours = min(verdicts, key=lambda each: each.offsets).outcome
+    assert ours is (Outcome.SUPERSEDED if is_replaced else Outcome.REPLACED if is_replacing else Outcome.LANDED)
     world.land("replace")
     assert_all_is_well(world, glob)
 
@@ -116,6 +125,7 @@ def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
     glob.look()
     world.drop()
     glob.look()
+    assert not world.lake.is_replaced(stale) and world.lake.own_path(stale) is None
     lake, staged = world.open(Writer(after=glob.look)), "staging/mend/part.parquet"
     lake.store.put_new(staged, data, "staging/scratch")
     for manifest in (stale, first(world)):

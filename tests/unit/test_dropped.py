@@ -97,6 +97,16 @@ def test_what_was_compacted_just_now_is_not_dropped(lake: Lake) -> None:
     assert len(plan_dropping(TOPIC, lake, EPOCH_MS + 70 * DAY_MS, 30 * 86_400)) == 1
 
 
+def test_a_drop_leaves_nothing_in_staging(lake: Lake) -> None:
+    """[R-72] And takes what was staged for the file along."""
+    manifests, _ = compacted(lake)
+    assert all(lake.store.exists(each.file.path) for each in manifests if each.file), "the control"
+    before = {*(root(lake) / "staging").iterdir()}
+    drop(lake)
+    assert {*(root(lake) / "staging").iterdir()} <= before
+    assert not any(lake.store.exists(each.file.path) for each in manifests if each.file)
+
+
 def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
     """[R-75] Else its offsets would be planned anew, in other ranges, and landed a second time."""
     dropped(lake)
