@@ -1,6 +1,7 @@
 """Dropping range files: what a compacted file of the raw table has leaves `data/`, and is read in the table from then on.
 
-The mark in `dropped/` comes before the first file goes, and stays. Invariant: no row is deleted that stands nowhere else.
+The next manifest of the range says so, by the put-if-absent that a replace needs too, so one of both is first; then the file
+goes, and its name is never used again. Invariant: no row is deleted that stands nowhere else.
 """
 
 from __future__ import annotations
@@ -10,25 +11,20 @@ from dataclasses import dataclass, replace
 
 from .core.coverage import Coverage
 from .core.delta import File
-from .core.dropped import Dropped
-from .core.errors import Refused
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
-from .core.raw_table import DIGEST, is_compacted, offsets_of, ranges_by_file
+from .core.raw_table import is_compacted, offsets_of, ranges_by_file
 from .edges.delta_log import raw_table_log
 from .edges.lake import Lake
-from .edges.layout import manifest_path, published_path
-from .settings import code_version
 from .standing import why_changed
 from .steps import StepWatcher, no_step
 
 
 @dataclass(frozen=True, slots=True)
 class Droppable:
-    """A compacted file of the table, its ranges with rows, and those of them that have files in `data/`."""
+    """A compacted file of the table, and its ranges with rows that have files in `data/`."""
 
     file: File
-    ranges: Sequence[Manifest]
     manifests: Sequence[Manifest]
 
     @property
@@ -50,16 +46,11 @@ class DropVerdict:
 
 
 def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[Droppable]:
-    """Plan which range files to drop now, by compacted file; write nothing. Refuse an object store.
+    """Plan which range files to drop now, by compacted file; write nothing.
 
     The file was compacted and all ranges of it landed so long ago; they stand as it has them, and none has a second file, as
     a crash under `at_least_once` leaves them.
     """
-    if lake.store.local_root is None:
-        raise Refused(
-            f"range files of topic {topic} cannot be dropped: {lake.store.root} is an object store, where a range that is "
-            "replaced in the same moment would be deleted with them; nothing was deleted; keep them, or turn the table off"
-        )
     table, latest_ms = raw_table_log(topic, lake.store).read(), now_ms - older_than_seconds * 1000
     coverage = lake.coverage(topic)
     doubled, ranges = set(coverage.doubles.values()), ranges_by_file(coverage, table)
@@ -71,9 +62,8 @@ def plan_dropping(topic: str, lake: Lake, now_ms: int, older_than_seconds: float
             at_ms <= latest_ms for at_ms in (file.modified_at_ms, *(m.provenance.landed_at_ms for m in manifests))
         )
         if is_whole and is_old and doubled.isdisjoint(manifest.offsets for manifest in manifests):
-            with_rows = [manifest for manifest in manifests if manifest.rows]
-            here = [manifest for manifest in with_rows if manifest.offsets in coverage.published]
-            found += [Droppable(file, with_rows, here)] if here else []
+            here = [each for each in manifests if each.rows and each.offsets in coverage.published]
+            found += [Droppable(file, here)] if here else []
     return found
 
 
@@ -98,27 +88,17 @@ def drop_range_files(
     """
     for plan in plans:
         reason = why_changed(plan.file, raw_table_log(topic, lake.store).folder, lake)
-        if reason is None and not dry_run:
-            reason = _mark(topic, plan, lake, now_ms, on_step)
         for manifest in plan.manifests:
-            yield DropVerdict(manifest.offsets, reason or (None if dry_run else _drop(manifest, lake, on_step)))
+            yield DropVerdict(manifest.offsets, reason or (None if dry_run else _drop(manifest, lake, now_ms, on_step)))
 
 
-def _mark(topic: str, plan: Droppable, lake: Lake, now_ms: int, on_step: StepWatcher) -> str | None:
-    offsets = offsets_of(plan.file)
-    revisions = {manifest.offsets: manifest.revision for manifest in plan.ranges}
-    reason = lake.commit_dropped(
-        Dropped(topic, offsets, revisions, plan.file.path, plan.file.tags[DIGEST], code_version(), now_ms)
-    )
-    if reason is None:
-        on_step("drop_marked", key=offsets.key)
-    return reason
-
-
-def _drop(manifest: Manifest, lake: Lake, on_step: StepWatcher) -> str | None:
-    with lake.store.locked(manifest_path(manifest.topic, manifest.offsets, 0)):
-        if lake.is_replaced(manifest):
-            return "it was replaced meanwhile"
-        lake.store.delete_folder(published_path(manifest))
-    on_step("range_file_dropped", key=manifest.offsets.key)
+def _drop(manifest: Manifest, lake: Lake, now_ms: int, on_step: StepWatcher) -> str | None:
+    """Drop one range file; return why it stays."""
+    key = manifest.offsets.key
+    standing = manifest if manifest.is_dropped else lake.commit_manifest(manifest.dropped(now_ms))
+    if not standing.is_dropped:
+        return "it was replaced meanwhile"
+    on_step("drop_marked", key=key)
+    lake.delete_given_up(standing)
+    on_step("range_file_dropped", key=key)
     return None

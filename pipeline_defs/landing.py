@@ -497,7 +497,9 @@ def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Ma
     if file is None and standing.file is not None:
         file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, run.attempt, run.tools.lake)
     run.staging.bring(part, file)
-    return replace(ours, file=file, revision=standing.revision + 1, named_after=standing.named_after)
+    return replace(
+        ours, file=file, revision=standing.revision + 1, named_after=standing.named_after, drop=standing.drop
+    )
 
 
 def _publish(
@@ -516,4 +518,4 @@ def _publish(
             )
         standing = lake.newest(newest)
     run.tools.on_step("publish", key=offsets.key)
-    return verdict if standing == manifest else Verdict(offsets, Outcome.SUPERSEDED, standing)
+    return verdict if standing.revision == manifest.revision else Verdict(offsets, Outcome.SUPERSEDED, standing)

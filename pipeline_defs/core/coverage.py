@@ -34,9 +34,7 @@ class State(StrEnum):
 class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
-    `published` maps a range to the size in bytes of its file in the data tree; `dropped` has the ranges whose file was
-    dropped from there, each with the revision that the raw table has; `strays` are objects in the data tree that no range
-    can own;
+    `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range owns;
     `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
     `doubles` maps the path of each file of a range that no manifest names, as attempts of `at_least_once` leave them, to the
     range; `unfinished` are ranges that are committed and whose staged file still waits to be published, or exchanged.
@@ -50,7 +48,6 @@ class Coverage:
     claims: Mapping[OffsetRange, Claim] = field(default_factory=dict)
     doubles: Mapping[str, OffsetRange] = field(default_factory=dict)
     unfinished: frozenset[OffsetRange] = frozenset()
-    dropped: Mapping[OffsetRange, int] = field(default_factory=dict)
     _states: dict[OffsetRange, State] = field(default_factory=dict, init=False, repr=False, compare=False)
     _landed_among_first: dict[int, frozenset[OffsetRange]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -61,9 +58,11 @@ class Coverage:
         manifest = self.manifests.get(offsets)
         if manifest is None or offsets in self.unfinished:
             return False
-        if self.dropped.get(offsets) == manifest.revision:  # else it was replaced since it was dropped
-            return True
-        return manifest.file is None or self.published.get(offsets) == manifest.file.bytes
+        return manifest.is_dropped or manifest.file is None or self.published.get(offsets) == manifest.file.bytes
+
+    def dropped(self) -> dict[OffsetRange, int]:
+        """Return the ranges whose file was dropped, each with the revision of which it was the last time."""
+        return {offsets: manifest.drop.revision for offsets, manifest in self.manifests.items() if manifest.drop}
 
     def state_of(self, link: Link) -> State:
         """Returns where a link stands; what is committed is finished whatever became of its topic.
@@ -160,7 +159,6 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
     others = {
         "published files": {*coverage.published, *coverage.doubles.values()},
         "claims": {*coverage.claims},
-        "dropped range files": {*coverage.dropped},
         "accepted losses": coverage.accepted.keys() - {link.offsets for link in log.links},
     }
     for what, ranges in others.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from .delivery import Delivery
 from .errors import BrokenManifest
@@ -47,11 +47,21 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """That a range's published file was dropped: how often by now, of which revision the last time, and when that was."""
+
+    number: int
+    revision: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The record of one landed range. `file` is none where no record was left to land.
 
     `revision` is 0, but where a later manifest took the place of one that stood. `named_after` is the attempt whose name the
     published file carries, or empty; each revision has the name of the one before, so an exchange supersedes all of them.
+    `drop` is the last one of the range: of this very revision, and then the raw table has the only rows, or of an earlier one.
     """
 
     topic: str
@@ -64,6 +74,7 @@ class Manifest:
     delivery: Delivery = Delivery.EFFECTIVELY_ONCE
     named_after: str = ""
     schema: Mapping[str, str] = field(default_factory=dict)
+    drop: Drop | None = None
 
     def __post_init__(self) -> None:
         gone = sum(hole.end - hole.start for hole in self.holes)
@@ -72,6 +83,20 @@ class Manifest:
                 f"range {self.offsets.text(self.topic)} has {self.rows} rows and {gone} explained offsets, "
                 f"expected {len(self.offsets)} in all; such a manifest is never written"
             )
+
+    @property
+    def serial(self) -> int:
+        """Number of this document among those of its range: a revision, or that one was dropped, is the next one."""
+        return self.revision + (self.drop.number if self.drop else 0)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the file of this revision was dropped, and the raw table has its only rows."""
+        return self.drop is not None and self.drop.revision == self.revision
+
+    def dropped(self, at_ms: int) -> Manifest:
+        """Return the next document of the range, which says that its file was dropped."""
+        return replace(self, drop=Drop(self.drop.number + 1 if self.drop else 1, self.revision, at_ms))
 
     @property
     def rows(self) -> int:
@@ -105,6 +130,7 @@ class Manifest:
             file = document.pop("file")
             holes = tuple(Interval(**hole) for hole in document.pop("holes"))
             delivery = Delivery(document.pop("delivery"))
+            drop = document.pop("drop", None)
             return cls(
                 offsets=offsets,
                 file=StagedFile(**file) if file else None,
@@ -112,6 +138,7 @@ class Manifest:
                 provenance=Provenance(**document.pop("provenance")),
                 delivery=delivery,
                 named_after=document.pop("named_after"),
+                drop=Drop(**drop) if drop else None,
                 **document,
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:

@@ -291,7 +291,7 @@ def violations(coverage: Coverage, table: Snapshot) -> list[str]:
 
 def how_to_mend(coverage: Coverage, url: str) -> str:
     """Return what to do about files that a table names and does not have as they were."""
-    if coverage.dropped:
+    if coverage.dropped():
         return "restore these files from a backup"
     return f"move {url} away, and the next run makes the table anew"
 

@@ -1,15 +1,15 @@
 """The lake: where plan steps, manifests and data files lie, and how they are read back.
 
     data/<topic>/g0/p0003/<start20>-<end20>.parquet           published; a plain glob is always right
-    manifests/<topic>/g0/p0003/<start20>-<end20>.<rev>.json   the facts of each landed range
+    manifests/<topic>/g0/p0003/<start20>-<end20>.<nnn>.json   the facts of each landed range, and that its file was dropped
     plan/<topic>/<seq20>.json                                 the plan log
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
-    dropped/<topic>/g0/p0003/<start20>-<end20>.<id>.json      of which ranges the raw table has the only rows (dropping.py)
     staging/<attempt>/...                                     visible to nobody
 
-Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`. Every object is immutable, so what was read
-once is kept; only a data file that is not its newest manifest's is exchanged, in one step.
+Under `at_least_once` data files are `<start20>-<end20>.<attempt>.parquet`; what is landed after a drop is
+`<start20>-<end20>.d001.parquet`. Every object is immutable, so what was read once is kept; only a data file that is not its
+newest manifest's is exchanged, in one step, and one that was dropped is deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pathlib import Path
 
 from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Claim
-from ..core.dropped import Dropped, find_dropped
 from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
 from ..core.losses import Acceptance
 from ..core.manifest import Manifest
@@ -32,11 +31,12 @@ from ..core.planlog import PlanLog, PlanStep
 from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import (
+    given_up_paths,
     manifest_path,
     published_path,
     range_of,
     range_path,
-    revision_of,
+    serial_of,
 )
 from .store import Answer, Store
 
@@ -51,7 +51,6 @@ class Lake:
         self.store = Store(root)
         self._memory = memory
         self._steps = Kept(self._read_step)
-        self._dropped = Kept(self._read_dropped)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
         self._manifests = Kept(self._read_manifest)
         self._claims = Kept(self._read_claim)
@@ -127,43 +126,47 @@ class Lake:
         return self.store.folders("manifests")
 
     def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
-        """Reads the newest revision of every manifest of a topic."""
+        """Read the newest manifest of every range of a topic."""
         paths, newest = self.store.versions(f"manifests/{topic}"), dict[OffsetRange, int]()
         for path in paths:
-            found = revision_of(topic, path)
+            found = serial_of(topic, path)
             if found is None:
                 raise BrokenManifest(
                     f"{self.store.url(path)} is no manifest's name: move it away; nothing was read of it"
                 )
             newest[found[0]] = max(found[1], newest.get(found[0], 0))
         self._manifests.see(f"manifests/{topic}", paths)
-        return {each: self._manifests.get(manifest_path(topic, each, revision)) for each, revision in newest.items()}
+        return {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
 
     def newest(self, manifest: Manifest) -> Manifest:
-        """Read the newest revision of a manifest, itself where it was not replaced."""
-        while self.is_replaced(manifest):
-            manifest = self._manifests.get(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
+        """Read the newest manifest of a range: itself where it was neither replaced nor dropped."""
+        while following := self._following(manifest):
+            manifest = following
         return manifest
 
+    def _following(self, manifest: Manifest) -> Manifest | None:
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial + 1)
+        return self._manifests.get(path) if self.store.exists(path) else None
+
     def earlier(self, manifest: Manifest) -> Iterator[Manifest]:
-        """Yield the revisions before a manifest, the last one first; one that somebody deleted is passed over."""
-        for revision in reversed(range(manifest.revision)):
-            path = manifest_path(manifest.topic, manifest.offsets, revision)
+        """Yield the manifests of a range before one, the last one first; one that somebody deleted is passed over."""
+        for serial in reversed(range(manifest.serial)):
+            path = manifest_path(manifest.topic, manifest.offsets, serial)
             if self.store.exists(path):
                 yield self._manifests.get(path)
 
     def commit_manifest(self, manifest: Manifest) -> Manifest:
-        """Decides that the range is landed; returns the manifest that stands, ours or the one that was there first."""
-        path = manifest_path(manifest.topic, manifest.offsets, manifest.revision)
-        scratch = f"staging/{manifest.provenance.attempt}/{manifest.offsets.key}.json"
-        answer = self.store.put_new(path, manifest.to_json(), scratch)
+        """Decide that a range is landed, or dropped; return the manifest that stands, ours or the one that was there first."""
+        path = manifest_path(manifest.topic, manifest.offsets, manifest.serial)
+        scratch = "drop" if manifest.is_dropped else f"{manifest.provenance.attempt}/{manifest.offsets.key}.json"
+        answer = self.store.put_new(path, manifest.to_json(), f"staging/{scratch}")
         self._remember(manifest.topic)
         return manifest if answer is Answer.COMMITTED else self._manifests.read_anew(path)
 
     def _read_manifest(self, path: str) -> Manifest:
         url = self.store.url(path)
         manifest = Manifest.from_json(self._read(path), url)
-        if path != manifest_path(manifest.topic, manifest.offsets, manifest.revision):
+        if path != manifest_path(manifest.topic, manifest.offsets, manifest.serial):
             raise BrokenManifest(f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there")
         return manifest
 
@@ -215,43 +218,13 @@ class Lake:
 
     def is_dropped(self, manifest: Manifest) -> bool:
         """Return whether the manifest's file was dropped, be it gone already or not."""
-        offsets = manifest.offsets
-        marks = self.read_dropped(manifest.topic, f"/{offsets.folder}")
-        return any(mark.revisions.get(offsets) == manifest.revision for mark in marks)
+        following = None if manifest.is_dropped else self._following(manifest)
+        return manifest.is_dropped or (following is not None and following.is_dropped)
 
     def own_path(self, manifest: Manifest) -> str | None:
         """Return where the manifest's file is published; none where it was dropped, and the raw table has its rows."""
         path = published_path(manifest)
         return path if self.store.exists(path) or not self.is_dropped(manifest) else None
-
-    def read_dropped(self, topic: str, folder: str = "") -> list[Dropped]:
-        """Read every mark of range files that were dropped, or those of one Kafka partition."""
-        below = f"dropped/{topic}{folder}"
-        listed = self.store.versions(below)
-        self._dropped.see(below, listed)
-        return [self._dropped.get(path) for path in listed]
-
-    def commit_dropped(self, mark: Dropped) -> str | None:
-        """Say for good that the raw table has the only rows of some ranges; return why where that is not said.
-
-        The mark is named after the table's file, whose name no other file ever has: equal rows may stand in another revision.
-        """
-        name = mark.file.rpartition(".c-")[2].removesuffix(".parquet")
-        path = f"{range_path('dropped', mark.topic, mark.offsets)}.{name}.json"
-        if self.store.put_new(path, mark.to_json(), "staging/drop") is Answer.COMMITTED:
-            return None
-        standing = self._dropped.read_anew(path)
-        is_said = (standing.topic, standing.revisions, standing.sha256) == (mark.topic, mark.revisions, mark.sha256)
-        return None if is_said else f"the mark {self.store.url(path)} says otherwise of its file: move it away"
-
-    def _read_dropped(self, path: str) -> Dropped:
-        url, data = self.store.url(path), self._read(path)
-        try:
-            return Dropped.from_json(data, url)
-        except BrokenManifest as error:
-            if range_of("dropped", path.split("/")[1], path, ".json")[1]:
-                raise
-            raise BrokenManifest(f"{url} is no mark's name: move it away; nothing was read of it") from error
 
     def publish(self, manifest: Manifest, staged: str | None = None, *, mend: bool = False) -> Manifest | None:
         """Make the manifest's file stand under its final name; return the manifest whose file stands there then.
@@ -261,12 +234,14 @@ class Lake:
         put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
         it, of another digest. What was dropped and has gone is not brought back.
         """
-        file, path = manifest.file, published_path(manifest)
+        path = published_path(manifest)
+        self.delete_given_up(manifest)
+        file = None if manifest.is_dropped else manifest.file
         is_first, guard = manifest.revision == 0, manifest_path(manifest.topic, manifest.offsets, 0)
         source, is_due = staged or (file.path if file else ""), partial(self._is_due, manifest)
         is_shown = file is None
         try:
-            if file is not None and is_first:
+            if file is not None and is_first and not mend:
                 is_shown = self.store.publish(source, path, guard=guard, is_due=is_due) is Answer.COMMITTED
             if (
                 file is not None
@@ -281,11 +256,23 @@ class Lake:
         except FileNotFoundError:
             pass  # another has published it, or it is gone: what stands there says which
         newest = self.newest(manifest)
+        if newest != manifest:
+            self.delete_given_up(newest)  # what was published here may have been dropped meanwhile, or before
         return newest if (is_shown and newest == manifest) or self.is_published(newest) else None
+
+    def delete_given_up(self, manifest: Manifest) -> None:
+        """Delete what is under names that drops have given up, and what was staged for them, so that nobody publishes it late.
+
+        Anybody may, at any time: no manifest publishes anything there again.
+        """
+        if manifest.is_dropped and manifest.file is not None:
+            self.store.delete_folder(manifest.file.path)
+        for path in given_up_paths(manifest):
+            self.store.delete_folder(path)
 
     def is_replaced(self, manifest: Manifest) -> bool:
         """Return whether there is a later revision of the manifest."""
-        return self.store.exists(manifest_path(manifest.topic, manifest.offsets, manifest.revision + 1))
+        return self.newest(manifest).revision != manifest.revision
 
     def _is_due(self, manifest: Manifest) -> bool:
         return self.own_path(manifest) is not None and not self.is_replaced(manifest)
@@ -322,25 +309,39 @@ class Lake:
         Raises `LakeUnavailable` where there is nothing of a topic that Dagster's home remembers.
 
         In this order backwards: what is published had its manifest before, and what has a manifest, a claim or an acceptance
-        was planned before. What went from `data/` was marked as dropped before, so the mark is found.
+        was planned before. What went from `data/` was dropped before, so the manifest that says so is found.
         """
-        files, marks = self.store.list(f"data/{topic}"), self.read_dropped(topic)
+        files = self.store.list(f"data/{topic}")
         manifests, accepted, claims = self.read_manifests(topic), self.read_accepted(topic), self.read_claims(topic)
         log = self.read_plan_log(topic)
-        if self._memory and not (log.steps or manifests or files):
-            self._memory.refuse_missing(topic)
-        found = log, manifests, accepted, claims, files, marks
+        if not (log.steps or manifests or files):
+            self._refuse_missing(topic)
+        found = log, manifests, accepted, claims, files
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
-        dropped = find_dropped(marks)
-        owed = [each for each in manifests.values() if _is_owed(each, files, dropped)]
+        owed = [each for each in manifests.values() if _is_owed(each, files)]
         unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
         files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
-        coverage = self._coverage(topic, log, manifests, accepted, claims, files, dropped, unfinished)
+        for path in self._find_gone(files, manifests.values()):
+            del files[path]
+        coverage = self._coverage(topic, log, manifests, accepted, claims, files, unfinished)
         check_planned(coverage)
         self._coverages[topic] = (found, coverage)
         return coverage
+
+    def _refuse_missing(self, topic: str) -> None:
+        """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""
+        if self._memory:
+            self._memory.refuse_missing(topic)
+        table = f"tables/raw/{topic}"
+        if self.store.list(table):
+            raise BrokenPlanLog(
+                f"topic {topic} has a raw table, {self.store.url(table)}, and neither a plan log nor manifests: they are lost; "
+                "nothing is planned or landed, since records that the table has would be landed a second time; restore "
+                f"plan/{topic} and manifests/{topic} from a backup of the lake, newest steps included; without one move the "
+                "table away, and what Kafka still has is landed anew"
+            )
 
     def _coverage(
         self,
@@ -350,7 +351,6 @@ class Lake:
         accepted: Mapping[OffsetRange, Acceptance],
         claims: Mapping[OffsetRange, Claim],
         files: Mapping[str, int],
-        dropped: Mapping[OffsetRange, int],
         unfinished: frozenset[OffsetRange],
     ) -> Coverage:
         owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
@@ -362,17 +362,24 @@ class Lake:
             offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
             if offsets is None:
                 strays.append(path)
+            elif owner is None and offsets in unfinished and path in given_up_paths(manifests[offsets]):
+                continue  # it goes before the file of the next revision is published
             elif attempt or (owner is None and offsets in manifests):
                 doubles[path] = offsets
             else:
                 published[offsets] = size
-        return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished, dropped)
+        return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished)
 
     def _read_sizes(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> dict[str, int]:
         """Read the sizes that published files have now, of those manifests that a listing does not bear out."""
         unlike = (published_path(each) for each in manifests if files.get(published_path(each)) != _bytes(each))
         sizes = {path: self.store.size(path) for path in unlike}
         return {path: size for path, size in sizes.items() if size is not None}
+
+    def _find_gone(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> list[str]:
+        """Find which files with names that were given up are gone since they were listed."""
+        given_up = (path for each in manifests if each.drop for path in given_up_paths(each))
+        return [path for path in given_up if path in files and not self.store.exists(path)]
 
     def _is_staged(self, manifest: Manifest) -> bool:
         # publishing leaves the staged file, an exchange takes it away
@@ -383,9 +390,9 @@ def _step_path(step: PlanStep) -> str:
     return f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
 
 
-def _is_owed(manifest: Manifest, files: Mapping[str, int], dropped: Mapping[OffsetRange, int]) -> bool:
-    """Return whether these lists do not show that a manifest's file is published, or dropped from there."""
-    if manifest.file is None or dropped.get(manifest.offsets) == manifest.revision:
+def _is_owed(manifest: Manifest, files: Mapping[str, int]) -> bool:
+    """Return whether neither this list nor the manifest says that its file is published, or dropped from there."""
+    if manifest.file is None or manifest.is_dropped:
         return False
     return bool(manifest.revision) or files.get(published_path(manifest)) != _bytes(manifest)
 

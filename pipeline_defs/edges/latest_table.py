@@ -85,31 +85,14 @@ class LatestTable:
 
         Raise `LakeUnavailable` where it cannot be read now.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         if not self.lake.store.list(self.folder):
             return None
-        found: tuple[DeltaTable, dict[str, int]] | str = ""
-        listed: Mapping[str, int] = {}
-        for _ in range(2):  # the first of it may be written between a look at the log and one at the folder
-            try:
-                table = DeltaTable(delta_url(self.lake.store, self.folder))
-                added = table.get_add_actions()
-                found = table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
-            except (DeltaError, ValueError, TypeError) as error:
-                found = f"its log cannot be read: {first_line(error)}"
-            except OSError as error:  # of the store or the disk, which says nothing of what is there
-                raise LakeUnavailable(
-                    f"cannot read the table {self.lake.store.url(self.folder)}: {first_line(error)}; nothing was written, the "
-                    "table stays as it is; the next look tries again",
-                    path=self.folder,
-                ) from error
-            listed = self.lake.store.list(self.folder)  # after the log: what that names is there
-            if not listed:
-                return None
-            if not isinstance(found, str):
-                break
+        found = self._open()
+        if isinstance(found, str):  # the first of it may be written between a look at the folder and one at the log
+            found = self._open()
+        listed = self.lake.store.list(self.folder)  # after the log: what that names is there
+        if not listed:
+            return None
         if isinstance(found, str):
             return Standing(damage=found)
         table, sizes = found
@@ -120,6 +103,24 @@ class LatestTable:
         if torn := self._find_torn(listed):
             return Standing(damage=torn)
         return Standing(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
+
+    def _open(self) -> tuple[DeltaTable, dict[str, int]] | str:
+        """Return the table and its files with their sizes, or why its log cannot be read."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(delta_url(self.lake.store, self.folder))
+            added = table.get_add_actions()
+            return table, dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
+        except (DeltaError, ValueError, TypeError) as error:
+            return f"its log cannot be read: {first_line(error)}"
+        except OSError as error:  # of the store or the disk, which says nothing of what is there
+            raise LakeUnavailable(
+                f"cannot read the table {self.lake.store.url(self.folder)}: {first_line(error)}; nothing was written, the "
+                "table stays as it is; the next look tries again",
+                path=self.folder,
+            ) from error
 
     def merge(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.

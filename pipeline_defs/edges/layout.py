@@ -21,18 +21,29 @@ def data_path(topic: str, offsets: OffsetRange) -> str:
 
 
 def published_path(manifest: Manifest) -> str:
-    """Return where a manifest's file is published, below the lake's root."""
-    ending = f".{manifest.named_after}" if manifest.named_after else ""
+    """Return where a manifest's file is published, or was before it was dropped, below the lake's root."""
+    return _published_path(manifest, len(given_up_paths(manifest)) - manifest.is_dropped)
+
+
+def given_up_paths(manifest: Manifest) -> list[str]:
+    """Return the names that drops of a range have given up: no file is published under them again, and any there goes."""
+    return [_published_path(manifest, number) for number in range(manifest.drop.number if manifest.drop else 0)]
+
+
+def _published_path(manifest: Manifest, drops: int) -> str:
+    """Return the name of a range's published file after so many drops."""
+    name = f"d{drops:03d}" if drops else manifest.named_after
+    ending = f".{name}" if name else ""
     return f"{range_path('data', manifest.topic, manifest.offsets)}{ending}.parquet"
 
 
-def manifest_path(topic: str, offsets: OffsetRange, revision: int) -> str:
-    """Is where a revision of a range's manifest lies, below the lake's root."""
-    return f"{range_path('manifests', topic, offsets)}.{revision:03d}.json"
+def manifest_path(topic: str, offsets: OffsetRange, serial: int) -> str:
+    """Is where a document of a range's manifest lies, by its number, below the lake's root."""
+    return f"{range_path('manifests', topic, offsets)}.{serial:03d}.json"
 
 
-def revision_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
-    """Read range and revision back from a manifest's path; none where the path is no manifest's."""
+def serial_of(topic: str, path: str) -> tuple[OffsetRange, int] | None:
+    """Read range and number back from a manifest's path; none where the path is no manifest's."""
     offsets, ending = range_of("manifests", topic, path, ".json")
     number = ending.removeprefix(".")
     if offsets is None or not number.isdecimal() or path != manifest_path(topic, offsets, int(number)):

@@ -250,7 +250,7 @@ class Store:
         with self.explained("publish", final, staged):
             try:
                 if self.disk is None:
-                    obstore.copy(self.objects, staged, final, overwrite=False)  # in the store: no byte comes here
+                    self._copy(staged, final)
                     return Answer.COMMITTED
                 if self.exists(final):
                     return Answer.CONFLICT
@@ -266,9 +266,14 @@ class Store:
                         path=final,
                     ) from None
                 return Answer.CONFLICT
-            except NotFoundError as error:
-                raise FileNotFoundError(staged) from error
             return Answer.COMMITTED
+
+    def _copy(self, staged: str, final: str) -> None:
+        """Copy within an object store, so that no byte comes here, to a name that is free."""
+        try:
+            obstore.copy(self.objects, staged, final, overwrite=False)
+        except NotFoundError as error:
+            raise FileNotFoundError(staged) from error
 
     def linked_at_ms(self, path: str) -> int | None:
         """Return when an object got its name, or a later one (ms since 1970); none where there is no such object."""
@@ -321,7 +326,10 @@ class Store:
             if not is_due():
                 return
             with suppress(AlreadyExistsError, PreconditionError):  # somebody else was there: look again
-                obstore.put(self.objects, final, data, mode=seen or "create")
+                if seen is None:  # by its name, not from memory: what was staged for a name that is given up goes first
+                    self._copy(staged, final)
+                else:
+                    obstore.put(self.objects, final, data, mode=seen)
                 obstore.delete(self.objects, staged)
                 return
         raise LakeUnavailable(

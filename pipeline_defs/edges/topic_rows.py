@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..core.coverage import Coverage
-from ..core.delta import File
 from ..core.errors import BrokenTable, TableFileGone
 from ..core.offsets import OffsetRange, merge_intervals
 from ..core.raw_table import RangeFiles, offsets_of, ranges_by_file, revision_in
@@ -95,7 +94,7 @@ def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
     try:
         table = log.read()
     except BrokenTable:
-        if coverage.dropped:
+        if coverage.dropped():
             raise
         return TopicRows(coverage, {}, {})  # `data/` has all of it
     sizes = lake.store.list(log.folder) if table.files else {}
@@ -106,9 +105,10 @@ def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
         if path in there and sum(map(len, landed)) == len(offsets_of(there[path])):
             whole |= dict.fromkeys(landed, f"{log.folder}/{path}")
     files, cut = RangeFiles(table), dict[OffsetRange, str]()
-    for offsets in sorted(coverage.dropped.keys() - whole.keys() - coverage.published.keys()):
-        holder = _file_of_dropped(offsets, coverage, files)
-        if holder is not None and holder.path in there:
+    dropped = coverage.dropped()
+    for offsets in sorted(dropped.keys() - whole.keys() - coverage.published.keys()):
+        holder = files.find(offsets)  # that of a later revision than was dropped is about to be published
+        if holder is not None and holder.path in there and revision_in(holder, offsets) == dropped[offsets]:
             cut[offsets] = f"{log.folder}/{holder.path}"
         elif coverage.is_landed(offsets) and coverage.manifests[offsets].rows:
             raise TableFileGone(
@@ -117,9 +117,3 @@ def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
                 topic=topic,
             )
     return TopicRows(coverage, whole, cut)
-
-
-def _file_of_dropped(offsets: OffsetRange, coverage: Coverage, files: RangeFiles) -> File | None:
-    """Return the file that has a range whose own was dropped; that of a later revision is about to be published."""
-    file = files.find(offsets)
-    return file if file is not None and revision_in(file, offsets) == coverage.dropped[offsets] else None

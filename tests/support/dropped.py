@@ -14,7 +14,7 @@ from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.compaction import compact
 from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
 from pipeline_defs.core.holes import Cause, Interval
-from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.manifest import Drop, Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
@@ -63,9 +63,17 @@ def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v
     canonicalize(path)
     (part,) = parquet.read_parts(path.parent)
     file = parquet.staged_file(part, staged)
-    manifest = Manifest(TOPIC, offsets, file, (), provenance(offsets), revision, schema=part.schema)
+    manifest = Manifest(
+        TOPIC, offsets, file, (), provenance(offsets), revision, schema=part.schema, drop=last_drop(lake, offsets)
+    )
     assert lake.commit_manifest(manifest) == manifest and lake.publish(manifest) == manifest
     return manifest
+
+
+def last_drop(lake: Lake, offsets: OffsetRange) -> Drop | None:
+    """Return what the newest manifest of a range says of a drop, as the next one has to."""
+    newest = another(lake).read_manifests(TOPIC).get(offsets)
+    return newest.drop if newest else None
 
 
 def run_compact(lake: Lake, on_step: StepWatcher = no_step, at_ms: int = EPOCH_MS) -> list[CompactionVerdict]:
@@ -124,5 +132,6 @@ def replace_by_nothing(lake: Lake, manifest: Manifest) -> None:
     file = stage_empty(manifest.offsets.key, manifest.offsets, attempt, lake)
     holes = (Interval(manifest.offsets.start, manifest.offsets.end, Cause.COMPACTED),)
     place = provenance(manifest.offsets)
-    newer = Manifest(TOPIC, manifest.offsets, file, holes, place, 1, schema=manifest.schema)
+    drop = last_drop(lake, manifest.offsets)
+    newer = Manifest(TOPIC, manifest.offsets, file, holes, place, 1, schema=manifest.schema, drop=drop)
     assert lake.commit_manifest(newer) == newer and lake.publish(newer) == newer

@@ -55,6 +55,7 @@ from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
 from tests.support.strategies import EPOCH_MS
 
 DEADLINE_SECONDS = 60
+CHANGES = {"put", "copy", "delete", "link", "rename"}  # calls after which a glob may show something else
 WRITES = {
     "put",
     "link",
@@ -73,7 +74,7 @@ class Dead(BaseException):
 class Writer:
     """One process: `before` is told the number of each call; the answer of its write number `loses` is lost.
 
-    Its disk is full at write number `fills`, and not before or after.
+    Its disk is full at write number `fills`, and not before or after. `after` is called when something has changed.
     """
 
     before: Callable[[int], None] = lambda number: None
@@ -81,6 +82,7 @@ class Writer:
     fills: int = -1
     calls: list[str] = field(default_factory=list)
     has_lost: bool = False
+    after: Callable[[], None] = lambda: None
 
     def call(self, name: str, lost: Exception, do: Callable[[], Any]) -> Any:
         number = len(self.calls)
@@ -90,6 +92,8 @@ class Writer:
             self.has_lost = True
             raise OSError(errno.ENOSPC, "no space left on device")
         answer = do()
+        if name in CHANGES:
+            self.after()
         if name in WRITES and self.loses == sum(call in WRITES for call in self.calls[:-1]):
             self.has_lost = True
             raise lost
@@ -308,6 +312,41 @@ def _offsets(data: bytes) -> list[int]:
     return found
 
 
+class Glob:
+    """What a plain glob shows after each change, held against what it may.
+
+    No row twice, no file but the newest that was published, none gone that was not dropped, and none back that had gone.
+    """
+
+    def __init__(self, world: SmallWorld) -> None:
+        self._world = world
+        self._lake = world.open(Writer())
+        self.seen: set[str] = set()
+        self._published: set[tuple[OffsetRange, int]] = set()
+        self._gone: set[str] = set()
+        self.wrong: list[str] = []
+
+    def look(self) -> None:
+        files = {path: sha256(data).hexdigest() for path, data in self._world.files().items()}
+        manifests = self._lake.read_manifests(TOPIC)
+        self.wrong += [f"back: {path}" for path in sorted(self._gone & files.keys())]
+        self._gone |= self.seen - files.keys()
+        self.seen |= files.keys()
+        for offsets, manifest in manifests.items():
+            here = {path: digest for path, digest in files.items() if f"/{offsets.stem}" in path}
+            own = published_path(manifest)
+            if len(here) > 1:
+                self.wrong.append(f"shown twice: {here}")
+            if manifest.is_dropped:
+                continue
+            if here.get(own) == manifest.digest:
+                self._published.add((offsets, manifest.serial))
+            if (offsets, manifest.serial) in self._published and here != {own: manifest.digest}:
+                self.wrong.append(f"superseded, or gone: {here}, expected {own} as in manifest {manifest.serial}")
+            if own in self._gone:
+                self.wrong.append(f"gone, and not dropped: {own}")
+
+
 class Baton:
     """Lets one of some writers run at a time; each `turns` entry is a writer and the call at which it hands over."""
 
@@ -376,20 +415,32 @@ def drawing(seed: int, each: int) -> Callable[..., list[tuple[Any, ...]]]:
     return lambda *choices: dice.choices([*product(*choices)], k=number)
 
 
-def hand_over(one: Act, other: Act, first: int, second: int, check: Callable[[], None], told: str) -> bool:
+def hand_over(
+    one: Act,
+    other: Act,
+    first: int,
+    second: int,
+    check: Callable[[], None],
+    told: str,
+    after: Callable[[], None] = lambda: None,
+) -> bool:
     """Run one up to its call `first`, the other up to `second`, then both to their ends, and check what is left.
 
-    Return whether both were handed over. An error has a note of what both had called.
+    Return whether both were handed over. An error has a note of what both had called. `after` is called after each change.
     """
-    writers = take_turns([one, other], [(0, first), (1, second)], check, told)
+    writers = take_turns([one, other], [(0, first), (1, second)], check, told, after)
     return len(writers[0].calls) > first and len(writers[1].calls) > second
 
 
 def take_turns(
-    acts: Sequence[Act], turns: Sequence[tuple[int, int]], check: Callable[[], None], told: str
+    acts: Sequence[Act],
+    turns: Sequence[tuple[int, int]],
+    check: Callable[[], None],
+    told: str,
+    after: Callable[[], None] = lambda: None,
 ) -> list[Writer]:
     """Run writers by turns, as `run_interleaved` says, and check what is left; return them with their calls."""
-    writers = [Writer() for _ in acts]
+    writers = [Writer(after=after) for _ in acts]
 
     def run(writer: Writer, act: Act) -> Callable[[Callable[[int], None]], None]:
         def go(before: Callable[[int], None]) -> None:
@@ -407,7 +458,14 @@ def take_turns(
     return writers
 
 
-def strike(act: Act, fault: str, number: int, check: Callable[[], None], told: str) -> bool:
+def strike(
+    act: Act,
+    fault: str,
+    number: int,
+    check: Callable[[], None],
+    told: str,
+    after: Callable[[], None] = lambda: None,
+) -> bool:
     """Strike a writer by one of `FAULTS` at a call, and check what is left; return whether it was struck."""
 
     def die(at: int) -> None:
@@ -415,6 +473,7 @@ def strike(act: Act, fault: str, number: int, check: Callable[[], None], told: s
             raise Dead
 
     writer = Writer(before=die) if fault == "dies" else Writer(**{"loses" if "answer" in fault else "fills": number})
+    writer.after = after
     is_dead = False
     try:
         try:

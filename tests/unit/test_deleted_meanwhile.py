@@ -183,7 +183,7 @@ def test_a_scan_looks_at_the_log_once(world: SmallWorld) -> None:
     assert [path for path in asked if path.startswith("plan/")] == [newest]
 
 
-TREES = ["plan", "manifests", "claims", "accepted", "data", "dropped", "decodings"]
+TREES = ["plan", "manifests", "claims", "accepted", "data", "decodings"]
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -22,7 +22,7 @@ from pipeline_defs.dropping import DropVerdict, plan_dropping
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.edges.layout import published_path
+from pipeline_defs.edges.layout import manifest_path, published_path
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.redo import verify_expired
 from pipeline_defs.standing import landed_files
@@ -97,10 +97,14 @@ def test_what_was_compacted_just_now_is_not_dropped(lake: Lake) -> None:
     assert len(plan_dropping(TOPIC, lake, EPOCH_MS + 70 * DAY_MS, 30 * 86_400)) == 1
 
 
-def test_a_lake_on_an_object_store_is_refused() -> None:
-    """[R-72] No lock keeps a replace out there while a file is deleted."""
-    with pytest.raises(Refused, match="cannot be dropped: s3://lake is an object store"):
-        plan_dropping(TOPIC, Lake("s3://lake"), EPOCH_MS, 0)
+def test_a_drop_leaves_nothing_in_staging(lake: Lake) -> None:
+    """[R-72] And takes what was staged for the file along."""
+    manifests, _ = compacted(lake)
+    assert all(lake.store.exists(each.file.path) for each in manifests if each.file), "the control"
+    before = {*(root(lake) / "staging").iterdir()}
+    drop(lake)
+    assert {*(root(lake) / "staging").iterdir()} <= before
+    assert not any(lake.store.exists(each.file.path) for each in manifests if each.file)
 
 
 def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
@@ -108,9 +112,11 @@ def test_a_dropped_range_that_no_step_plans_is_a_lost_step(lake: Lake) -> None:
     dropped(lake)
     for tree in ("plan", "manifests"):
         (root(lake) / tree).rename(root(lake) / f"{tree}-lost")
-    with pytest.raises(BrokenPlanLog, match="newer steps are lost") as error:
+    with pytest.raises(BrokenPlanLog, match=f"tables/raw/{TOPIC}, and neither a plan log nor manifests: they are lost"):
         another(lake).coverage(TOPIC)
-    assert "dropped range files" in str(error.value.violations)
+    (root(lake) / "manifests-lost").rename(root(lake) / "manifests")
+    with pytest.raises(BrokenPlanLog, match="newer steps are lost"):
+        another(lake).coverage(TOPIC)
 
 
 def test_nothing_of_a_file_is_dropped_while_a_range_of_it_stands_otherwise(lake: Lake) -> None:
@@ -153,8 +159,8 @@ def test_what_is_replaced_while_it_is_dropped_stays(lake: Lake) -> None:
     """[R-73] After the mark, before the file goes: the newer file is kept, and said so."""
     compacted(lake)
 
-    def replaced(step: str, **_: object) -> None:
-        if step == "drop_marked":
+    def replaced(step: str, key: str = "", **_: object) -> None:
+        if (step, key) == ("drop_marked", R[0].key):
             land(another(lake), R[1], 1, b"w")
 
     found = drop(lake, replaced)
@@ -186,7 +192,7 @@ def test_a_compacted_file_that_was_changed_drops_nothing(lake: Lake) -> None:
     damage(path)
     found = drop(lake)
     assert len(found) == 3 and all(str(path) in str(verdict.reason) for verdict in found)
-    assert shown(lake) == ["0", "10", "20"] and lake.store.list("dropped") == {}
+    assert shown(lake) == ["0", "10", "20"] and not another(lake).coverage(TOPIC).dropped()
     assert "move" in check_table(TOPIC, lake).violations[-1]
 
 
@@ -236,12 +242,12 @@ def test_a_table_that_is_gone_with_dropped_rows_is_not_made_anew_without_them(la
     assert view(lake) == [*range(30)]
 
 
-def test_a_mark_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
-    """[R-75] Without it its ranges would count as pending, and be landed again where Kafka has them."""
+def test_a_drop_that_cannot_be_read_says_what_to_do(lake: Lake) -> None:
+    """[R-75] Without it its range would count as pending, and be landed again where Kafka has it."""
     dropped(lake)
-    (mark,) = (root(lake) / "dropped").rglob("*.json")
+    mark = root(lake) / manifest_path(TOPIC, R[1], 1)
     mark.write_text("{")
-    with pytest.raises(BrokenManifest, match="says that range files were dropped, cannot be read"):
+    with pytest.raises(BrokenManifest, match=r"cannot be read.*restore it from a backup"):
         another(lake).coverage(TOPIC)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import time
@@ -24,9 +23,7 @@ from pipeline_defs.auditing import check_published, check_table
 from pipeline_defs.cli import compact as command
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.dropped import Dropped
-from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable, RangeFilesKept, TableFileGone
-from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.errors import DamagedFile, LakeUnavailable, RangeFilesKept, TableFileGone
 from pipeline_defs.core.raw_table import compacted_name
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
@@ -35,7 +32,6 @@ from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.latest_table import LatestTable
-from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.standing import Digests, landed_files
 from pipeline_defs.steps import no_step
@@ -132,35 +128,19 @@ def test_a_file_that_goes_away_before_it_is_compacted_is_one_clear_sentence(lake
     assert f"{path} is not there" in said and f"offsetlake audit {TOPIC}" in said and "Errno" not in said
 
 
-def marks(lake: Lake) -> list[Path]:
-    return sorted((root(lake) / "dropped").rglob("*.json"))
-
-
-def test_rows_that_stand_again_under_a_later_revision_get_a_mark_of_it(lake: Lake) -> None:
-    """[R-72] The compacted file has the very bytes of the one before, and is another: its mark is another, too."""
-    dropped(lake)
+def test_rows_that_stand_again_under_a_later_revision_are_dropped_again(lake: Lake) -> None:
+    """[R-72] The compacted file has the very bytes of the one before: what was said of that is not said of this revision."""
+    _, path = dropped(lake)
+    bytes_before = path.read_bytes()
     land(lake, R[1], 1)
     append(lake)
     (verdict,) = run_compact(lake)
     assert verdict.file is not None
-    (before,) = marks(lake)
-    assert verdict.file.tags["sha256"] == json.loads(before.read_text())["sha256"], "the control: equal bytes"
+    assert (path.parent / verdict.file.path).read_bytes() == bytes_before, "the control: equal bytes"
+    assert another(lake).coverage(TOPIC).dropped() == dict.fromkeys(R[:3], 0)
     assert drop(lake) == [DropVerdict(R[1])]
-    assert len(marks(lake)) == 2 and another(lake).coverage(TOPIC).is_landed(R[1]) and view(lake) == [*range(30)]
-
-
-def test_a_mark_that_says_otherwise_keeps_the_range_files(lake: Lake) -> None:
-    """[R-72] What somebody has put under its name is never taken for it."""
-    _, path = compacted(lake)
-    mark = root(lake) / f"dropped/{TOPIC}/g0/p0000" / path.name.removeprefix("g0-p0000-").replace(".c-", ".")
-    mark = mark.with_suffix(".json")
-    mark.parent.mkdir(parents=True)
-    mark.write_bytes(Dropped(TOPIC, OffsetRange(0, 0, 0, 30), {}, path.name, "ab", "test", 0).to_json())
-    found = drop(lake)
-    assert [each.offsets for each in found] == R[:3]
-    assert all(f"{mark} says otherwise" in str(each.reason) for each in found) and shown(lake) == ["0", "10", "20"]
-    mark.unlink()
-    assert drop(another(lake)) == [DropVerdict(offsets) for offsets in R[:3]] and marks(lake) == [mark], "the control"
+    coverage = another(lake).coverage(TOPIC)
+    assert coverage.dropped() == {R[0]: 0, R[1]: 1, R[2]: 0} and coverage.is_landed(R[1]) and view(lake) == [*range(30)]
 
 
 def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
@@ -172,9 +152,11 @@ def test_a_range_without_rows_is_not_dropped(lake: Lake) -> None:
     assert drop(lake) == [DropVerdict(R[0]), DropVerdict(R[2])] and drop(another(lake)) == []
     assert shown(lake) == ["10"] and view(lake) == [*range(10), *range(20, 30)]
     newest = another(lake).newest(manifests[1])
-    another(lake).commit_dropped(Dropped(TOPIC, R[1], {R[1]: 1}, "g0-p0000-x.c-y.parquet", "ab", "before", 0))
-    (root(lake) / published_path(newest)).unlink()
-    assert check_published(TOPIC, another(lake)).violations == (), "as an older release has dropped it"
+    newest = another(lake).commit_manifest(newest.dropped(EPOCH_MS))
+    another(lake).delete_given_up(newest)
+    assert shown(lake) == [] and check_published(TOPIC, another(lake)).violations == (), (
+        "as somebody else has dropped it"
+    )
     assert view(lake) == [*range(10), *range(20, 30)]
     with landed_files([newest], another(lake)) as files:
         assert pq.read_table(files[R[1]].path).num_rows == 0
@@ -209,15 +191,6 @@ def test_a_range_file_that_rots_between_its_mark_and_its_end_is_mended(
     assert world.standing() == dict.fromkeys(range(6), 1)
     world.drop()
     assert world.shown() == {} and world.standing() == dict.fromkeys(range(6), 1)
-
-
-def test_what_is_no_mark_by_its_name_is_to_be_moved_away(lake: Lake) -> None:
-    """[R-75] It is nothing of Offsetlake's, so no backup has it."""
-    foreign = root(lake) / f"dropped/{TOPIC}/notes.txt"
-    foreign.parent.mkdir(parents=True)
-    foreign.write_text("mine")
-    with pytest.raises(BrokenManifest, match=r"notes.txt is no mark's name: move it away"):
-        another(lake).coverage(TOPIC)
 
 
 def test_a_file_that_is_gone_before_its_commit_is_in_no_version(lake: Lake) -> None:
@@ -352,7 +325,7 @@ def test_a_dry_run_says_of_dropping_what_a_real_run_says(lake: Lake, *, is_dry: 
     assert [each.offsets for each in verdicts if each.reason] == R[:3]
     assert [each.offsets for each in verdicts if not each.reason] == R[4:]
     assert shown(lake) == (["0", "10", "20", "40", "50"] if is_dry else ["0", "10", "20"])
-    assert len(marks(lake)) == (not is_dry)
+    assert [*another(lake).coverage(TOPIC).dropped()] == ([] if is_dry else R[4:])
 
 
 def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +348,7 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d", "--dry-run"])
     assert "would drop 2 range files" in found.stdout
     assert isinstance(found.exception, RangeFilesKept) and "3 of 5 range files" in str(found.exception)
-    assert shown(lake) == ["0", "10", "20", "40", "50"] and marks(lake) == []
+    assert shown(lake) == ["0", "10", "20", "40", "50"] and not another(lake).coverage(TOPIC).dropped()
 
 
 def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:

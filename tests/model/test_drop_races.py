@@ -1,0 +1,220 @@
+"""Who drops a range file, or publishes one, and stands still meanwhile: on a disk, and in a bucket, where nobody has a lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline_defs.auditing import check_published, check_table, check_tiling
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.layout import given_up_paths, published_path
+from pipeline_defs.raw_table import append_landed
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import Dead, Glob, SmallWorld, Writer, watch_obstore
+from tests.support.strategies import EPOCH_MS
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
+    """Is a topic of two ranges of three rows that are planned."""
+    return small(tmp_path, request.param)
+
+
+def small(folder: Path, kind: str) -> SmallWorld:
+    world = SmallWorld(folder, kind, records=6, grid=3)
+    world.has_raw_table = True
+    return world
+
+
+def compacted(world: SmallWorld) -> None:
+    world.land()
+    world.compact()
+
+
+def lose_a_row(world: SmallWorld, offset: int) -> None:
+    """Have Kafka compact a record away, so that what it has of a range is another revision."""
+    world.kafka.now.is_compacted = True
+    world.kafka.now.partitions[0].compacted.add(offset)
+
+
+def first(world: SmallWorld) -> Manifest:
+    return min(world.open(Writer()).read_manifests(TOPIC).values(), key=lambda each: each.offsets)
+
+
+def assert_all_is_well(world: SmallWorld, glob: Glob) -> None:
+    lake = world.open(Writer())
+    append_landed(TOPIC, lake, lambda: EPOCH_MS)
+    assert glob.wrong == []
+    assert world.standing() == world.in_table() == dict.fromkeys(world.in_kafka(), 1)
+    for check in (check_tiling, check_published, check_table):
+        assert check(TOPIC, lake).violations == ()
+
+
+def test_a_dropper_that_stood_still_takes_nothing_of_a_later_revision(world: SmallWorld) -> None:
+    """[R-73] Between its mark and its delete the range is replaced, dropped again and replaced again."""
+    compacted(world)
+    glob, meanwhile = Glob(world), list[str]()
+
+    def stand(step: str, **_: object) -> None:
+        if step != "drop_marked" or meanwhile:
+            return
+        for offset in (0, 1):
+            lose_a_row(world, offset)
+            world.land("replace", world.open(Writer(after=glob.look)))
+            meanwhile.append(published_path(first(world)))
+            if not offset:
+                world.compact(world.open(Writer()))
+                world.drop(world.open(Writer(after=glob.look)))
+
+    world.drop(world.open(Writer(after=glob.look)), on_step=stand)
+    assert [path.split(".")[1] for path in meanwhile] == ["d001", "d002"], "the control: each drop gives a name up"
+    assert world.shown() == {2: 1}, "the newest of the first range; the other was dropped"
+    assert_all_is_well(world, glob)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("is_replacing", [False, True])
+def test_a_publisher_that_stood_still_brings_nothing_back(
+    tmp_path: Path, is_replaced: bool, is_replacing: bool
+) -> None:
+    """[R-73] Before it copied its file within the bucket others published, compacted, dropped and replaced it.
+
+    On a disk it would hold a lock by then, so that nobody publishes.
+    """
+    world = small(tmp_path, "bucket")
+    if is_replacing:
+        compacted(world)
+        world.drop()
+        lose_a_row(world, 2)
+    glob, stood = Glob(world), list[int]()
+
+    def stand(number: int) -> None:
+        if writer.calls[-1] == "copy" and not stood:
+            stood.append(number)
+            for mode in ("land", "replace") if is_replaced else ("land",):
+                world.land(mode, world.open(Writer(after=glob.look)))
+                world.compact(world.open(Writer()))
+                world.drop(world.open(Writer(after=glob.look)))
+                lose_a_row(world, 0)
+            if is_replaced:
+                lose_a_row(world, 1)
+                world.land("replace", world.open(Writer(after=glob.look)))
+
+    writer = Writer(before=stand, after=glob.look)
+    verdicts = world.land("replace" if is_replacing else "land", world.open(writer))
+    assert stood and first(world).revision == is_replacing + 2 * is_replaced, "the fault"
+    ours = min(verdicts, key=lambda each: each.offsets).outcome
+    assert ours is (Outcome.SUPERSEDED if is_replaced else Outcome.REPLACED if is_replacing else Outcome.LANDED)
+    world.land("replace")
+    assert_all_is_well(world, glob)
+
+
+def test_what_a_drop_has_given_up_is_not_mended(world: SmallWorld) -> None:
+    """[R-73] By who saw a damaged file before, has staged what belongs there, and publishes it now."""
+    compacted(world)
+    stale = first(world)
+    data, glob = world.files()[published_path(stale)], Glob(world)
+    glob.look()
+    world.drop()
+    glob.look()
+    assert not world.lake.is_replaced(stale) and world.lake.own_path(stale) is None
+    lake, staged = world.open(Writer(after=glob.look)), "staging/mend/part.parquet"
+    lake.store.put_new(staged, data, "staging/scratch")
+    for manifest in (stale, first(world)):
+        assert lake.publish(manifest, staged, mend=True) == first(world)
+    assert lake.publish(first(world), staged) == first(world)
+    assert world.shown() == {} and glob.wrong == []
+
+
+def test_a_copy_that_nobody_could_stop_is_taken_back(world: SmallWorld) -> None:
+    """[R-73] From a file that the drop does not know of: who has copied it in a bucket looks again, and deletes it."""
+    compacted(world)
+    stale = first(world)
+    data = world.files()[published_path(stale)]
+    world.drop()
+    glob = Glob(world)
+    lake = world.open(Writer(after=glob.look))
+    lake.store.put_new("staging/other/part.parquet", data, "staging/scratch")
+    assert lake.publish(stale, "staging/other/part.parquet") == first(world)
+    assert world.shown() == {}
+    assert (glob.seen != set()) == (world.bucket is not None), "the control: on a disk it is not even linked"
+
+
+def half_dropped_and_replaced(world: SmallWorld) -> None:
+    """Have the drop of a range die before its delete, and a replace of it die before it publishes."""
+    compacted(world)
+    lose_a_row(world, 0)
+
+    def die_at(wanted: str) -> Any:
+        def die(step: str, **_: object) -> None:
+            if step == wanted:
+                raise Dead
+
+        return die
+
+    with pytest.raises(Dead):
+        world.drop(on_step=die_at("drop_marked"))
+    with pytest.raises(Dead):
+        world.land("replace", on_step=die_at("commit"))
+
+
+def test_what_is_about_to_give_way_to_a_later_revision_is_no_alarm(world: SmallWorld) -> None:
+    """[R-73] A half dropped file, and the next revision committed and not published: the next run shows that alone."""
+    half_dropped_and_replaced(world)
+    stale = given_up_paths(first(world))
+    assert stale == [path for path in world.files() if path in stale], "the control: it is there"
+    lake = world.open(Writer())
+    assert lake.coverage(TOPIC).doubles == {} and check_tiling(TOPIC, lake).violations == ()
+    assert lake.coverage(TOPIC).pending() == [first(world).offsets]
+    glob = Glob(world)
+    world.land(lake=world.open(Writer(after=glob.look)))
+    assert sorted(world.shown()) == [1, 2, 3, 4, 5]
+    assert_all_is_well(world, glob)
+
+
+def test_a_file_under_a_name_that_was_given_up_is_named_and_goes(world: SmallWorld) -> None:
+    """[R-73] Brought back from a backup, say: the next drop deletes it; once the range is replaced, the audit names it."""
+    compacted(world)
+    path, data = published_path(first(world)), world.files()[published_path(first(world))]
+    world.drop()
+    world.lake.store.put_new(path, data, "staging/scratch")
+    assert len(world.drop()) == 1 and world.shown() == {}
+    lose_a_row(world, 0)
+    world.land("replace")
+    world.lake.store.put_new(path, data, "staging/scratch")
+    lake = world.open(Writer())
+    (violation,) = check_tiling(TOPIC, lake).violations
+    assert path in violation and "--on-change replace" in violation
+    assert Outcome.FAILED in {each.outcome for each in world.land("replace")}, (
+        "it has a row that the landed file has not"
+    )
+    assert path in world.files()
+
+
+def test_what_gives_way_while_trees_are_listed_is_no_double(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-73] Listed in `data/`, and dropped and replaced before the manifests are."""
+    compacted(world)
+    lose_a_row(world, 0)
+    other = world.open(Writer())
+    read, listed = other.store.list, list[str]()
+
+    def list_late(prefix: str, after: str | None = None) -> dict[str, int]:
+        found = read(prefix, after)
+        if prefix == f"data/{TOPIC}" and not listed:
+            listed.extend(found)
+            world.drop(world.open(Writer()))
+            world.land("replace", world.open(Writer()))
+        return found
+
+    monkeypatch.setattr(other.store, "list", list_late)
+    coverage = other.coverage(TOPIC)
+    assert given_up_paths(first(world))[0] in listed, "the control"
+    assert coverage.doubles == {} and coverage.pending() == []
