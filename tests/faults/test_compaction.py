@@ -32,6 +32,7 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.raw_table import append_landed
 from pipeline_defs.reports import trace_row
 from pipeline_defs.vacuum import vacuum
 from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
@@ -249,7 +250,7 @@ def test_a_reader_in_a_loop_sees_each_row_once(world: World) -> None:
     assert_all_is_well(world)
 
 
-def with_an_aborted_record(world: World) -> None:
+def with_an_aborted_record(world: World, ranges: int = 12) -> None:
     """Has the first range hold a record that a reader of committed records will not see, so that a replace changes it."""
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=PER_RANGE, target_file_bytes=90_000, isolation_level="read_uncommitted")
@@ -260,10 +261,28 @@ def with_an_aborted_record(world: World) -> None:
     producer.flush()
     producer.abort_transaction()
     producer.close()
-    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(12 * PER_RANGE))
+    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(ranges * PER_RANGE))
     world.plan()
     world.land()
     world.with_policy(isolation_level="read_committed")
+
+
+@pytest.mark.parametrize(
+    ("placed", "step"), everywhere(["link_to_table", "append"], [("disk", "link_to_table")]), indirect=["placed"]
+)
+def test_cutting_killed_at_any_step_leaves_each_row_once(placed: World, step: str) -> None:
+    """[R-63] SIGKILL: a view has the replaced range's new rows already, the table has the old ones or the new ones."""
+    world = placed
+    with_an_aborted_record(world, ranges=4)
+    run_compact(world)
+    old, new = snapshot(world), [offset for offset, *_ in sent(world)]
+    assert len(old) == len(new) + 1
+    with stopped_at(world, "replace", step):
+        assert snapshot(world) == (old if step == "link_to_table" else new), "the fault: it is in the middle"
+        assert view(world) == sent(world)
+    append_landed(world.name, world.edges.lake, world.edges.now_ms)
+    assert snapshot(world) == new and view(world) == sent(world)
+    assert_all_is_well(world)
 
 
 @pytest.mark.parametrize("step", ["drop_marked", "range_file_dropped"])
