@@ -57,9 +57,7 @@ class Reader(LoopingReader):
 @pytest.mark.parametrize(
     ("placed", "step"), everywhere(STEPS, [*product(["disk"], STEPS), ("bucket", "link_to_table")]), indirect=["placed"]
 )
-def test_a_run_killed_around_its_append_leaves_a_table_that_the_next_tick_makes_whole(
-    placed: World, step: str
-) -> None:
+def test_a_run_killed_around_its_append_leaves_a_table_that_the_next_tick_makes_whole(placed: World, step: str) -> None:
     """[R-81] Half done is never seen: the version is there with all its rows, or not at all."""
     world = with_a_version(placed)
     world.send_numbered(250)

@@ -118,12 +118,16 @@ def time_read(table: str, read: Callable[[str], tuple[int, int, int]]) -> Read:
     return Read(table, began, time.monotonic_ns(), rows, distinct, kept)
 
 
+class ReaderDied(Exception):
+    """A reader that ended while it was to read, with the end of its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Readers that read, and where they write what they read."""
 
     folder: Path
-    processes: Mapping[str, subprocess.Popen[bytes]]
+    processes: dict[str, subprocess.Popen[bytes]]
     tables: Sequence[str]
 
     def reads(self, kind: str) -> list[Read]:
@@ -135,7 +139,8 @@ class Reading:
     def have_read_since(self, began_ns: int) -> bool:
         """Return whether each has begun to read each table since, and ended; raise where one has died."""
         for kind, process in self.processes.items():
-            assert process.poll() is None, (self.folder / f"{kind}.log").read_text()[-3000:]
+            if process.poll() is not None:
+                raise ReaderDied((self.folder / f"{kind}.log").read_text()[-3000:])
         return all(
             {read.table for read in self.reads(kind) if read.began_ns >= began_ns} == {*self.tables}
             for kind in self.processes
@@ -144,23 +149,33 @@ class Reading:
 
 @contextmanager
 def reading(
-    kinds: Collection[str], tables: Sequence[str], lake: Lake, topic: str, folder: Path, environment: Mapping[str, str]
+    kinds: Collection[str],
+    tables: Sequence[str],
+    lake: Lake,
+    topic: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    wait_until: Callable[[Callable[[], bool]], None],
 ) -> Iterator[Reading]:
-    """Have readers of some kinds read while the context lasts, and end by themselves after it."""
+    """Have readers of some kinds read while the context lasts, and end by themselves after it.
+
+    One is started once the one before it has read: it would take the machine from that, which may be a Spark that starts.
+    """
     folder.mkdir()
     paths = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "JAVA_HOME", "TMPDIR"}}
-    processes = {}
+    readers = Reading(folder, {}, tables)
     with ExitStack() as opened:
         for kind in kinds:
             log = opened.enter_context((folder / f"{kind}.log").open("wb"))
             command = [sys.executable, "-m", __name__, kind, ",".join(tables), lake.store.root, topic, str(folder)]
-            processes[kind] = subprocess.Popen(
+            readers.processes[kind] = subprocess.Popen(
                 command, stdout=log, stderr=log, env={**paths, "PYTHONPATH": str(PROJECT), **environment}
             )
-            opened.callback(processes[kind].kill)
-        yield Reading(folder, processes, tables)
+            opened.callback(readers.processes[kind].kill)
+            wait_until(lambda: readers.have_read_since(0))
+        yield readers
         (folder / STOP).touch()
-        for kind, process in processes.items():
+        for kind, process in readers.processes.items():
             assert process.wait(120) == 0, (folder / f"{kind}.log").read_text()[-3000:]
 
 
