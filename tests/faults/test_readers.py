@@ -16,12 +16,13 @@ from deltalake import DeltaTable
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.bench.s3 import s3_environment, s3a_conf
-from pipeline_defs.compaction import compact
+from pipeline_defs.compaction import compact, compact_table
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.decoded_compaction import DecodedTable
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.latest import update
 from pipeline_defs.resources import Edges
@@ -83,6 +84,12 @@ def compact_raw(world: World) -> None:
     assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}
 
 
+def compact_decoded(world: World) -> None:
+    table = DecodedTable(world.name, world.edges.decodings)
+    verdicts = compact_table(table, new_attempt(), world.tools(), world.topic.policy.target_file_bytes, every=True)
+    assert {verdict.outcome for verdict in verdicts} == {CompactionOutcome.COMPACTED}
+
+
 def replace_first(world: World) -> None:
     """By what another isolation level reads of it: with the record that was aborted, or without."""
     level = world.topic.policy.isolation_level
@@ -105,6 +112,7 @@ CHANGES: Sequence[tuple[str, Action, str]] = [  # name, what is done, which tabl
     ("decode", decode, "decoded"),
     ("update latest", update_latest, "latest"),
     ("compact", compact_raw, ""),
+    ("compact what is decoded", compact_decoded, ""),
     ("replace", replace_first, ""),
     ("decode what was replaced", decode, ""),
     ("update latest, a key of which may be gone", update_latest, ""),
