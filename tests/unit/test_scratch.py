@@ -1,47 +1,168 @@
-"""Temporary files of a process that was killed: the next process deletes them, and nobody else's."""
+"""What is written before it is named: no two writes share a file, and who deletes one under a writer makes one clear error."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from pipeline_defs.settings import PROJECT
+import pytest
 
-OWNER = """
-import sys
-from pipeline_defs.edges.locks import scratch
-(scratch() / "copy.parquet").write_bytes(b"rows")
-print(scratch(), flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def owner(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Give a process that has a temporary file below a folder, and the folder of its own."""
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-c", OWNER]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        yield process, Path(process.stdout.readline().strip())
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.holes import SpanKind
+from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.disk import Disk
+from pipeline_defs.edges.store import Answer, Store
+from tests.support.fake_log import TOPIC
+from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.strategies import EPOCH_MS
 
 
-def test_temporary_files_of_a_process_that_was_killed_go_with_the_next_one(tmp_path: Path) -> None:
-    """Those of a lake in a bucket are as large as its files; who works keeps its own, and who ends deletes them."""
-    with owner(tmp_path) as (works, kept):
-        with owner(tmp_path) as (dies, left):
-            dies.send_signal(signal.SIGKILL)
-            dies.wait()
-            assert (left / "copy.parquet").exists(), "the fault: nobody has deleted it"
-        with owner(tmp_path) as (_, own):
-            assert sorted(tmp_path.iterdir()) == sorted([kept, own])
-            assert (kept / "copy.parquet").exists() and works.poll() is None
-        assert [*tmp_path.iterdir()] == [kept]
-    assert [*tmp_path.iterdir()] == []
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_obstore(monkeypatch)
+
+
+def linking(monkeypatch: pytest.MonkeyPatch, tree: str, before: Callable[[], None], after: Callable[[], None]) -> None:
+    """Have something happen around the first link into a tree."""
+    honest, done = Disk.link, [False]
+
+    def link(self: Disk, source: str, target: str) -> None:
+        is_first = target.startswith(f"{tree}/") and not done[0]
+        done[0] = done[0] or is_first
+        if is_first:
+            before()
+        honest(self, source, target)
+        if is_first:
+            after()
+
+    monkeypatch.setattr(Disk, "link", link)
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def test_no_write_opens_a_file_that_a_name_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-47] Two writers with one scratch name, as two runs have it that say the same earlier revision again."""
+    store, answers = Store(str(tmp_path)), []
+
+    def write_too() -> None:
+        answers.append(Store(str(tmp_path)).put_new("manifests/0.json", b"theirs", "staging/same"))
+
+    linking(monkeypatch, "manifests", nothing, write_too)
+    assert store.put_new("manifests/0.json", b"the first", "staging/same") is Answer.COMMITTED
+    assert answers == [Answer.CONFLICT], "the control: the other one came in between"
+    assert store.get("manifests/0.json") == b"the first" and store.list("staging") == {}
+
+
+def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-47] The second one dies as soon as it has opened what it writes."""
+    world = SmallWorld(tmp_path, "disk", records=4, grid=4)
+    world.land()
+    world.kafka.compact(100)
+
+    def die(step: str, **_: object) -> None:
+        if step == "commit":
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.land("replace", on_step=die)
+    for name in world.lake.store.entries("staging"):
+        world.lake.store.delete_folder(f"staging/{name}")
+    other, dead = world.open(Writer()), []
+
+    def write(self: Disk, path: str, data: bytes) -> None:
+        honest(self, path, b"")
+        raise Dead
+
+    def land_too() -> None:
+        monkeypatch.setattr(Disk, "write", write)
+        manifest = other.read_manifests(TOPIC)[world.coverage.log.steps[0].ranges[0]]
+        with pytest.raises(Dead):
+            other.commit_manifest(manifest)
+        dead.append(manifest.revision)
+        monkeypatch.setattr(Disk, "write", honest)
+
+    honest = Disk.write
+    linking(monkeypatch, "manifests", nothing, land_too)
+    (verdict,) = world.land()
+    assert dead == [2], "the control: the other writer opened its file after the link"
+    assert verdict.outcome is Outcome.ALREADY_LANDED
+    world.lake = world.open(Writer())
+    assert world.coverage.pending() == [] and world.shown() == dict.fromkeys(range(4), 1)
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_scratch_file_that_is_deleted_under_its_writer_fails_its_range_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivery: Delivery
+) -> None:
+    """[R-47] Whatever the policy; the run goes on, and the others land, but where their staged files went too."""
+    world = SmallWorld(tmp_path, "disk", records=9, grid=3)
+    swept: list[str] = []
+
+    def sweep() -> None:
+        for path in (tmp_path / "staging").rglob("*.json*"):
+            swept.append(path.name)
+            path.unlink()
+
+    linking(monkeypatch, "manifests", sweep, nothing)
+    verdicts = world.land(delivery=delivery)
+    assert len(swept) == 1, "the fault"
+    (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
+    assert "was deleted while it was written" in failed.violations[0]
+    assert [verdict.outcome for verdict in verdicts if verdict is not failed] == [Outcome.LANDED] * 2
+
+
+def test_a_scratch_file_that_is_deleted_under_the_planner_is_one_error_of_its_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-47] It says that it may be tried again, and the next tick plans."""
+    world = SmallWorld(tmp_path, "disk")
+    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
+    linking(monkeypatch, "plan", lambda: world.lake.store.delete_folder("staging"), nothing)
+    with pytest.raises(LakeUnavailable, match=r"cannot write .*plan/.* was deleted while it was written") as caught:
+        world.plan()
+    assert caught.value.retriable
+    world.plan()
+    assert len(world.coverage.log.ranges) == 3
+
+
+def test_a_claim_that_fails_fails_its_own_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-50] What was claimed before it is read, and what comes after it too; the next run lands the one that is left."""
+    world = SmallWorld(tmp_path, "disk", records=12, grid=3)
+    world.delivery = Delivery.AT_MOST_ONCE
+    honest, claims = Disk.write, [0]
+
+    def write(self: Disk, path: str, data: bytes) -> None:
+        claims[0] += "claim-" in path
+        if "claim-" in path and claims[0] == 3:
+            raise OSError(28, "No space left on device", path)
+        honest(self, path, data)
+
+    monkeypatch.setattr(Disk, "write", write)
+    verdicts = world.land()
+    (failed,) = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAILED]
+    assert failed.offsets.start == 6 and "No space left" in failed.violations[0]
+    assert len(verdicts) == 4 and world.shown() == dict.fromkeys([*range(6), *range(9, 12)], 1)
+    world.land()
+    assert world.shown() == dict.fromkeys(range(12), 1)
+
+
+def test_a_run_that_dies_abandons_only_the_scan_that_it_had_begun(tmp_path: Path) -> None:
+    """[R-50] Ranges of different sizes are scans of their own; what was not begun is read by the next run."""
+    world = SmallWorld(tmp_path, "disk", records=5, grid=3)
+    world.delivery = Delivery.AT_MOST_ONCE
+
+    def die(step: str, **_: object) -> None:
+        if step == "scan":
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.land(on_step=die)
+    assert len(world.coverage.claims) == 1 and len(world.coverage.pending()) == 1
+    world.land()
+    (verdict,) = [offsets for offsets in world.coverage.log.ranges if world.coverage.is_landed(offsets)]
+    assert world.shown() == dict.fromkeys(range(verdict.start, verdict.end), 1)
