@@ -24,6 +24,7 @@ from .core.offsets import OffsetRange
 from .edges import parquet
 from .edges.footer import canonicalize
 from .edges.lake import Lake
+from .edges.locks import scratch
 from .edges.remote_file import File, RemoteFile
 from .standing import LandedFile, landed_files
 
@@ -96,7 +97,7 @@ class LocalStaging:
         """Folder of the attempt."""
         if self.lake.store.local_root is not None:
             return self.lake.store.local_root / "staging" / self.attempt
-        self._made.append(Path(tempfile.mkdtemp(prefix="offsetlake-")))
+        self._made.append(Path(tempfile.mkdtemp(dir=scratch())))
         return self._made[0]
 
     def url(self, folder: PurePath) -> str:

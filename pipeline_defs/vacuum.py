@@ -17,6 +17,7 @@ from .edges.delta_log import DeltaLog, raw_table_log
 from .edges.lake import Lake
 from .edges.latest_table import TREE as LATEST
 from .edges.latest_table import LatestTable
+from .steps import StepWatcher, no_step
 
 VACUUM_AFTER_SECONDS = 7 * 24 * 3600.0  # a reader may stay with a version for so long
 
@@ -54,7 +55,7 @@ def is_vacuum_due(lake: Lake, now_ms: int) -> bool:
 
 
 def vacuum(
-    lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS
+    lake: Lake, now_ms: int, older_than_seconds: float = VACUUM_AFTER_SECONDS, on_step: StepWatcher = no_step
 ) -> tuple[list[str], list[OffsetlakeError]]:
     """Delete what is old in all tables; return the paths, and what ended one table and no other."""
     deleted, errors = list[str](), list[OffsetlakeError]()
@@ -63,6 +64,7 @@ def vacuum(
             errors.append(found)
             continue
         for path in found:
+            on_step("vacuum", path=path)
             lake.store.delete_folder(path)
             deleted.append(path)
     return deleted, errors

@@ -175,3 +175,11 @@ def world(settings: Settings, tmp_path: Path) -> Iterator[World]:
     """Is a fresh topic name, lake and Dagster instance on the shared broker and session."""
     with World(settings, tmp_path, f"t{uuid.uuid4().hex[:10]}") as fresh:
         yield fresh
+
+
+@pytest.fixture
+def placed(world: World, request: pytest.FixtureRequest) -> World:
+    """A world with its lake where the test's parameter says: on this `disk`, or in a `bucket`."""
+    if request.param == "bucket":
+        world.move_lake(f"{request.getfixturevalue('bucket')}/{world.name}")
+    return world

@@ -38,6 +38,7 @@ from .layout import (
     range_path,
     serial_of,
 )
+from .locks import scratch
 from .store import Answer, Store
 
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
@@ -406,7 +407,7 @@ def _written(data: bytes, url: str) -> Iterator[Path]:
     """Give a file of this machine with an object's bytes, for a while; raise `LakeUnavailable` where it cannot be written."""
     with ExitStack() as opened:
         try:
-            copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet"))
+            copy = opened.enter_context(tempfile.NamedTemporaryFile(suffix=".parquet", dir=scratch()))
             copy.write(data)
             copy.flush()
         except OSError as error:

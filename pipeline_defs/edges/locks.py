@@ -1,13 +1,18 @@
-"""Locks on files: of a local lake, of what is started once, of the runs of a Dagster home. A lock ends with its process.
+"""Locks on files: of a local lake, of what is started once, of the runs of a Dagster home, of temporary files of a process.
+
+A lock ends with its process.
 
 Invariant: nobody has to clean a lock up; a file that nobody holds means nothing but that.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +26,8 @@ POLL_SECONDS = 0.01
 START_POLL_SECONDS = 0.1
 T = TypeVar("T")
 START_LOCK = ".lock"
+SCRATCH = "offsetlake-scratch-"
+_scratch: dict[int, Path] = {}  # by process id: a fork has a folder of its own
 _for_life: dict[Path, int] = {}  # of this process: the descriptor by file
 
 
@@ -154,6 +161,46 @@ def remove_unheld(path: Path) -> None:
         if _is_taken(descriptor):
             with suppress(FileNotFoundError, PermissionError):
                 path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def scratch() -> Path:
+    """Return a folder for temporary files of this process, and delete those of processes that were killed.
+
+    A process deletes its own at its end; one that is killed does not, so the next one does: a folder that nobody holds is
+    nobody's.
+    """
+    found = _scratch.get(os.getpid())
+    if found is not None and found.is_dir():
+        return found
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        _remove_unheld_folder(left)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # another process removed it between the two lines above
+    _scratch[os.getpid()] = folder
+    atexit.register(_remove_own, folder, os.getpid())
+    return folder
+
+
+def _remove_own(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_unheld_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):  # another user's stays
+        return
+    try:
+        if _is_taken(descriptor):
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
 

@@ -26,15 +26,16 @@ from pipeline_defs.compaction import compact
 from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import CompactionFailed, Refused
-from pipeline_defs.core.raw_table import is_compacted
+from pipeline_defs.core.raw_table import is_compacted, is_compacted_name
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.raw_table import append_landed
 from pipeline_defs.reports import trace_row
 from pipeline_defs.vacuum import vacuum
-from tests.support.killing import stopped_at
+from tests.support.killing import ALL_SECONDS, everywhere, stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World
 
@@ -71,12 +72,23 @@ def sent(world: World) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def table_folder(world: World) -> Path:
-    return world.lake_folder / raw_table_log(world.name, world.edges.lake.store).folder
+    return world.lake_folder / table_path(world)
+
+
+def table_path(world: World) -> str:
+    return raw_table_log(world.name, world.edges.lake.store).folder
+
+
+def table_names(world: World) -> set[str]:
+    """Return the names of the files in the table's folder, whether a version names them or not."""
+    paths = world.edges.lake.store.list(table_path(world))
+    return {path.rsplit("/", 1)[-1] for path in paths if path.endswith(".parquet")}
 
 
 def snapshot(world: World, version: int | None = None) -> list[int]:
     """Are the offsets that delta-rs finds in a version of the raw table."""
-    rows = DeltaTable(str(table_folder(world)), version=version).to_pyarrow_table(columns=["offset"])
+    url = world.edges.lake.store.url(table_path(world))
+    rows = DeltaTable(url, version=version).to_pyarrow_table(columns=["offset"])
     return sorted(rows.column("offset").to_pylist())
 
 
@@ -150,25 +162,33 @@ def test_where_a_row_is_said_with_its_range_and_its_compacted_file(world: World)
     assert found["range"] == "0-50-100" and found["compacted_file"] == str(path) and found["row"]["offset"] == 60
 
 
-STEPS = ["compaction_staged", "compaction_named", "compaction_committed"]
+STEPS: dict[str, Callable[[int, int], bool]] = {
+    # step -> what is so of two files that are written side by side when the process dies there: how many of them a version
+    # names, and how many are in the table's folder and none names them
+    "compaction_planned": lambda named, left: named + left == 0,
+    "compaction_read": lambda named, left: named + left <= 1,
+    "compaction_staged": lambda named, left: named + left <= 1,
+    "compaction_verified": lambda named, left: named + left <= 1,
+    "compaction_named": lambda named, left: left >= 1,
+    "compaction_committed": lambda named, left: named >= 1,
+}
+QUICK = [("disk", "compaction_named"), ("disk", "compaction_committed"), ("bucket", "compaction_named")]
 
 
-@pytest.mark.parametrize("step", [pytest.param("compaction_staged", marks=pytest.mark.long), *STEPS[1:]])
-def test_compaction_killed_at_any_step_leaves_each_row_once(world: World, step: str) -> None:
+@pytest.mark.parametrize(("placed", "step"), everywhere(STEPS, QUICK), indirect=["placed"])
+def test_compaction_killed_at_any_step_leaves_each_row_once(placed: World, step: str) -> None:
     """[R-62] SIGKILL: at it and after it a view and the newest version have each row once; the next compacts what is left."""
+    world = placed
     fill(world, 6)
     with stopped_at(world, "compact", step):
         assert view(world) == sent(world) and snapshot(world) == [*range(300)]
-        left = {path.name for path in table_folder(world).glob("*.c-*")} - {
-            path.name for path in compacted_files(world)
-        }
-        assert bool(left) == (step == "compaction_named") or step == "compaction_staged", (
-            "the fault: it is in the middle"
-        )
+        named = {path.name for path in compacted_files(world)}
+        left = {name for name in table_names(world) if is_compacted_name(name)} - named
+        assert STEPS[step](len(named), len(left)), "the fault: it is in the middle"
     assert {verdict.outcome for verdict in run_compact(world)} <= {CompactionOutcome.COMPACTED}
     assert len(compacted_files(world)) == 2 and run_compact(world) == []
-    vacuum(world.edges.lake, world.edges.now_ms(), older_than_seconds=-60)
-    assert {path.name for path in table_folder(world).glob("*.parquet")} == {p.name for p in compacted_files(world)}
+    vacuum(world.edges.lake, world.edges.now_ms(), ALL_SECONDS)
+    assert table_names(world) == {path.name for path in compacted_files(world)}
     assert view(world) == sent(world) and snapshot(world) == [*range(300)]
     assert_all_is_well(world)
 
@@ -230,7 +250,7 @@ def test_a_reader_in_a_loop_sees_each_row_once(world: World) -> None:
     assert_all_is_well(world)
 
 
-def with_an_aborted_record(world: World) -> None:
+def with_an_aborted_record(world: World, ranges: int = 12) -> None:
     """Has the first range hold a record that a reader of committed records will not see, so that a replace changes it."""
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=PER_RANGE, target_file_bytes=90_000, isolation_level="read_uncommitted")
@@ -241,20 +261,38 @@ def with_an_aborted_record(world: World) -> None:
     producer.flush()
     producer.abort_transaction()
     producer.close()
-    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(12 * PER_RANGE))
+    world.send({"partition": 0, "key": b"k%d" % n, "value": NOISE(500)} for n in range(ranges * PER_RANGE))
     world.plan()
     world.land()
     world.with_policy(isolation_level="read_committed")
 
 
-@pytest.mark.parametrize("kind", ["disk", "bucket"])
-@pytest.mark.parametrize("step", ["drop_marked", "range_file_dropped"])
-def test_dropping_killed_at_any_step_is_finished_by_the_next(
-    world: World, step: str, kind: str, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize(
+    ("placed", "step"), everywhere(["link_to_table", "append"], [("disk", "link_to_table")]), indirect=["placed"]
+)
+def test_cutting_killed_at_any_step_leaves_each_row_once(placed: World, step: str) -> None:
+    """[R-63] SIGKILL: a view has the replaced range's new rows already, the table has the old ones or the new ones."""
+    world = placed
+    with_an_aborted_record(world, ranges=4)
+    run_compact(world)
+    old, new = snapshot(world), [offset for offset, *_ in sent(world)]
+    assert len(old) == len(new) + 1
+    with stopped_at(world, "replace", step):
+        assert snapshot(world) == (old if step == "link_to_table" else new), "the fault: it is in the middle"
+        assert view(world) == sent(world)
+    append_landed(world.name, world.edges.lake, world.edges.now_ms)
+    assert snapshot(world) == new and view(world) == sent(world)
+    assert_all_is_well(world)
+
+
+@pytest.mark.parametrize(
+    ("placed", "step"),
+    everywhere(["drop_marked", "range_file_dropped"], [("disk", "drop_marked"), ("bucket", "range_file_dropped")]),
+    indirect=["placed"],
+)
+def test_dropping_killed_at_any_step_is_finished_by_the_next(placed: World, step: str) -> None:
     """[R-72] [R-73] SIGKILL: a view shows each row once; then the rest is dropped, read again from Kafka, and decoded."""
-    if kind == "bucket":
-        world.move_lake(f"{request.getfixturevalue('bucket')}/{world.name}")
+    world = placed
     fill(world, 4)
     run_compact(world)
     with stopped_at(world, "drop", step):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import duckdb
 import pytest
 from deltalake import DeltaTable
@@ -9,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from pipeline_defs.auditing import check_table
 from pipeline_defs.edges.delta_log import raw_table_log
-from tests.support.killing import stopped_at
+from tests.support.killing import everywhere, stopped_at
 from tests.support.reading import LoopingReader
 from tests.support.world import World
 
@@ -19,6 +21,11 @@ STEPS = {"report": (2, 350), "link_to_table": (1, 100), "append": (2, 350)}
 
 @pytest.fixture
 def table_world(world: World) -> World:
+    return with_a_version(world)
+
+
+def with_a_version(world: World) -> World:
+    """Have a hundred rows in version 0 of the table."""
     world.keep_raw_table()
     world.create_topic()
     world.send_numbered(100)
@@ -47,12 +54,12 @@ class Reader(LoopingReader):
         self.seen.append((table.version(), rows, distinct))
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_run_killed_around_its_append_leaves_a_table_that_the_next_tick_makes_whole(
-    table_world: World, step: str
-) -> None:
+@pytest.mark.parametrize(
+    ("placed", "step"), everywhere(STEPS, [*product(["disk"], STEPS), ("bucket", "link_to_table")]), indirect=["placed"]
+)
+def test_a_run_killed_around_its_append_leaves_a_table_that_the_next_tick_makes_whole(placed: World, step: str) -> None:
     """[R-81] Half done is never seen: the version is there with all its rows, or not at all."""
-    world = table_world
+    world = with_a_version(placed)
     world.send_numbered(250)
     world.tick()
     with stopped_at(world, "land", step):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.decoded_table import DEAD
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
@@ -24,12 +22,8 @@ from pipeline_defs.decoded_compaction import cut
 from pipeline_defs.edges import parquet
 from pipeline_defs.edges.columns_of_table import text_of
 from pipeline_defs.edges.decodings import TREE, Decodings
+from pipeline_defs.edges.duck import connect
 from pipeline_defs.edges.lake import Lake
-from pipeline_defs.latest_launching import update_latest_through_dagster
-from pipeline_defs.launching import open_instance
-from pipeline_defs.resources import Edges
-from pipeline_defs.settings import Settings
-from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS
 
 Rows = Mapping[int, tuple[Any, ...]]
@@ -135,14 +129,13 @@ class DecodedTopic:
     def _folder(self, tree: str) -> str:
         return self.lake.store.url(f"{tree}/{self.name}")
 
-    @staticmethod
-    def _query(sql: str) -> list[tuple[Any, ...]]:
-        with duckdb.connect() as connection:
+    def _query(self, sql: str) -> list[tuple[Any, ...]]:
+        with connect(self.lake) as connection:
             return sorted(connection.execute(sql).fetchall(), key=lambda row: row[:3])
 
 
 def table_files(lake: Lake, topic: str, *, is_dead: bool = False) -> list[str]:
-    """Are the files of a decoded table of this machine as delta-rs sees it: of decoded rows, or of dead letters."""
+    """Are the files of a decoded table as delta-rs sees it: of decoded rows, or of dead letters."""
     url = lake.store.url(f"{TREE}/{topic}")
     if not DeltaTable.is_deltatable(url):
         return []
@@ -151,10 +144,12 @@ def table_files(lake: Lake, topic: str, *, is_dead: bool = False) -> list[str]:
 
 def shown_places(lake: Lake, topic: str, *, is_dead: bool = False) -> list[tuple[int, int]]:
     """Are Kafka partition and offset of each row of a decoded table, or of its dead letters; a doubled row stands twice."""
-    tables = [pq.ParquetFile(path).read(["partition", "offset"]) for path in table_files(lake, topic, is_dead=is_dead)]
-    return sorted(
-        place for table in tables for place in zip(*(column.to_pylist() for column in table.columns), strict=True)
-    )
+    files = table_files(lake, topic, is_dead=is_dead)
+    if not files:
+        return []
+    with connect(lake) as connection:
+        sql = f'SELECT "partition", "offset" FROM read_parquet({files}) ORDER BY ALL'
+        return connection.execute(sql).fetchall()
 
 
 COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "value"'
@@ -163,18 +158,3 @@ COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "val
 def numbered(offsets: OffsetRange, keys: Iterable[Any], n: int = 0) -> dict[int, tuple[Any, Any]]:
     """Are records of these keys, one per offset from the range's start, each with a number as its value."""
     return {at: (key, {"n": n + at}) for at, key in enumerate(keys, offsets.start)}
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateTask:
-    """Is one update of a topic's latest state through Dagster, for a child process that is killed at a step of it."""
-
-    settings: Settings
-    topic: Topic
-
-    def run(self, watch: Callable[..., None]) -> None:
-        """Does it once, and tells `watch` each step as it is passed."""
-        edges = Edges(self.settings, watch_step=watch)
-        with open_instance(self.settings.dagster_home) as instance:
-            topics = build_topic_defs(self.topic)
-            assert update_latest_through_dagster(self.topic, edges, instance, full=False, topics=topics).succeeded

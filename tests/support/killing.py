@@ -7,13 +7,14 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 from dagster import DagsterRunStatus
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
@@ -25,20 +26,24 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.drills.children import FORKS, Child, become, end
 from pipeline_defs.drills.children import stopped_at as child_stopped_at
 from pipeline_defs.dropping import drop_range_files, plan_dropping
+from pipeline_defs.latest_launching import update_latest_through_dagster
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import IN_PROCESS, Settings
 from pipeline_defs.topics import Topic
+from pipeline_defs.vacuum import vacuum
 from tests.support.world import PATIENCE_SECONDS, World
 
+PLACES = ("disk", "bucket")
+ALL_SECONDS = -3600.0  # an age that every file has, whatever rounds it
 QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts faster so
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Is one tick, a rebuild, landing, replacing or decoding through Dagster, compaction, dropping, or `run <id>`."""
+    """One tick, a rebuild, landing, replacing, decoding or updating latest through Dagster, or another action by its name."""
 
     settings: Settings
     topic: Topic
@@ -69,6 +74,13 @@ class Task:
                 lake, name, now_ms = edges.lake, self.topic.name, edges.now_ms()
                 list(drop_range_files(name, lake, plan_dropping(name, lake, now_ms, 0), now_ms, watch))
                 return
+            if self.action == "vacuum":
+                vacuum(edges.lake, edges.now_ms(), ALL_SECONDS, watch)
+                return
+            if self.action == "update":
+                topics = build_topic_defs(self.topic)
+                assert update_latest_through_dagster(self.topic, edges, instance, full=False, topics=topics).succeeded
+                return
             if self.action.startswith("run "):
                 work_off(self.action.removeprefix("run "), self.topic, edges, instance)
                 return
@@ -92,6 +104,16 @@ def work_off(run_id: str, topic: Topic, edges: Edges, instance: dg.DagsterInstan
     run = instance.get_run_by_id(run_id)
     assert run is not None
     return execute_run(InMemoryJob(job), run.with_status(DagsterRunStatus.STARTING), instance).success
+
+
+def everywhere(steps: Iterable[Any], quick: Collection[tuple[str, Any]]) -> list[Any]:
+    """Return each step on a disk and in a bucket, as parameters; what is not `quick`, as (place, step), is a long test."""
+    assert {step for _, step in quick} <= {*steps}
+    return [
+        pytest.param(place, step, marks=[] if (place, step) in quick else [pytest.mark.long])
+        for place in PLACES
+        for step in steps
+    ]
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.decoding import decode
+from pipeline_defs.edges.duck import connect
 from pipeline_defs.edges.lake_memory import FOLDER
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.edges.spark_server import stop_server
@@ -295,15 +296,19 @@ class World:
 
     @property
     def glob(self) -> str:
-        return f"{self.lake_folder}/data/{self.name}/**/*.parquet"
+        return self.edges.lake.store.url(f"data/{self.name}/**/*.parquet")
 
     def rows(self) -> list[Row]:
-        """Reads every row a plain glob shows, sorted; a doubled row stands twice."""
-        if not list((self.lake_folder / "data" / self.name).rglob("*.parquet")):
+        """Reads every row a plain glob shows, sorted; a doubled row stands twice. Of a bucket files are listed, not globbed."""
+        store = self.edges.lake.store
+        files = [store.url(path) for path in store.list(f"data/{self.name}") if path.endswith(".parquet")]
+        if not files:
             return []
-        found = duckdb.sql(
-            f'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet(\'{self.glob}\')'
-        ).fetchall()
+        with connect(self.edges.lake) as connection:
+            found = connection.execute(
+                'SELECT "partition", "offset", "key", "value", headers, epoch_ms("timestamp") FROM read_parquet($1)',
+                [files if store.local_root is None else self.glob],
+            ).fetchall()
         return sorted(
             (
                 (p, o, k, v, tuple((h["key"], h["value"]) for h in headers or ()), ts)
