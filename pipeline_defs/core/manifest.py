@@ -130,7 +130,7 @@ class Manifest:
             file = document.pop("file")
             holes = tuple(Interval(**hole) for hole in document.pop("holes"))
             delivery = Delivery(document.pop("delivery"))
-            drop = document.pop("drop", None)
+            drop = document.pop("drop")
             return cls(
                 offsets=offsets,
                 file=StagedFile(**file) if file else None,

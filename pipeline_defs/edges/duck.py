@@ -156,11 +156,11 @@ class Duck:
 
     def find_left_out(self, statement: str) -> list[OffsetlakeError]:
         """Find why there is no view that a statement names, as `ranges`, which is a table of that name."""
-        plain = statement.replace('"', "")
+        plain, schemas = statement.replace('"', ""), "|".join(("main", *DECODED_VIEWS, "latest"))
         return [
             reason
             for name, reason in self._unreadable.items()
-            if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", plain, re.IGNORECASE)
+            if re.search(rf"(?<![\w.-])(?:(?:{schemas})\.)?{re.escape(name)}(?![\w.-])", plain, re.IGNORECASE)
         ]
 
     def _explained(

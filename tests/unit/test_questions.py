@@ -49,7 +49,7 @@ def everything(folder: Path) -> set[Path]:
         "SELECT sum(key) AS s FROM decoded.orders",
         "FROM decoded.orders SELECT sum(key) AS s;",
         "WITH a AS (SELECT key FROM decoded.orders) SELECT sum(key) AS s FROM a -- of all",
-        "SELECT sum(key) AS s FROM read_parquet('{pattern}/tables/decoded/*/*.parquet')",
+        "SELECT sum(key) AS s FROM read_parquet('{pattern}/tables/decoded/*/*/*.parquet')",
         "VALUES (6)",
         "FROM query('SELECT sum(key) FROM decoded.orders')",
     ],
