@@ -29,7 +29,7 @@ PACKAGES = ("confluent_kafka", "moto", "psutil")
 class Profile:
     """How much is measured: rounds after the warm-up, and the loads."""
 
-    rounds: int = 5
+    rounds: int
     idle_seconds: float = run_cost.IDLE_SECONDS
     run: Load = run_cost.LOAD
     client: Load = client_cost.LOAD

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZES = "100,1000,10000"
 ENGINE, DERIVED = "engine", "derived"
+PART_ROUNDS = 5
 OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is asked for
 
 
@@ -31,14 +32,16 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
     type=click.Choice([ENGINE, DERIVED]),
     help="This part alone, on the warm Spark. engine: what a run, a client and a backlog cost, when rows are seen, and how "
     "much passes this machine where a cluster lands into a bucket; about 6 minutes, 560 MB of jars for S3 are fetched once. "
-    "derived: decoding and the raw table's append beside landing, updates of a latest table beside delta-rs' merge; about 15 "
+    "derived: decoding and the raw table's append beside landing, updates of a latest table beside delta-rs' merge; about 10 "
     "minutes.",
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
 @click.option(
     "--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds."
 )
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds after the warm-up: 3 by default, of a part 5.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}."
+)
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
 @json_option
@@ -73,12 +76,11 @@ def bench(
     require_own_spark(settings, is_warm=part is not None)
     if part is not None:
         _check_of_part(ctx)
-        told = {"rounds": rounds} if rounds else {}
         with _telling() as tell:
             if part == ENGINE:
-                report = engine.run_engine_bench(settings, engine.Profile(**told), tell)
+                report = engine.run_engine_bench(settings, engine.Profile(rounds=rounds or PART_ROUNDS), tell)
             else:
-                report = derived.run_derived_bench(settings, derived.Profile(**told), tell)
+                report = derived.run_derived_bench(settings, derived.Profile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:
             print_json(report)
         else:

@@ -88,7 +88,7 @@ def test_the_append_is_a_share_of_the_landing_that_it_is_in(bench: Bench, monkey
 
 
 def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench) -> None:
-    found = decode_cost.measure_decoding(bench, 1, told, Load(1_000, 20, 10, 2))
+    found = decode_cost.measure_decoding(bench, 1, told, Load(1_000, 20, 5, 2))
     assert {"landing_json", "json", "avro", "compact_json"} <= found["seconds"].keys()
     seconds = {name: each["median"] for name, each in found["seconds"].items()}
     for kind in ("json", "avro"):
@@ -101,7 +101,7 @@ def test_the_part_derived_is_measured_and_leaves_nothing_behind(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    small = derived.Profile(1, Load(1_000, 20, 10, 2), SMALL, STATE, STATE)
+    small = derived.Profile(1, Load(1_000, 20, 5, 2), SMALL, STATE, STATE)
     report = derived.run_derived_bench(settings, small, told)
     figures = {
         f"{section}.{name}": (report[section][name], figure["median"])

@@ -281,7 +281,7 @@ def test_the_part_derived_names_each_figure_as_its_aim_and_what_is_missed(
     for (module, name), answer in told.items():
         monkeypatch.setattr(module, name, lambda *_, answer=answer: answer)
     report = derived.run_derived_bench(
-        Settings(tmp_path, "lake", None, "local[2]", "1g", tmp_path), derived.Profile(), print
+        Settings(tmp_path, "lake", None, "local[2]", "1g", tmp_path), derived.Profile(rounds=2), print
     )
     for aim, value in values.items():
         section, _, name = aim.partition(".")
