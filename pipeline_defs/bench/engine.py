@@ -13,8 +13,8 @@ from typing import Any
 
 from ..settings import Settings
 from . import backlog, client_cost, driver_bytes, run_cost, visible
-from .measurement import Tell, environment, open_bench, require_packages
-from .rounds import Load, spread
+from .measurement import Tell, environment_of_part, open_bench, require_packages
+from .rounds import Load, missed_aims, spread
 
 AIMS: Mapping[str, float] = {  # at most
     "run_cpu_seconds": 4.0,
@@ -29,7 +29,7 @@ PACKAGES = ("confluent_kafka", "moto", "psutil")
 class Profile:
     """How much is measured: rounds after the warm-up, and the loads."""
 
-    rounds: int = 5
+    rounds: int
     idle_seconds: float = run_cost.IDLE_SECONDS
     run: Load = run_cost.LOAD
     client: Load = client_cost.LOAD
@@ -62,21 +62,7 @@ def run_engine_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[s
     medians = {name: figure["median"] for name, figure in figures.items()}
     return {
         "engine": {**medians, "spread": figures, "details": details},
-        "missed_targets": missed_aims(medians),
+        "missed_targets": missed_aims(medians, AIMS),
         "rounds": profile.rounds,
-        "environment": {
-            **environment(settings),
-            "engine": settings.engine,
-            "load_average_before": [round(each, 2) for each in load_before],
-            "load_average_after": [round(each, 2) for each in os.getloadavg()],
-        },
+        "environment": environment_of_part(settings, load_before),
     }
-
-
-def missed_aims(medians: Mapping[str, float]) -> list[str]:
-    """Name the figures that are above their aim."""
-    return [
-        f"{name}: {medians[name]}, to be at most {aim:g}"
-        for name, aim in AIMS.items()
-        if name in medians and medians[name] > aim
-    ]

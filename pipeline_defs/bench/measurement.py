@@ -83,7 +83,7 @@ def require_own_spark(settings: Settings, *, is_warm: bool) -> None:
         )
     if is_warm and settings.engine != SERVER:
         raise BadSetting(
-            f"OFFSETLAKE_ENGINE is {settings.engine}, expected {SERVER}: the part `engine` measures the warm Spark; nothing "
+            f"OFFSETLAKE_ENGINE is {settings.engine}, expected {SERVER}: a part measures the warm Spark; nothing "
             "was started; unset it"
         )
 
@@ -186,4 +186,14 @@ def environment(settings: Settings) -> dict[str, object]:
         "spark_master": settings.spark_master,
         "spark_driver_memory": settings.spark_driver_memory,
         "broker_heap": BROKER_HEAP,
+    }
+
+
+def environment_of_part(settings: Settings, load_before: Sequence[float]) -> dict[str, object]:
+    """Return the same of a part on the warm Spark, with how busy the machine was before it and is now."""
+    return {
+        **environment(settings),
+        "engine": settings.engine,
+        "load_average_before": [round(each, 2) for each in load_before],
+        "load_average_after": [round(each, 2) for each in os.getloadavg()],
     }

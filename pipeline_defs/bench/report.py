@@ -11,11 +11,9 @@ from typing import Any
 
 from ..core.errors import BadSetting
 from ..settings import Settings
-from .derived import measure_derived
 from .measurement import Tell, environment, measure, open_bench, require_packages
 from .rounds import Load, Turn, missed_targets, ratios, summary
 from .systems import POLICIES, SYSTEMS
-from .upsert import measure_upsert
 from .visible import measure_visible
 
 KAFKA_PARTITIONS = 4
@@ -53,18 +51,14 @@ def run_bench(
     rounds: int,
     visible: int,
     tell: Tell,
-    *,
-    with_derived: bool,
 ) -> dict[str, Any]:
     """Measures everything in one world and returns the document; what was started is stopped and deleted."""
-    require_packages(("confluent_kafka", *(("fastavro",) if with_derived else ())))
+    require_packages(("confluent_kafka",))
     turns: dict[Load, list[Turn]] = {}
     with open_bench(settings, tell) as bench:
         for load in loads:
             turns[load] = list(measure(bench, load, systems, rounds, tell))
         seen = measure_visible(bench, visible, tell) if visible else None
-        derived = measure_derived(bench, rounds, tell) if with_derived else None
-        upsert = measure_upsert(bench, tell) if with_derived else None
         start = {
             "session_seconds": round(bench.session_seconds, 3),
             "first_job_seconds": round(bench.first_job_seconds, 3),
@@ -72,12 +66,10 @@ def run_bench(
     lines = [ratios(load, turns[load]) for load in loads]
     return {
         "ratios": lines,
-        "missed_targets": [*missed_targets(lines), *(derived["missed_targets"] if derived else [])],
+        "missed_targets": missed_targets(lines),
         "loads": [summary(load, turns[load]) for load in loads],
         "rounds": rounds,
         "start_up": start,
         "time_to_visible": seen,
-        "derived": derived,
-        "upsert": upsert,
         "environment": environment(settings),
     }

@@ -122,6 +122,15 @@ def missed_targets(lines: Sequence[Mapping[str, float | int | None]]) -> list[st
     return missed
 
 
+def missed_aims(medians: Mapping[str, float], aims: Mapping[str, float]) -> list[str]:
+    """Name the figures that are above their aim."""
+    return [
+        f"{name}: {medians[name]}, to be at most {aim:g}"
+        for name, aim in aims.items()
+        if name in medians and medians[name] > aim
+    ]
+
+
 def summary(load: Load, turns: Sequence[Turn]) -> dict[str, object]:
     """Is what each system did with the load: its raw times, their median, rate, bytes and peak memory."""
     systems = dict.fromkeys(turn.system for turn in turns)

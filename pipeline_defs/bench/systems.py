@@ -74,8 +74,12 @@ class Place:
 
     def fresh_edges(self) -> Edges:
         """Opens a lake of this run's own, on the same broker and jars."""
-        settings = replace(self.edges.settings, lake=str(self.out), dagster_home=self.out / "dagster")
-        return Edges(settings)
+        return fresh_edges(self.edges, self.out)
+
+
+def fresh_edges(edges: Edges, out: Path) -> Edges:
+    """Return the same, with a lake of its own."""
+    return Edges(replace(edges.settings, lake=str(out), dagster_home=out / "dagster"))
 
 
 Timed = Callable[[], None]

@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from ..bench.measurement import Tell
 
 DEFAULT_SIZES = "100,1000,10000"
-ENGINE = "engine"
+ENGINE, DERIVED = "engine", "derived"
+PART_ROUNDS = 5
 OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is asked for
 
 
 @click.command()
 @click.option(
     "--part",
-    type=click.Choice([ENGINE]),
-    help="This part alone: what a run, a client and a backlog cost on the warm Spark, when rows are seen, and how much passes "
-    "this machine where a cluster lands into a bucket. About 6 minutes; 560 MB of jars for S3 are fetched once.",
+    type=click.Choice([ENGINE, DERIVED]),
+    help="This part alone, on the warm Spark. engine: what a run, a client and a backlog cost, when rows are seen, and how "
+    "much passes this machine where a cluster lands into a bucket; about 6 minutes, 560 MB of jars for S3 are fetched once. "
+    "derived: decoding and the raw table's append beside landing, updates of a latest table beside delta-rs' merge; about 10 "
+    "minutes.",
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
 @click.option(
     "--records", type=click.IntRange(min=16), help="Records per size; by default so that a turn takes seconds."
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), help="Rounds after the warm-up: 3 by default, of the part `engine` 5."
+    "--rounds", type=click.IntRange(min=1), help=f"Rounds after the warm-up: 3 by default, of a part {PART_ROUNDS}."
 )
 @click.option("--systems", help="Systems to run, with commas between; all by default.")
 @click.option("--visible", default=3, show_default=True, type=click.IntRange(min=0), help="Repeats of time to visible.")
-@click.option(
-    "--derived/--no-derived", default=True, show_default=True, help="Decoding, compaction and the latest state, too."
-)
 @json_option
 @click.pass_context
 def bench(
@@ -54,38 +54,41 @@ def bench(
     rounds: int | None,
     systems: str | None,
     visible: int,
-    derived: bool,
     as_json: bool,
 ) -> None:
-    """Measure landing against what else people use, on a broker and lake of its own; takes about 15 minutes.
+    """Measure landing against what else people use, on a broker and lake of its own; takes about 10 minutes.
 
     \b
     Examples:
       offsetlake bench
       offsetlake bench --json > bench.json
       offsetlake bench --part engine --json > engine.json
+      offsetlake bench --part derived --json > derived.json
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
-    from ..bench.engine import Profile, run_engine_bench
+    from ..bench import derived, engine
     from ..bench.measurement import require_own_spark
     from ..bench.report import choose_loads, choose_systems, run_bench
 
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all of it is stopped then too
     settings = read_settings()
-    require_own_spark(settings, is_warm=part == ENGINE)
-    if part == ENGINE:
+    require_own_spark(settings, is_warm=part is not None)
+    if part is not None:
         _check_of_part(ctx)
         with _telling() as tell:
-            report = run_engine_bench(settings, Profile(rounds=rounds) if rounds else Profile(), tell)
+            if part == ENGINE:
+                report = engine.run_engine_bench(settings, engine.Profile(rounds=rounds or PART_ROUNDS), tell)
+            else:
+                report = derived.run_derived_bench(settings, derived.Profile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:
             print_json(report)
         else:
-            show_engine(report)
+            show_part(report)
         return
     loads, chosen = choose_loads(sizes, records), choose_systems(systems)
     with _telling() as tell:
-        report = run_bench(settings, loads, chosen, rounds or 3, visible, tell, with_derived=derived)
+        report = run_bench(settings, loads, chosen, rounds or 3, visible, tell)
     if as_json:
         print_json(report)
         return
@@ -106,10 +109,6 @@ def bench(
         print_table(title, ["system", "seconds", "records/s", "bytes", "files"], rows)
     if report["time_to_visible"]:
         OUT.print(f"from produced to visible: {report['time_to_visible']['median_seconds']:.1f} s")
-    if report["derived"]:
-        show_derived(report["derived"])
-    if report["upsert"]:
-        show_upsert(report["upsert"])
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
 
@@ -125,7 +124,7 @@ def _telling() -> Iterator[Tell]:
 def _check_of_part(ctx: click.Context) -> None:
     """Refuse options that a part has no use for."""
     given = [
-        (parameter.opts if ctx.params[str(parameter.name)] is not False else parameter.secondary_opts)[0]
+        parameter.opts[0]
         for parameter in ctx.command.params
         if parameter.name not in OF_A_PART
         and ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
@@ -134,32 +133,23 @@ def _check_of_part(ctx: click.Context) -> None:
         raise click.UsageError(f"{', '.join(given)} cannot be given with --part; nothing was started")
 
 
-def show_engine(report: Mapping[str, Any]) -> None:
-    """Show the figures of the part `engine` with their spread, and on what they were measured."""
-    found = report["engine"]
-    rows = [(name, figure["median"], figure["least"], figure["greatest"]) for name, figure in found["spread"].items()]
+def show_part(report: Mapping[str, Any]) -> None:
+    """Show the figures of a part with their spread, and on what they were measured."""
+    found = {name: each for name, each in report.items() if isinstance(each, Mapping) and "spread" in each}
+    rows = [
+        (f"{section}.{name}", figure["median"], figure["least"], figure["greatest"])
+        for section, each in found.items()
+        for name, figure in each["spread"].items()
+    ]
+    print_table("the benchmark", ["figure", "median", "least", "greatest"], rows)
+    if ENGINE in found:
+        run = found[ENGINE]["details"]["run"]
+        parts = ", ".join(f"{name} {seconds}" for name, seconds in run["median_by_part"].items())
+        OUT.print(f"CPU seconds of a run by part: {parts}")
     machine = report["environment"]
-    print_table("the engine", ["figure", "median", "least", "greatest"], rows)
-    parts = ", ".join(f"{name} {seconds}" for name, seconds in found["details"]["run"]["median_by_part"].items())
-    OUT.print(f"CPU seconds of a run by part: {parts}")
     OUT.print(
         f"{report['rounds']} rounds on {machine['cores']} cores ({machine['processor']}), load average "
         f"{machine['load_average_before'][0]} before and {machine['load_average_after'][0]} after"
     )
     for text in report["missed_targets"]:
         OUT.print(f"missed: {text}")
-
-
-def show_derived(found: Mapping[str, Any]) -> None:
-    """Shows seconds and rates of landing and of what is derived, and the ratios between them."""
-    rows = [(name, value, found["records_per_second"][name]) for name, value in found["median_seconds"].items()]
-    title = f"{found['records']:,} records of {found['value_bytes']:,} B, landed, decoded and compacted"
-    print_table(title, ["what", "seconds", "records/s"], rows)
-    OUT.print(f"times as long as landing: {', '.join(f'{name} {value}' for name, value in found['ratios'].items())}")
-
-
-def show_upsert(found: Mapping[str, Any]) -> None:
-    """Shows what an update of a latest state takes, beside a recomputation and delta-rs' merge."""
-    rows = [(name, seconds, found["median_cpu_seconds"][name]) for name, seconds in found["median_seconds"].items()]
-    title = f"latest by key: {found['records']:,} records in {found['ranges']} ranges, {found['keys']:,} keys"
-    print_table(title, ["what", "seconds", "CPU seconds"], rows)

@@ -182,7 +182,9 @@ def _winners(rows: DataFrame, tasks: int) -> DataFrame:
     from pyspark.sql import functions as f
 
     order = [name for name in (SEQUENCE, *POSITION) if name in rows.columns]
-    newest = Window.partitionBy("key").orderBy(*(f.col(name).desc_nulls_last() for name in order))
+    # by a hash first: keys often begin alike, and rows are sorted twice as fast where their first column tells them apart
+    by = f.xxhash64("key"), "key"
+    newest = Window.partitionBy(*by).orderBy(*(f.col(name).desc_nulls_last() for name in order))
     return rows.repartition(tasks, "key").withColumn("_nth", f.row_number().over(newest)).where("_nth = 1").drop("_nth")
 
 
@@ -195,8 +197,8 @@ def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Sch
     if not sources:
         return read_as(session, schema, [])
     of_stretches = session.createDataFrame(
-        [each.row for each in sources],
-        "_file string, _generation int, _partition int, _start long, _end long, _epoch int, _before long",
+        [(number, *each.row) for number, each in enumerate(sources)],
+        "_stretch int, _file string, _generation int, _partition int, _start long, _end long, _epoch int, _before long",
     )
     rows = read_as(session, columns, sorted({each.path for each in sources}))
     lies_in = (
@@ -205,7 +207,7 @@ def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Sch
         & (f.col("partition") == f.col("_partition"))
         & f.col("offset").between(f.col("_start"), f.col("_end") - 1)
     )
-    so_far = Window.partitionBy("_file", "_generation", "_partition", "_start").orderBy("offset")
+    so_far = Window.partitionBy("_stretch").orderBy("offset")
     reached = f.greatest(f.max(f.unix_millis("timestamp")).over(so_far), f.col("_before"))
     placed = rows.join(f.broadcast(of_stretches), lies_in).withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
     more = {"_deleted": f.col("value").isNull(), "key": _normalized(f.col("key"), rows.schema["key"].dataType)}

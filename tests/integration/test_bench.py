@@ -1,4 +1,4 @@
-"""The benchmark's part `engine` on real parts: small loads, the same code. Figures are not held against their aims here."""
+"""The benchmark's parts on real parts: small loads, the same code. Figures are not held against their aims here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.bench import backlog, client_cost, measurement
+from pipeline_defs.bench import append_cost, backlog, client_cost, decode_cost, derived, measurement, upsert
+from pipeline_defs.bench.delta import DeltaState
 from pipeline_defs.bench.engine import AIMS, Profile, run_engine_bench
 from pipeline_defs.bench.measurement import Bench, WrongCount
 from pipeline_defs.bench.rounds import Load
@@ -27,7 +28,7 @@ def told(text: str) -> None:
 @pytest.fixture
 def bench(world: World, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A world of the benchmark on the broker and the Spark that all tests share."""
-    for module in (client_cost, backlog):
+    for module in (client_cost, backlog, append_cost, decode_cost):
         monkeypatch.setattr(module, "TOPIC", f"{world.name}-{module.__name__.rpartition('.')[2]}")
     return Bench(world.edges, world.edges.pyspark(), world.folder, 0.0, 0.0, os.getpid())
 
@@ -49,6 +50,69 @@ def test_a_backlog_that_is_not_all_landed_has_no_time(bench: Bench, monkeypatch:
     monkeypatch.setattr(backlog, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
     with pytest.raises(WrongCount, match="are landed"):
         backlog.measure_backlog(bench, 1, told, 3)
+
+
+STATE = upsert.State(keys=500, rows=200)
+
+
+def test_updates_of_a_latest_table_are_measured_beside_the_merges_of_delta_rs(bench: Bench) -> None:
+    found = upsert.measure_upsert(bench, 2, told, STATE)
+    assert 400 < found["keys"] < 500, "tombstones have taken some away"
+    for figure in (found["to_delta_rs"], found["update"]["cpu_seconds"], found["delta_rs"]["seconds"]):
+        assert len(figure["all"]) == 2 and figure["least"] > 0
+    large = upsert.measure_large(bench, told, STATE)
+    assert len(large["seconds"]["all"]) == upsert.LARGE_ROUNDS
+    assert large["table_bytes"] > 0 and large["peak_bytes"]["least"] > 1_000_000 < large["jvm_peak_bytes"]["least"]
+    assert not (bench.folder / "upsert").exists()
+
+
+def test_an_update_that_comes_to_other_records_than_the_merge_has_no_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = DeltaState.update
+    monkeypatch.setattr(DeltaState, "update", lambda state, files: merge(state, files[1:]))
+    with pytest.raises(WrongCount, match="to other records"):
+        upsert.measure_upsert(bench, 1, told, STATE)
+
+
+def test_the_append_is_a_share_of_the_landing_that_it_is_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = append_cost.measure_append(bench, 2, told, SMALL)
+    for share, append, whole in zip(
+        *(found[name]["all"] for name in ("append_to_landing", "append_seconds", "seconds")), strict=True
+    ):
+        assert 0 < append < whole and share == pytest.approx(append / (whole - append), abs=0.01)
+    monkeypatch.setattr(append_cost, "TOPIC", f"{append_cost.TOPIC}-2")
+    monkeypatch.setattr(append_cost, "count_rows", lambda folder: measurement.count_rows(folder) - 1)
+    with pytest.raises(WrongCount, match="19 rows of 20 records"):
+        append_cost.measure_append(bench, 1, told, SMALL)
+
+
+def test_decoding_is_measured_beside_landing_the_same_records(bench: Bench) -> None:
+    found = decode_cost.measure_decoding(bench, 1, told, Load(1_000, 20, 5, 2))
+    assert {"landing_json", "json", "avro", "compact_json"} <= found["seconds"].keys()
+    seconds = {name: each["median"] for name, each in found["seconds"].items()}
+    for kind in ("json", "avro"):
+        ratio = found["ratios"][f"{kind}_to_landing"]["median"]
+        assert ratio == pytest.approx(seconds[kind] / seconds[f"landing_{kind}"], rel=0.05)
+
+
+@pytest.mark.long
+def test_the_part_derived_is_measured_and_leaves_nothing_behind(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    small = derived.Profile(1, Load(1_000, 20, 5, 2), SMALL, STATE, STATE)
+    report = derived.run_derived_bench(settings, small, told)
+    figures = {
+        f"{section}.{name}": (report[section][name], figure["median"])
+        for section in ("upsert", "derived", "table")
+        for name, figure in report[section]["spread"].items()
+    }
+    assert figures.keys() == derived.AIMS.keys()
+    assert all(told == median > 0 for told, median in figures.values())
+    assert report["environment"]["load_average_before"]
+    assert list(tmp_path.iterdir()) == []
+    assert read_server(tmp_path) is None
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,22 +16,32 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
+from pipeline_defs.bench import derived
 from pipeline_defs.bench.data import values
 from pipeline_defs.bench.delta import DeltaState
-from pipeline_defs.bench.engine import missed_aims
+from pipeline_defs.bench.engine import AIMS
 from pipeline_defs.bench.measurement import EngineReplaced
 from pipeline_defs.bench.orders import PROTO, VALUES
 from pipeline_defs.bench.report import choose_loads, choose_systems
-from pipeline_defs.bench.rounds import Load, Turn, median_seconds, missed_targets, order_of, ratios, spread, summary
+from pipeline_defs.bench.rounds import (
+    Load,
+    Turn,
+    median_seconds,
+    missed_aims,
+    missed_targets,
+    order_of,
+    ratios,
+    spread,
+    summary,
+)
 from pipeline_defs.bench.run_cost import CODE_SERVER, DAEMON, ENGINE, PARTS, REST, RUN, Look, net_seconds, sum_up
-from pipeline_defs.bench.upsert import CUSTOMERS, upsert_values
-from pipeline_defs.bench.upsert import LOAD as UPSERTS
 from pipeline_defs.bench.usage import ProcessUsage, read_cpu_seconds, read_peak_bytes, read_tree
 from pipeline_defs.bench.visible import split_seconds
 from pipeline_defs.cli.bench import bench
 from pipeline_defs.core.errors import BadSetting
 from pipeline_defs.edges.processes import Process
 from pipeline_defs.edges.protobuf_schema import compile_proto, find_message
+from pipeline_defs.settings import Settings
 
 LOAD = Load(1_000, 16_000, 1_000)
 
@@ -187,16 +198,17 @@ def test_a_run_on_two_engines_has_no_cost() -> None:
 
 def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> None:
     assert spread([3.0, 1.0, 9.0]) == {"median": 3.0, "least": 1.0, "greatest": 9.0, "all": [3.0, 1.0, 9.0]}
-    found = missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1})
+    found = missed_aims({"run_cpu_seconds": 4.5, "client_cpu_seconds": 1.0, "backlog_ranges_per_second": 0.1}, AIMS)
     assert found == ["run_cpu_seconds: 4.5, to be at most 4"]
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--sizes", "100"], "--sizes"), (["--no-derived", "--visible", "1"], "--visible, --no-derived")],
+    [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")],
 )
-def test_what_a_part_has_no_use_for_is_refused(options: list[str], named: str) -> None:
-    result = CliRunner().invoke(bench, ["--part", "engine", *options])
+@pytest.mark.parametrize("part", ["engine", "derived"])
+def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], named: str) -> None:
+    result = CliRunner().invoke(bench, ["--part", part, *options])
     assert result.exit_code == 2
     assert f"{named} cannot be given with --part; nothing was started" in result.output
 
@@ -224,7 +236,8 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
     monkeypatch.setenv(name, value)
     monkeypatch.setattr("pipeline_defs.bench.report.run_bench", start)
     monkeypatch.setattr("pipeline_defs.bench.engine.run_engine_bench", start)
-    for options, expected in (([], whole), (["--part", "engine"], part)):
+    monkeypatch.setattr("pipeline_defs.bench.derived.run_derived_bench", start)
+    for options, expected in (([], whole), (["--part", "engine"], part), (["--part", "derived"], part)):
         result = CliRunner().invoke(bench, options)
         assert isinstance(result.exception, expected)
         if expected is BadSetting:
@@ -247,6 +260,40 @@ def test_a_delta_table_has_the_right_rows_for_who_reads_its_log_and_others_for_a
     assert state.places() == {(0, 3), (0, 5), (0, 6)}
 
 
+def figure(value: float) -> dict[str, object]:
+    return spread([value])
+
+
+def test_the_part_derived_names_each_figure_as_its_aim_and_what_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = dict(zip(derived.AIMS, (2.0, 1.0, 2e9, 1.6, 1.2, 0.06), strict=True))
+    names = {"json_to_landing": "derived.json_to_landing", "avro_to_landing": "derived.avro_to_landing"}
+    found = {name: figure(values[aim]) for name, aim in names.items()} | {"string_to_landing": figure(9.0)}
+    large = {"seconds": figure(values["upsert.large_seconds"]), "peak_bytes": figure(values["upsert.large_peak_bytes"])}
+    told = {
+        (derived, "open_bench"): nullcontext(),
+        (derived.append_cost, "measure_append"): {"append_to_landing": figure(values["table.append_to_landing"])},
+        (derived.decode_cost, "measure_decoding"): {"ratios": found},
+        (derived.upsert, "measure_upsert"): {"to_delta_rs": figure(values["upsert.to_delta_rs"])},
+        (derived.upsert, "measure_large"): large,
+    }
+    for (module, name), answer in told.items():
+        monkeypatch.setattr(module, name, lambda *_, answer=answer: answer)
+    report = derived.run_derived_bench(
+        Settings(tmp_path, "lake", None, "local[2]", "1g", tmp_path), derived.Profile(rounds=2), print
+    )
+    for aim, value in values.items():
+        section, _, name = aim.partition(".")
+        assert report[section][name] == report[section]["spread"][name]["greatest"] == value
+    assert report["missed_targets"] == [
+        "upsert.to_delta_rs: 2.0, to be at most 1.5",
+        "derived.json_to_landing: 1.6, to be at most 1.5",
+        "table.append_to_landing: 0.06, to be at most 0.05",
+    ]
+    assert report.keys() == {"upsert", "derived", "table", "missed_targets", "rounds", "environment"}
+
+
 def decoded(path: Path, start: int, rows: list[tuple[str, int | None]]) -> Path:
     count = len(rows)
     columns = {
@@ -260,13 +307,6 @@ def decoded(path: Path, start: int, rows: list[tuple[str, int | None]]) -> Path:
     kinds = {"timestamp": pa.timestamp("us", "UTC"), "value": pa.struct([("n", pa.int64())])}
     pq.write_table(pa.table({name: pa.array(column, kinds.get(name)) for name, column in columns.items()}), path)
     return path
-
-
-def test_each_key_of_the_upserts_is_in_one_kafka_partition_and_a_twentieth_are_tombstones() -> None:
-    """Else the order of a key's records would be that of arrival, which Delta's merge goes by."""
-    assert CUSTOMERS % UPSERTS.kafka_partitions == 0
-    found = list(upsert_values(40_000))
-    assert found.count(None) == 2_000
 
 
 @pytest.mark.parametrize("kind", VALUES)
