@@ -73,6 +73,11 @@ def check_decoded(topic: Topic, edges: Edges) -> Finding:
     known = decoded.known
     violations = completeness_of(topic.name, coverage.manifests, known)
     violations += [
+        f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
+        f"`{command('decode', topic.name, '--partition', offsets.key)}` makes one"
+        for offsets, what in decoded.find_without_file()
+    ]
+    violations += [
         f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
         f"`{command('decode', topic.name, '--partition', offsets.key)}` makes it again"
         for offsets, path in decoded.find_lacking(edges.lake)

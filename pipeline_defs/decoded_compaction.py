@@ -7,7 +7,7 @@ columns of a file are those that its ranges were decoded to, no more, so that no
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,25 +94,41 @@ def _add(
     return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
 
-def cut(
-    ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodings, now_ms: int
-) -> dict[str, TableFile | None]:
-    """Write what files have beside some ranges, of each that has more than these; none of one that is damaged.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What files have beside ranges that go from them: by path one with the others.
 
-    The ranges of a damaged file are not decoded any more once this is committed, and are so again by the next run.
+    `lost` are ranges of damaged files, which are decoded no more once this is committed, and so are again by the next run.
     """
-    found = {path: contents for path, contents in decoded.find_left(ranges).items() if contents.ranges}
-    if not found:
-        return {}
+
+    rests: Mapping[str, TableFile]
+    lost: frozenset[OffsetRange]
+
+
+def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodings, now_ms: int) -> Cut:
+    """Write what files have beside some ranges, of each that has more than these."""
+    ours = frozenset(ranges)
+    gone, rests = ours, dict[str, TableFile]()
     staging = LocalStaging(f"table-{uuid.uuid4()}", decodings.lake)
     try:
-        return {
-            path: _cut(decoded.table.files[path], left, decoded.topic, decodings, staging, now_ms)
-            for path, left in found.items()
-        }
+        while True:  # a range of a damaged file goes from its other file too, which may be damaged as well
+            left = {path: content for path, content in decoded.find_left(gone).items() if content.ranges}
+            decodings.delete(decoded.topic, [rest.path for rest in rests.values()])
+            rests = dict[str, TableFile]()
+            found = set[OffsetRange]()
+            for path, content in left.items():
+                rest = _cut(decoded.table.files[path], content, decoded.topic, decodings, staging, now_ms)
+                if rest is None:
+                    found |= {*content.ranges}
+                else:
+                    rests[path] = rest
+            if not found:
+                return Cut(rests, gone - ours)
+            gone |= found
     finally:
         staging.close()
-        decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
+        if decoded.find_left(ours):
+            decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
 
 
 def _cut(

@@ -254,15 +254,15 @@ def _commit(
 def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
     """Commit ranges onto a version, with what is left of compacted files beside them; false where it is not the last one."""
     tools, is_committed = work.tools, False
-    rests = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
-    for path in (path for path, rest in rests.items() if rest is None):
-        tools.on_step("damaged_file_removed", topic=work.topic, path=path, ranges=len(standing.contents[path].ranges))
+    found = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
+    if found.lost:
+        tools.on_step("damaged_files_removed", topic=work.topic, ranges=len(found.lost))
     tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
     try:
-        is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), rests)
+        is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), found.rests, found.lost)
     finally:
         if not is_committed:
-            tools.decodings.delete(work.topic, [rest.path for rest in rests.values() if rest is not None])
+            tools.decodings.delete(work.topic, [rest.path for rest in found.rests.values()])
     if is_committed:
         tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
     return is_committed

@@ -112,16 +112,17 @@ def find_left(
 
 
 def replace_ranges(
-    ours: Iterable[Decoding], left: Mapping[str, Contents], rests: Mapping[str, File | None], now_ms: int
+    ours: Iterable[Decoding], left: Mapping[str, Contents], rests: Mapping[str, File], now_ms: int
 ) -> Commit:
     """Return the commit that gives ranges their files, in the place of those that they have.
 
-    `left` is as `find_left` says it. Of a file that has more ranges than these `rests` has one with the others; none where
-    it is damaged: then they are not decoded any more.
+    `left` is as `find_left` says it of these ranges, and of any that are to be decoded no more; of a file that has others
+    `rests` has one with those alone.
     """
     adds = [file for decoding in ours for file in _files_of(decoding)]
-    kept = (rests[path] for path, content in left.items() if content.ranges)
-    return Commit([*adds, *(file for file in kept if file is not None)], dict.fromkeys(left, now_ms))
+    return Commit(
+        [*adds, *(rests[path] for path, content in left.items() if content.ranges)], dict.fromkeys(left, now_ms)
+    )
 
 
 def paths_of(decoding: Decoding) -> list[str]:

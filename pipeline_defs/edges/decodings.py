@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -87,6 +87,19 @@ class DecodedRanges:
             if sizes.get(f"{folder}/{path}") != file.bytes
         ]
 
+    def find_without_file(self) -> list[tuple[OffsetRange, str]]:
+        """Find the ranges whose rows, or dead letters, no file of the table has, and say what is missing."""
+        counts = (
+            (offsets, count, what, is_dead)
+            for offsets, each in self.known.items()
+            for count, what, is_dead in ((each.rows, "rows", False), (each.dead, "dead letters", True))
+        )
+        return [
+            (offsets, f"{count} {what}")
+            for offsets, count, what, is_dead in counts
+            if count and (offsets, is_dead) not in self.files
+        ]
+
     def path_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> str:
         """Return where the decoded rows of a range, or its dead letters, lie below the lake's root; it has some."""
         return f"{TREE}/{self.topic}/{self.files[offsets, is_dead].path}"
@@ -153,17 +166,16 @@ class Decodings:
         ours: Sequence[Decoding],
         onto: DecodedRanges,
         now_ms: int,
-        rests: Mapping[str, File | None] | None = None,
+        rests: Mapping[str, File] | None = None,
+        lost: Collection[OffsetRange] = (),
     ) -> bool:
         """Give ranges their files in one version; false where another one is there since `onto`: look again.
 
-        `rests` are of files with more ranges than these, as `replace_ranges` takes them. Raise `ColumnsDiffer` where no
-        columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
+        `rests` are of files with more ranges than these, as `replace_ranges` takes them; what is `lost` is decoded no more.
+        Raise `ColumnsDiffer` where no columns hold the rows of all files, and `LakeUnavailable` where a file is gone.
         """
-        rests = rests or {}
-        left = onto.find_left(each.offsets for each in ours)
-        commit = replace_ranges(ours, left, rests, now_ms)
-        lost = {each.offsets for path, rest in rests.items() if rest is None for each in left[path].decodings}
+        left = onto.find_left([*(each.offsets for each in ours), *lost])
+        commit = replace_ranges(ours, left, rests or {}, now_ms)
         after = {offsets: each for offsets, each in onto.known.items() if offsets not in lost}
         after |= {each.offsets: each for each in ours}
         schema = schema_of(self._texts_of(onto.topic, after.values()))

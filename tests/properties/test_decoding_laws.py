@@ -162,9 +162,8 @@ def test_due_is_what_is_landed_and_not_decoded_as_it_is_landed_now(states: list[
 EVENTS = st.one_of(
     st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)),  # a range is decoded, to rows and dead letters
     st.tuples(st.just("compact"), st.integers(1, 12), st.booleans()),  # to a target, the last files too
-    st.tuples(
-        st.just("damage"), st.integers(0, 5), st.just(0)
-    ),  # of a range is decoded whose compacted file is damaged
+    # of a range is decoded whose compacted file is damaged: that of its rows, or that of its dead letters
+    st.tuples(st.just("damage"), st.integers(0, 5), st.booleans()),
 )
 
 
@@ -186,15 +185,18 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(
             decoding = replace(
                 decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number)
             )
-            left = find_left([offsets], find_files(table, contents), contents)
-            rests: dict[str, File | None] = {
-                path: rest(table.files[path], left[path], expected, number) for path in left
+            lost = set[OffsetRange]()
+            standing = find_files(table, contents)
+            damaged = standing.get((offsets, bool(second))) if what == "damage" else None
+            if damaged is not None:
+                lost = {*contents[damaged.path].ranges} - {offsets}
+            left = find_left([offsets, *lost], standing, contents)
+            rests = {
+                path: rest(table.files[path], some, expected, number) for path, some in left.items() if some.ranges
             }
-            if what == "damage":
-                rests = dict.fromkeys(left)
-                for each in (each for content in left.values() for each in content.decodings):
-                    del expected[each.offsets]
             commits = [replace_ranges([decoding], left, rests, number)]
+            for each in lost:
+                expected.pop(each)
             expected[offsets] = decoding
         for commit in commits:
             check(commit, table, "t")
@@ -257,7 +259,7 @@ def compacted(group: DecodedGroup, number: int) -> Commit:
 def rest(file: File, left: Contents, known: dict[OffsetRange, Decoding], number: int) -> File:
     """Return what a file is cut down to."""
     is_dead = file.partition["_dead"] == "true"
-    found = [known[offsets] for offsets in left.ranges if offsets in known]
+    found = [known[offsets] for offsets in left.ranges]
     rows = sum(each.dead if is_dead else each.rows for each in found)
     staged = StagedFile("staging/x", 10, "d" * 64, rows, 0, 9, 1, 2)
     return compacted_file(f"{number}-rest-{file.path}", staged, left, 0, 0, is_dead=is_dead)

@@ -61,7 +61,8 @@ class DecodedTopic:
         if decoding.decoded is not None:
             decoding = decodings.place(decoding)
             onto = decodings.read_ranges(self.name)
-            assert decodings.commit([decoding], onto, EPOCH_MS, cut([offsets], onto, decodings, EPOCH_MS))
+            found = cut([offsets], onto, decodings, EPOCH_MS)
+            assert decodings.commit([decoding], onto, EPOCH_MS, found.rests, found.lost)
         return decoding
 
     def _stage(self, offsets: OffsetRange, rows: Rows, attempt: str) -> StagedFile:

@@ -10,9 +10,11 @@ import pytest
 
 from pipeline_defs import compaction
 from pipeline_defs.core.compaction import CompactionOutcome
+from pipeline_defs.core.decoded_table import is_of_dead_letters
 from pipeline_defs.core.decoding import Decided, completeness_of
+from pipeline_defs.core.delta import Commit
 from pipeline_defs.core.planning import Policy
-from pipeline_defs.decoded_checks import read_dead_letters
+from pipeline_defs.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.parquet import differing_in_any_order
@@ -81,20 +83,37 @@ def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(topic: Landed
     assert read_dead_letters(Topic(TOPIC, Policy()), None, 10, edges)[0] == 2
 
 
+@pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])
 @pytest.mark.parametrize("harm", ["delete", "change"])
-def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(topic: LandedTopic, harm: str) -> None:
+def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
+    topic: LandedTopic, harm: str, of: list[str]
+) -> None:
     """[R-91] By whoever decodes one of its ranges again: its rows are not copied, the others are due, and come back."""
-    path = topic.path(FIRST)
-    content = path.read_bytes()
-    path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
-    lacking = Decodings(topic.lake).read_ranges(TOPIC).find_lacking(topic.lake)
-    assert [each.rpartition("/")[2] for _, each in lacking] == ([path.name] if harm == "delete" else [])
+    decoded = Decodings(topic.lake).read_ranges(TOPIC)
+    paths = [topic.root / decoded.path_of(FIRST, is_dead=each == "dead letters") for each in of]
+    for path in paths:
+        content = path.read_bytes()
+        path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
+    lacking = [path.rpartition("/")[2] for _, path in decoded.find_lacking(topic.lake)]
+    assert sorted(lacking) == (sorted(path.name for path in paths) if harm == "delete" else [])
     assert topic.outcome(FIRST, INT, redo=True) is Decided.REPLACED
     assert topic.due == [SECOND], "the fault"
-    assert topic.shown("decoded") == [n for n in ALL if n != 3] and topic.shown("dead_letters") == [3, 13]
+    assert topic.shown("decoded") == [n for n in ALL if n != 3] and topic.shown("dead_letters") == [3]
     assert topic.outcome(SECOND, INT) is Decided.DECODED
     assert topic.due == [] and topic.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert topic.shown("dead_letters") == [3, 13], "each once"
+    assert check_decoded(Topic(TOPIC, Policy()), topic.edges).violations == ()
+
+
+def test_what_is_said_of_a_range_and_in_no_file_is_named(topic: LandedTopic) -> None:
+    """[R-67] `decoded + dead letters = landed` is held against the files that the log names, not against words alone."""
+    assert check_decoded(Topic(TOPIC, Policy()), topic.edges).violations == (), "the control"
+    log = decoded_table_log(TOPIC, topic.lake)
+    table = log.read()
+    (dead,) = [file for file in table.files.values() if is_of_dead_letters(file)]
+    assert log.commit(Commit(removes={dead.path: EPOCH_MS}), table, EPOCH_MS)
+    first, second = check_decoded(Topic(TOPIC, Policy()), topic.edges).violations
+    assert "no file of the table has its 1 dead letters" in first and "0-10-20" in second
 
 
 def test_a_damaged_file_is_not_compacted(topic: LandedTopic) -> None:
