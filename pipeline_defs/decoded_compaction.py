@@ -24,7 +24,7 @@ from .core.decoded_table import (
     ranges_of,
 )
 from .core.delta import File as TableFile
-from .core.errors import DamagedFile
+from .core.errors import DamagedFile, LakeUnavailable
 from .core.offsets import OffsetRange
 from .edges import parquet
 from .edges.decodings import DecodedRanges, Decodings, decoded_table_log
@@ -141,7 +141,13 @@ def _cut(
         with lake.store.explained("write", f"{log.folder}/{file.path}"), table_file(file, log.folder, lake) as copy:
             columns = decodings.columns_of(topic, left.decodings, parquet.read_schema(copy).names)
             parquet.write_only(copy, left.ranges, columns, target)
-    except DamagedFile:
+    except DamagedFile as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole, and this process have too many files open
+            raise LakeUnavailable(
+                f"cannot read {lake.store.url(log.folder)}/{file.path}: {error.__cause__}; nothing was written; the next run "
+                "tries it again; where it never can be read, delete the file, and its ranges are decoded again",
+                path=log.folder,
+            ) from error
         return None
     part = staging.read_part(target)
     assert part is not None, "each of its ranges has rows"

@@ -122,7 +122,9 @@ def _decode_batch(
 
 
 def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
-    """Says why a range is not decoded; that its landed file went away meanwhile is named as that."""
+    """Says why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
+    if work.tools.lake.is_replaced(manifest):
+        return _landed_anew(work, manifest)
     if not isinstance(error, (ScanFailed, FileNotFoundError)):
         return str(error)
     lake, where = work.tools.lake, manifest.offsets.text(work.topic)
@@ -278,8 +280,7 @@ def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding |
     manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
     offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.known.get(manifest.offsets)
     if lake.is_replaced(manifest):  # asked after the table was read: who has decoded the later one comes after it
-        text = f"range {offsets.text(work.topic)} was landed anew while it was decoded"
-        return decode_failed(offsets, f"{text}; nothing of it became visible; it is decoded as it is landed now")
+        return decode_failed(offsets, _landed_anew(work, manifest))
     if standing is None:
         return verified.placed
     if standing.is_like(ours) and _is_same(table, verified.placed, lake):
@@ -287,6 +288,13 @@ def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding |
     if standing != before and standing.is_of(manifest):
         return DecodeVerdict(offsets, Decided.SUPERSEDED, standing)
     return replace(verified.placed, revision=standing.revision + 1)
+
+
+def _landed_anew(work: Work, manifest: Manifest) -> str:
+    return (
+        f"range {manifest.offsets.text(work.topic)} was landed anew while it was decoded; nothing of it became visible; it is "
+        "decoded as it is landed now"
+    )
 
 
 def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:

@@ -170,7 +170,7 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
     """
     own, file = lake.own_path(manifest), manifest.file
     if own is None or file is None or lake.store.size(own) != file.bytes:
-        raise _not_there(manifest, lake, log)
+        raise _gone(manifest, lake, log)
     is_copy = standing is not None and revision_in(standing, manifest.offsets) == manifest.revision
     for number in count(number_of(standing.path) + 1 if standing is not None and is_copy else 0):
         name = name_of(manifest, number)
@@ -181,7 +181,7 @@ def _link(manifest: Manifest, standing: File | None, table: Snapshot, lake: Lake
         try:
             lake.store.publish(own, path, guard=guard, is_due=lambda: not lake.is_replaced(manifest))
         except FileNotFoundError:
-            raise _not_there(manifest, lake, log) from None
+            raise _gone(manifest, lake, log) from None
         if lake.is_replaced(manifest):  # asked after the copy: a later revision is there before its file is
             raise _LookAgain
         return name
@@ -258,7 +258,10 @@ def _not_cut(uncut: Mapping[str, str], coverage: Coverage, url: str) -> DamagedF
     )
 
 
-def _not_there(manifest: Manifest, lake: Lake, log: DeltaLog) -> LakeUnavailable:
+def _gone(manifest: Manifest, lake: Lake, log: DeltaLog) -> Exception:
+    """Return what to raise where a landed file is not there: it may have been replaced, or dropped, meanwhile."""
+    if lake.newest(manifest) != manifest:
+        return _LookAgain()
     return LakeUnavailable(
         f"cannot add range {manifest.offsets.text(manifest.topic)} to the table {lake.store.url(log.folder)}: its landed "
         "file is gone, or not as large as its manifest says; the table stays as it was; `offsetlake audit` names the file",

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from .attempt import Attempt
 from .core.command_lines import replace_command
-from .core.errors import DamagedFile, OffsetlakeError, StagedFileGone
+from .core.errors import DamagedFile, OffsetlakeError, StagedFileGone, TableFileGone
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
@@ -135,12 +135,17 @@ def roll_forward(manifest: Manifest, lake: Lake) -> bool:
 
 
 def reinstate(manifest: Manifest, lake: Lake) -> Manifest | None:
-    """Return what says again what an earlier revision said, whose very file still stands; none where there is none.
+    """Return what says again what an earlier revision said, whose rows still stand; none where there is none.
 
-    The manifest was never published, then, and its staged file is gone: nobody has seen it, and nobody can finish it.
+    The manifest was never published, then, and its staged file is gone: nobody has seen it, and nobody can finish it. Rows of
+    a range whose file was dropped stand in the raw table: it is dropped once more, at that revision.
     """
     path = published_path(manifest)
     for before in lake.earlier(manifest):
+        if before.drop is not None and before.is_dropped:
+            with suppress(TableFileGone):
+                Digests(lake).table_path(before)
+                return replace(before, drop=replace(before.drop, number=manifest.serial + 1 - before.revision))
         if before.file is not None and lake.store.size(path) == before.file.bytes:
             with suppress(FileNotFoundError), lake.local_copy(path) as standing:
                 if parquet.digest(standing) == before.digest:

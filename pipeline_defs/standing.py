@@ -139,7 +139,7 @@ class Digests:
                         self.table_path(manifest)
                     return manifest.digest
                 if not self._lake.store.exists(own):
-                    return None
+                    continue  # it may have been dropped in between
                 with self._lake.local_copy(own) as file:
                     return parquet.digest(file)
         return None

@@ -111,6 +111,8 @@ def find_rows(coverage: Coverage, lake: Lake) -> TopicRows:
         if holder is not None and holder.path in there and revision_in(holder, offsets) == dropped[offsets]:
             cut[offsets] = f"{log.folder}/{holder.path}"
         elif coverage.is_landed(offsets) and coverage.manifests[offsets].rows:
+            if lake.is_replaced(coverage.manifests[offsets]):  # since the coverage was read: look again
+                return find_rows(lake.coverage(topic), lake)
             raise TableFileGone(
                 f"the file of range {offsets.text(topic)} was dropped, and the table {lake.store.url(log.folder)} does not "
                 "have its rows any more: restore the table's folder from a backup",

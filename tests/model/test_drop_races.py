@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from pipeline_defs.auditing import check_published, check_table, check_tiling
+from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.decoding import Budget, Decided
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.verdicts import Outcome
+from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import given_up_paths, published_path
+from pipeline_defs.edges.topic_rows import find_rows
 from pipeline_defs.raw_table import append_landed
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, Glob, SmallWorld, Writer, watch_obstore
+from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
 
@@ -218,3 +223,106 @@ def test_what_gives_way_while_trees_are_listed_is_no_double(world: SmallWorld, m
     coverage = other.coverage(TOPIC)
     assert given_up_paths(first(world))[0] in listed, "the control"
     assert coverage.doubles == {} and coverage.pending() == []
+
+
+@pytest.mark.parametrize("on_loss", ["fail", "record"])
+def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_the_table(
+    world: SmallWorld, on_loss: str
+) -> None:
+    """[R-74] It died before it published, its staged file was swept, and Kafka has nothing of the range any more."""
+    compacted(world)
+    world.drop()
+    lose_a_row(world, 1)
+
+    with pytest.raises(Dead):
+        world.land("replace", world.open(Writer()), on_step=_die_at_commit)
+    empty_staging(world)
+    world.kafka.expire(0, 50)
+    world.lake = world.open(Writer())
+    assert [offsets.key for offsets in world.coverage.pending()] == ["0-0-3"], "the fault"
+    for _ in range(2):
+        assert {each.outcome for each in world.land(on_loss=on_loss)} <= {Outcome.ALREADY_LANDED}
+    append_landed(TOPIC, world.open(Writer()), lambda: EPOCH_MS)
+    assert world.standing() == world.in_table() == dict.fromkeys(range(6), 1)
+    assert world.shown() == {} and world.coverage.pending() == []
+    for check in (check_tiling, check_published, check_table):
+        assert check(TOPIC, world.lake).violations == ()
+
+
+def test_the_next_replace_after_one_that_nobody_could_finish_is_right(world: SmallWorld) -> None:
+    """[R-74] It has the revision that was never seen, and a name in `data/` that was never given."""
+    compacted(world)
+    world.drop()
+    lose_a_row(world, 1)
+    with pytest.raises(Dead):
+        world.land("replace", world.open(Writer()), on_step=_die_at_commit)
+    empty_staging(world)
+    unseen = published_path(first(world))
+    world.lake = world.open(Writer())
+    world.land()
+    lose_a_row(world, 2)
+    world.land("replace")
+    assert published_path(first(world)) != unseen
+    assert_all_is_well(world, Glob(world))
+
+
+def empty_staging(world: SmallWorld) -> None:
+    """Lose what is staged, as a sweep does while the attempt stands still before its commit."""
+    for name in world.lake.store.entries("staging"):
+        world.lake.store.delete_folder(f"staging/{name}")
+
+
+def _die_at_commit(step: str, **_: object) -> None:
+    if step == "commit":
+        raise Dead
+
+
+def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(world: SmallWorld) -> None:
+    """[R-85] No error sends anybody to a backup: who reads looks again, and who decodes says what happened."""
+    compacted(world)
+    world.drop()
+    lose_a_row(world, 1)
+
+    def replaced_meanwhile() -> Lake:
+        lake, replaced = world.open(Writer()), list[str]()
+        real = lake.coverage
+
+        def coverage(topic: str) -> Coverage:
+            found = real(topic)
+            if not replaced:
+                replaced.append(topic)
+                world.land("replace", world.open(Writer()))
+            return found
+
+        lake.coverage = coverage  # type: ignore[method-assign]
+        return lake
+
+    lake = replaced_meanwhile()
+    assert find_rows(lake.coverage(TOPIC), lake).coverage.manifests[min(world.coverage.manifests)].revision == 1
+    compacted_again = world.compact()
+    assert compacted_again and world.drop()
+    lose_a_row(world, 2)
+    ranges = list(world.coverage.log.ranges)
+    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), replaced_meanwhile(), ranges, Budget(9, 1.0))
+    assert failed.violations[0].startswith("range orders/0 [0, 3) was landed anew while it was decoded")
+    assert decoded.outcome is Decided.DECODED
+
+
+def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(world: SmallWorld) -> None:
+    """[R-81] Another one has appended, compacted and dropped it since: its landed file is gone, and nothing is amiss."""
+    world.has_raw_table = False
+    world.land()
+    lake, done = world.open(Writer()), list[str]()
+    real = lake.coverage
+
+    def coverage(topic: str) -> Coverage:
+        found = real(topic)
+        if not done:
+            done.append(topic)
+            world.compact(world.open(Writer()))
+            world.drop(world.open(Writer()))
+        return found
+
+    lake.coverage = coverage  # type: ignore[method-assign]
+    assert append_landed(TOPIC, lake, lambda: EPOCH_MS) >= 1
+    assert done and world.in_table() == dict.fromkeys(range(6), 1)

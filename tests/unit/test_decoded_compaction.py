@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -103,6 +105,28 @@ def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
     assert topic.due == [] and topic.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert topic.shown("dead_letters") == [3, 13], "each once"
     assert check_decoded(Topic(TOPIC, Policy()), topic.edges).violations == ()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_file_that_cannot_be_read_for_a_moment_is_not_called_damaged(
+    topic: LandedTopic, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-91] Nothing leaves the table; who decodes is told, and the next run is right."""
+    real, path, failed = Path.open, topic.path(FIRST), list[Path]()
+
+    def refuse_once(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path and not failed:
+            failed.append(self)
+            raise OSError(number, "for a moment")
+        return real(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse_once)
+        (verdict,) = topic.decode(FIRST, by=MENDED, redo=True)
+    assert failed and verdict.outcome is Decided.FAILED
+    assert "for a moment; nothing was written; the next run tries it again" in verdict.violations[0]
+    assert topic.due == [] and topic.shown("decoded") == [n for n in BOTH if n % 10 != 3]
+    assert topic.outcome(FIRST, MENDED, redo=True) is Decided.REPLACED
 
 
 def test_what_is_said_of_a_range_and_in_no_file_is_named(topic: LandedTopic) -> None:
