@@ -122,7 +122,7 @@ def _decode_batch(
 
 
 def _explain(work: Work, manifest: Manifest, error: Exception) -> str:
-    """Says why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
+    """Return why a range is not decoded; that its landed file went away, or was replaced, meanwhile is named as that."""
     if work.tools.lake.is_replaced(manifest):
         return _landed_anew(work, manifest)
     if not isinstance(error, (ScanFailed, FileNotFoundError)):

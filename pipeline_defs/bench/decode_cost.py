@@ -104,7 +104,7 @@ def _compact(bench: Bench, place: Place, edges: Edges) -> None:
 
 
 def attempt() -> Attempt:
-    """Is a try of the benchmark's own."""
+    """Return a try of the benchmark's own."""
     return Attempt(f"bench-{uuid.uuid4().hex[:8]}", "bench", "bench")
 
 

@@ -38,7 +38,7 @@ def _published_path(manifest: Manifest, drops: int) -> str:
 
 
 def manifest_path(topic: str, offsets: OffsetRange, serial: int) -> str:
-    """Is where a document of a range's manifest lies, by its number, below the lake's root."""
+    """Return where a document of a range's manifest lies, by its number, below the lake's root."""
     return f"{range_path('manifests', topic, offsets)}.{serial:03d}.json"
 
 

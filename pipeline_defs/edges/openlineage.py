@@ -71,7 +71,7 @@ class Unsent:
 
 
 class Sender:
-    """Tells of landed ranges and derived tables for the length of one run."""
+    """Teller of landed ranges and derived tables for the length of one run."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Landed | Derived | None] = queue.SimpleQueue()

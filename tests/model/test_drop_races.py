@@ -29,7 +29,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["disk", "bucket"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
-    """Is a topic of two ranges of three rows that are planned."""
+    """Return a topic of two ranges of three rows that are planned."""
     return small(tmp_path, request.param)
 
 
@@ -230,13 +230,7 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
     world: SmallWorld, on_loss: str
 ) -> None:
     """[R-74] It died before it published, its staged file was swept, and Kafka has nothing of the range any more."""
-    compacted(world)
-    world.drop()
-    lose_a_row(world, 1)
-
-    with pytest.raises(Dead):
-        world.land("replace", world.open(Writer()), on_step=_die_at_commit)
-    empty_staging(world)
+    begin_what_nobody_can_finish(world)
     world.kafka.expire(0, 50)
     world.lake = world.open(Writer())
     assert [offsets.key for offsets in world.coverage.pending()] == ["0-0-3"], "the fault"
@@ -251,12 +245,7 @@ def test_a_replace_of_a_dropped_range_that_nobody_can_finish_leaves_the_rows_of_
 
 def test_the_next_replace_after_one_that_nobody_could_finish_is_right(world: SmallWorld) -> None:
     """[R-74] It has the revision that was never seen, and a name in `data/` that was never given."""
-    compacted(world)
-    world.drop()
-    lose_a_row(world, 1)
-    with pytest.raises(Dead):
-        world.land("replace", world.open(Writer()), on_step=_die_at_commit)
-    empty_staging(world)
+    begin_what_nobody_can_finish(world)
     unseen = published_path(first(world))
     world.lake = world.open(Writer())
     world.land()
@@ -266,15 +255,20 @@ def test_the_next_replace_after_one_that_nobody_could_finish_is_right(world: Sma
     assert_all_is_well(world, Glob(world))
 
 
-def empty_staging(world: SmallWorld) -> None:
-    """Lose what is staged, as a sweep does while the attempt stands still before its commit."""
+def begin_what_nobody_can_finish(world: SmallWorld) -> None:
+    """Replace a dropped range by an attempt that dies before it publishes, and whose staged files are lost."""
+    compacted(world)
+    world.drop()
+    lose_a_row(world, 1)
+
+    def die(step: str, **_: object) -> None:
+        if step == "commit":
+            raise Dead
+
+    with pytest.raises(Dead):
+        world.land("replace", world.open(Writer()), on_step=die)
     for name in world.lake.store.entries("staging"):
         world.lake.store.delete_folder(f"staging/{name}")
-
-
-def _die_at_commit(step: str, **_: object) -> None:
-    if step == "commit":
-        raise Dead
 
 
 def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(world: SmallWorld) -> None:

@@ -136,7 +136,7 @@ class DecodedTopic:
 
 
 def table_files(lake: Lake, topic: str, *, is_dead: bool = False) -> list[str]:
-    """Are the files of a decoded table as delta-rs sees it: of decoded rows, or of dead letters."""
+    """Return the files of a decoded table as delta-rs sees it: of decoded rows, or of dead letters."""
     url = lake.store.url(f"{TREE}/{topic}")
     if not DeltaTable.is_deltatable(url):
         return []
