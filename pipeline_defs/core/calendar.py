@@ -51,8 +51,9 @@ def day_at(moment_ms: int) -> str:
     return day_of(moment_ms // (SECONDS_A_DAY * 1_000))
 
 
-def moment_at(moment_ms: int) -> str:
-    """Return a moment as Delta writes it: `2013-01-01T00:00:00.000Z`."""
-    day, of_day = divmod(moment_ms, SECONDS_A_DAY * 1_000)
+def clamped_moment(moment_ms: int) -> str:
+    """Return a moment as Delta writes it, `2013-01-01T00:00:00.000Z`; the calendar's end for one beyond it."""
+    day_ms = SECONDS_A_DAY * 1_000
+    day, of_day = divmod(max(FIRST * day_ms, min(moment_ms, (LAST + 1) * day_ms - 1)), day_ms)
     seconds, ms = divmod(of_day, 1_000)
     return f"{day_of(day)}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}Z"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .calendar import NO_DAY, day_at, moment_at
+from .calendar import NO_DAY, clamped_moment
 from .compaction import Group, choose_files
 from .decoding import Decoding
 from .delta import Commit, File, Snapshot
@@ -140,7 +140,7 @@ def _files_of(decoding: Decoding) -> Iterator[File]:
     for staged, is_dead in ((decoding.decoded, False), (decoding.dead_letters, True)):
         if staged is not None:
             file = range_file(staged.path, decoding.offsets, staged, decoding.provenance.landed_at_ms, tags)
-            stats = file.stats if is_dead else with_events(file.stats, [decoding])
+            stats = with_events(file.stats, [] if is_dead else [decoding])
             yield _in_partition(file, stats, is_dead=is_dead)
             tags = {}
 
@@ -157,7 +157,7 @@ def compacted_file(
     }
     stats = stats_of(staged, contents.ranges)
     file = File(path, staged.bytes, made_at_ms, stats, tags)
-    return _in_partition(file, stats if is_dead else with_events(stats, contents.decodings), is_dead=is_dead)
+    return _in_partition(file, with_events(stats, [] if is_dead else contents.decodings), is_dead=is_dead)
 
 
 def _in_partition(file: File, stats: Mapping[str, Any], *, is_dead: bool) -> File:
@@ -169,16 +169,22 @@ def _to_json(decodings: Iterable[Decoding]) -> str:
 
 
 def with_events(stats: Mapping[str, Any], decodings: Sequence[Decoding]) -> Mapping[str, Any]:
-    """Return what the log says of a file with the span of its event times, by which a reader passes over files."""
-    with_rows = [each for each in decodings if each.rows]
-    bounds = [ms for each in with_rows for ms in (each.first_event_ms, each.last_event_ms) if ms is not None]
-    if not bounds or len({each.event_time for each in with_rows}) > 1:
+    """Return what the log says of a file with the span of its event times, by which a reader passes over files.
+
+    Of each file with rows: delta-rs takes a column without a word for one that is null in all rows, and drops these from what a
+    filter finds. A moment beyond the calendar counts as its end.
+    """
+    if not stats["numRecords"]:
         return stats
-    first_ms, last_ms = min(bounds), max(bounds)
-    if NO_DAY in (day_at(first_ms), day_at(last_ms)):
-        return stats
-    counted = sum(each.event_days.get(NO_DAY, 0) for each in with_rows)
-    events = {"minValues": moment_at(first_ms), "maxValues": moment_at(last_ms), "nullCount": counted}
+    bounds = [ms for each in decodings for ms in (each.first_event_ms, each.last_event_ms) if ms is not None]
+    if not bounds:
+        return {**stats, "nullCount": {**stats["nullCount"], EVENT_TIME: stats["numRecords"]}}
+    counted = sum(each.event_days.get(NO_DAY, 0) if each.event_time else each.rows for each in decodings)
+    events = {
+        "minValues": clamped_moment(min(bounds)),
+        "maxValues": clamped_moment(max(bounds)),
+        "nullCount": min(counted, stats["numRecords"] - 1),  # with a bound there is a row with a time
+    }
     return {**stats, **{name: {**stats[name], EVENT_TIME: value} for name, value in events.items()}}
 
 

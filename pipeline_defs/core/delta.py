@@ -26,6 +26,7 @@ PROTOCOL: Mapping[str, Any] = {
 }
 _PLAIN = "/="  # as other engines write the folders of partitions
 NTZ = "timestamp_ntz"  # a type that readers have to know
+STATS_COLUMNS = ("generation", "partition", "offset", "event_time")
 CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
 
@@ -187,9 +188,14 @@ def _metadata(metadata: Metadata) -> Mapping[str, Any]:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": metadata.schema,
         "partitionColumns": [*metadata.partition_columns],
-        "configuration": CONFIGURATION,
+        "configuration": {**CONFIGURATION, "delta.dataSkippingStatsColumns": ",".join(_stats_columns(metadata))},
         "createdTime": metadata.created_at_ms,
     }
+
+
+def _stats_columns(metadata: Metadata) -> list[str]:
+    """Return the columns of which each file has statistics: delta-rs takes any other for null in all rows, and filters so."""
+    return [field["name"] for field in json.loads(metadata.schema)["fields"] if field["name"] in STATS_COLUMNS]
 
 
 def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:

@@ -5,6 +5,8 @@ Invariant: every row is counted, once; one whose event time is null is of no day
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,8 +26,8 @@ def count_days(file: File) -> tuple[dict[str, int], int | None, int | None]:
     column = pq.ParquetFile(source(file), memory_map=True).read(columns=[EVENT_TIME]).column(EVENT_TIME)
     micros = pc.cast(column.drop_null(), "int64").to_numpy()
     numbers, counts = np.unique(micros // (SECONDS_A_DAY * _MICROS), return_counts=True)
-    days = {day_of(int(number)): int(rows) for number, rows in zip(numbers, counts, strict=True)}
-    counted = {**days, NO_DAY: column.null_count} if column.null_count else days
-    return (
-        (counted, int(micros.min()) // 1_000, -(-int(micros.max()) // 1_000)) if len(micros) else (counted, None, None)
-    )
+    counted = Counter[str]({NO_DAY: column.null_count} if column.null_count else {})
+    for number, rows in zip(numbers, counts, strict=True):
+        counted[day_of(int(number))] += int(rows)
+    days = dict(sorted(counted.items()))
+    return (days, int(micros.min()) // 1_000, -(-int(micros.max()) // 1_000)) if len(micros) else (days, None, None)

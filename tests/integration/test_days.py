@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +24,7 @@ from pipeline_defs.decoded_checks import check_decoded, check_outside
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.deriving import run_derive_tick
 from pipeline_defs.launching import decode_through_dagster
+from pipeline_defs.raw_table import append_landed
 from pipeline_defs.reader import read
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
@@ -137,6 +140,36 @@ def test_a_compacted_table_is_sorted_by_event_time_and_tells_of_no_day(world: Wo
     world.decode([next(iter(world.coverage.log.ranges)).key], redo=True)
     assert check_decoded(world.topic, Edges(world.settings)).violations == ()
     assert {day: sorted(numbers(world, day)) for day in before} == expected
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_filter_of_another_reader_finds_what_is_there(world: World, *, is_compacted: bool) -> None:
+    """[R-85] By any column, with and without statistics: delta-rs takes a column without for null, and drops whole files."""
+    configure(world)
+    world.create_topic()
+    world.with_policy(records_per_range=4)
+    odd = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", None, "2024-05-05T00:00:00Z"]
+    world.send([record(at, n) for n, at in enumerate([*odd, *odd[3:] * 4, *odd[2:3] * 4])])
+    world.send([{"partition": 0, "key": b"k", "value": b"{cut off"}])
+    world.plan_and_land()
+    world.decode()
+    edges = Edges(dataclasses.replace(world.settings, has_raw_table=True))
+    append_landed(world.name, edges.lake, edges.now_ms)
+    if is_compacted:
+        assert [*compact_tables(world.topic, "test", world.tools(), edges, every=True)]
+    moment = pa.scalar(datetime(2020, 1, 1, tzinfo=UTC), pa.timestamp("us", "UTC"))
+    for kind, key in (("raw", b"k1"), ("decoded", "k1")):
+        table = DeltaTable(edges.lake.store.url(f"tables/{kind}/{world.name}"))
+        rows, dataset = table.to_pyarrow_table(), table.to_pyarrow_dataset()
+        filters = [pc.field(name).is_valid() for name in rows.column_names]
+        filters += [~each for each in filters]
+        filters += [pc.field("topic") == world.name, pc.field("key") == key, pc.field("timestamp") >= moment]
+        if kind == "decoded":
+            filters += [pc.field("error_class") == "json_malformed", pc.field("event_time") >= moment]
+            filters += [pc.field("event_time") < moment]
+        for each in filters:
+            assert dataset.to_table(filter=each).num_rows == rows.filter(each).num_rows, f"{kind}: {each}"
+        assert rows.filter(pc.field("timestamp") >= moment).num_rows == 13, "the control: there are such rows"
 
 
 def test_what_a_crash_left_untold_is_told_by_the_next_tick_and_by_a_rebuild(world: World) -> None:

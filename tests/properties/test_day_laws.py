@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from pipeline_defs.core.calendar import FIRST, NO_DAY, day_at, day_of, moment_at, number_of, parse_day
+from pipeline_defs.core.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
 from pipeline_defs.core.calendar import LAST as LAST_NUMBER
 from pipeline_defs.core.days import Days, EventTime, find_days
 from pipeline_defs.core.decoded_table import EVENT_TIME, with_events
@@ -52,24 +52,25 @@ def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
 
 @given(st.integers(-(10**15), 10**15), st.integers(0, 10**15))
 @example(253_402_300_799_999, 1)  # the last millisecond that a calendar has, rounded up
-def test_the_log_says_of_event_times_what_delta_can_read_or_nothing(first_ms: int, more_ms: int) -> None:
-    """[R-89] A moment that no calendar has is no bound: readers then open the file."""
-    stats = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+def test_the_log_says_of_event_times_what_delta_can_read(first_ms: int, more_ms: int) -> None:
+    """[R-89] Of each file with rows, as delta-rs takes no word for null in all rows; no bound lies beyond the calendar."""
+    stats = {"numRecords": 9, "minValues": {}, "maxValues": {}, "nullCount": {}}
     ends = [(first_ms + more_ms, first_ms + more_ms), (first_ms, first_ms), (first_ms, first_ms + more_ms)]
     some = [
-        replace(decoded(offsets, {NO_DAY: 2}, ""), first_event_ms=first, last_event_ms=last)
+        replace(decoded(offsets, {NO_DAY: 2, "2013-01-01": 1}, ""), first_event_ms=first, last_event_ms=last)
         for offsets, (first, last) in zip(RANGES, ends, strict=False)
     ]
     found = with_events(stats, some)
-    assert with_events(stats, [*some, decoded(RANGES[3], {"2013-01-01": 1}, "", EventTime())]) == stats
-    bounds = [found[name][EVENT_TIME] for name in ("minValues", "maxValues") if found[name]]
-    has_both = day_at(first_ms) != NO_DAY != day_at(first_ms + more_ms)
-    assert found["nullCount"] == ({EVENT_TIME: 6} if has_both else {})
-    assert [datetime.fromisoformat(each) for each in bounds] == [
-        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-        for ms in (first_ms, first_ms + more_ms)
-        if has_both
+    low, high = (number * 86_400_000 for number in (FIRST, LAST + 1))
+    clamped = [min(max(ms, low), high - 1) for ms in (first_ms, first_ms + more_ms)]
+    assert [datetime.fromisoformat(found[name][EVENT_TIME]) for name in ("minValues", "maxValues")] == [
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms) for ms in clamped
     ]
+    assert found["nullCount"] == {EVENT_TIME: 6}
+    without = decoded(RANGES[3], {}, "")
+    assert with_events(stats, [without]) == with_events(stats, []) == {**stats, "nullCount": {EVENT_TIME: 9}}
+    beyond = [replace(each, event_days={NO_DAY: 3}) for each in some]
+    assert with_events(stats, beyond)["nullCount"] == {EVENT_TIME: 8}, "there is a row with a time"
 
 
 def test_what_was_counted_by_another_event_time_is_of_no_day() -> None:
@@ -104,7 +105,7 @@ def test_days_are_those_of_the_calendar(day: date) -> None:
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
 def test_a_moment_is_written_as_delta_writes_it(moment_ms: int) -> None:
     said = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=moment_ms)
-    assert moment_at(moment_ms) == said.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert clamped_moment(moment_ms) == said.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def test_the_calendar_has_an_end_on_both_sides() -> None:
