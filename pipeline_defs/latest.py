@@ -15,11 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from .attempt import Attempt
+from .core.command_lines import command
 from .core.errors import LakeUnavailable
 from .core.latest import Change, Latest, Ranges, compare, join_stretches, place_ranges
 from .core.offsets import OffsetRange
 from .edges.columns_of_table import arrow_schema, holds
-from .edges.decodings import DecodedRanges, Decodings
+from .edges.decodings import TREE, DecodedRanges, Decodings
 from .edges.lake import Lake
 from .edges.latest_table import MOST_FILES, Applied, LatestTable, Standing
 from .edges.spark_latest import Inputs, Source, SparkLatest, table_schema
@@ -212,12 +213,26 @@ class _Update:
 
 
 def open_sources(placed: Ranges, chosen: Collection[OffsetRange], lake: Lake, opened: ExitStack) -> list[Source]:
-    """Return what is to be read of some decoded ranges as Spark of this machine can read it while `opened` is."""
+    """Return what is to be read of some decoded ranges as Spark of this machine can read it while `opened` is.
+
+    Raise `LakeUnavailable` where a file is gone.
+    """
     stretches = join_stretches(placed, chosen)
-    paths = {
-        path: opened.enter_context(lake.local_copy(path)) for path in sorted({each.placed.path for each in stretches})
-    }
-    return [Source(paths[each.placed.path], each) for each in stretches]
+    paths = sorted({each.placed.path for each in stretches})
+    if gone := [path for path in paths if not lake.store.exists(path)]:
+        raise _gone(gone[0], placed, lake)
+    opened_at = {path: opened.enter_context(lake.local_copy(path)) for path in paths}
+    return [Source(opened_at[each.placed.path], each) for each in stretches]
+
+
+def _gone(path: str, placed: Ranges, lake: Lake) -> LakeUnavailable:
+    topic = path.removeprefix(f"{TREE}/").partition("/")[0]
+    key = next(offsets.key for offsets, each in placed.items() if each.path == path)
+    return LakeUnavailable(
+        f"{lake.store.url(path)}, a file of the decoded table, is gone; the latest table of topic {topic} stays as it is; "
+        f"`{command('decode', topic, '--partition', key)}` makes the file again, and the next update goes on",
+        path=path,
+    )
 
 
 def open_files(standing: Standing, lake: Lake, opened: ExitStack) -> list[Path]:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
+from ..decoded_checks import check_decoded
 from ..definitions import load_topics
 from ..edges.duck import Duck
 from ..ledger import check_losses, read_ledger
@@ -117,6 +118,8 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
     findings.append(check_published(topic.name, edges.lake, shown.count))
     if edges.settings.has_raw_table:
         findings.append(looked("raw_table", lambda: check_table(topic.name, edges.lake)))
+    if topic.decode is not None:
+        findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
     shown.begin(f"broker and losses of {topic.name}")
     findings.append(looked("broker", lambda: check_broker(topic, edges)))
     findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges))))

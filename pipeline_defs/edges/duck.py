@@ -13,9 +13,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from ..core.command_lines import command
 from ..core.coverage import Coverage
 from ..core.decoded_table import DEAD
-from ..core.errors import BrokenTable, OffsetlakeError, Refused, Violation
+from ..core.errors import BrokenTable, OffsetlakeError, Refused, Violation, first_line
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
@@ -116,8 +117,9 @@ class Duck:
             try:
                 for schema, source in find(topic, lake):
                     self._create_view(schema, topic, source)
-            except Violation as error:  # of this table; what is landed, and others, are there
-                self._unreadable |= {f"{schema}.{topic}": error for schema in schemas}
+            except (Violation, duckdb.IOException) as error:  # of this table; what is landed, and others, are there
+                reason = error if isinstance(error, Violation) else _gone(topic, schemas[0], error)
+                self._unreadable |= {f"{schema}.{topic}": reason for schema in schemas}
 
     def _find_rows(self, coverage: Coverage, lake: Lake) -> TopicRows:
         try:
@@ -236,6 +238,13 @@ def _latest_sources(topic: str, lake: Lake) -> Iterator[tuple[str, str]]:
         raise BrokenTable(f"latest.{topic} has no view: {latest.damage}; the next update makes the table anew")
     if latest is not None and latest.files:
         yield "latest", f"{_all_of(latest.files, lake)} WHERE NOT _deleted"
+
+
+def _gone(topic: str, table: str, error: duckdb.Error) -> BrokenTable:
+    return BrokenTable(
+        f"a file of the {table} table of topic {topic} cannot be read: {first_line(error)}; nothing was read; "
+        f"`{command('audit', topic)}` names it and what is to be done"
+    )
 
 
 def _all_of(paths: Iterable[str], lake: Lake) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoded_table import is_of_dead_letters
 from pipeline_defs.core.decoding import Decided, completeness_of
 from pipeline_defs.core.delta import Commit
+from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
+from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.parquet import differing_in_any_order
+from pipeline_defs.latest import open_sources, place
 from pipeline_defs.topics import Topic
 from pipeline_defs.vacuum import vacuum
 from tests.support.compacting import compact_decoded
@@ -105,6 +109,25 @@ def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
     assert topic.due == [] and topic.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert topic.shown("dead_letters") == [3, 13], "each once"
     assert check_decoded(Topic(TOPIC, Policy()), topic.edges).violations == ()
+
+
+def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_again(topic: LandedTopic) -> None:
+    """[R-68] `offsetlake sql` leaves out that view alone; the audit and an update of the latest table say what to do."""
+    lake = topic.lake
+    decoded = Decodings(lake).read_ranges(TOPIC)
+    gone = topic.root / decoded.path_of(FIRST)
+    gone.unlink()
+    duck = Duck(lake, [TOPIC])
+    assert duck.query(f"SELECT count(*) FROM {TOPIC}")[1] == [(20,)], "the control: what is landed is there"
+    with pytest.raises(
+        BrokenTable, match=r"a file of the decoded table of topic orders cannot be read: .*offsetlake audit"
+    ):
+        duck.query(f"SELECT * FROM decoded.{TOPIC}")
+    (said,) = check_decoded(Topic(TOPIC, Policy()), topic.edges).violations
+    assert gone.name in said and "offsetlake decode orders --partition 0-0-10" in said
+    placed = place(decoded, lambda offsets: 0)
+    with ExitStack() as opened, pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --partition 0-0-10"):
+        open_sources(placed, placed, lake, opened)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
