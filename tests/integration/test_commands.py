@@ -163,6 +163,7 @@ def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environ
         "completeness",
         "published_digest",
         "raw_table",
+        "decoded_completeness",
         "broker",
         "losses",
         "replay",
