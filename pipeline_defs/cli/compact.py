@@ -60,7 +60,7 @@ def compact(topic: str, every: bool, drop_after: float | None, dry_run: bool, as
     """
     with progress(f"looking for what of {topic} can be compacted"):
         configured, edges = find_topic(topic), open_edges()
-        if drop_after is not None:
+        if drop_after is not None or configured.decode is None:
             check_has_table(edges)
         groups = [group for table in plan_compaction(configured, edges, every=every).values() for group in table]
     verdicts = list[CompactionVerdict]()

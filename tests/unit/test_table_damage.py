@@ -343,7 +343,7 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
         watch_step=no_step,
         settings=SimpleNamespace(has_raw_table=True),
     )
-    monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy))
+    monkeypatch.setattr(command, "find_topic", lambda name: SimpleNamespace(name=name, policy=policy, decode=None))
     monkeypatch.setattr(command, "open_edges", lambda: edges)
     found = CliRunner().invoke(command.compact, [TOPIC, "--drop-range-files-after", "0d", "--dry-run"])
     assert "would drop 2 range files" in found.stdout
