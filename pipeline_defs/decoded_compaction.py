@@ -109,6 +109,8 @@ def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodi
     """Write what files have beside some ranges, of each that has more than these."""
     ours = frozenset(ranges)
     gone, rests = ours, dict[str, TableFile]()
+    if not any(content.ranges for content in decoded.find_left(ours).values()):
+        return Cut(rests, frozenset())
     staging = LocalStaging(f"table-{uuid.uuid4()}", decodings.lake)
     try:
         while True:  # a range of a damaged file goes from its other file too, which may be damaged as well
@@ -127,8 +129,7 @@ def cut(ranges: Iterable[OffsetRange], decoded: DecodedRanges, decodings: Decodi
             gone |= found
     finally:
         staging.close()
-        if decoded.find_left(ours):
-            decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
+        decodings.lake.store.delete_folder(f"staging/{staging.attempt}")
 
 
 def _cut(

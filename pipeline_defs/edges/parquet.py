@@ -301,14 +301,12 @@ def differing_in_any_order(originals: Sequence[File], merged: File) -> str | Non
     if len(expected) != len(found):
         return f"it has {len(found)} rows, expected {len(expected)}"
     schema = pq.read_schema(source(merged))
-    lacking = {name for each in originals for name in pq.read_schema(source(each)).names} - set(schema.names)
-    if lacking:
+    names = [pq.read_schema(source(each)).names for each in originals]
+    if lacking := {name for each in names for name in each} - set(schema.names):
         return f"it lacks the columns {', '.join(sorted(lacking))}"
     for field in schema:
-        before, after = (
-            _column(field, files).take(order) for files, order in ((originals, expected), ([merged], found))
-        )
-        if not _is_equal_column(before, after):
+        before = _column(field, originals, names).take(expected)
+        if not _is_equal_column(before, _column(field, [merged], [schema.names]).take(found)):
             return f"column {field.name} differs"
     return None
 
@@ -320,10 +318,11 @@ def _order(files: Sequence[File]) -> pa.Array:
     return pc.sort_indices(rows, [(name, "ascending") for name in place])
 
 
-def _column(field: pa.Field, files: Sequence[File]) -> pa.ChunkedArray:
+def _column(field: pa.Field, files: Sequence[File], names: Sequence[Sequence[str]]) -> pa.ChunkedArray:
+    """Read a column of some files, one after the other, each of which has the columns `names`; null where it is not there."""
     chunks = list[pa.Array]()
-    for file in files:
-        if field.name in pq.read_schema(source(file)).names:
+    for file, there in zip(files, names, strict=True):
+        if field.name in there:
             chunks += _read_columns(file, field.name).column(0).cast(field.type).chunks
         else:
             chunks.append(pa.nulls(pq.read_metadata(source(file)).num_rows, field.type))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -271,33 +272,38 @@ def begin_what_nobody_can_finish(world: SmallWorld) -> None:
         world.lake.store.delete_folder(f"staging/{name}")
 
 
+def overtaken(world: SmallWorld, act: Callable[[], None]) -> Lake:
+    """Return the lake of somebody who stands still after the first look at the coverage, while another one acts."""
+    lake, acted = world.open(Writer()), list[str]()
+    real = lake.coverage
+
+    def coverage(topic: str) -> Coverage:
+        found = real(topic)
+        if not acted:
+            acted.append(topic)
+            act()
+        return found
+
+    lake.coverage = coverage  # type: ignore[method-assign]
+    return lake
+
+
 def test_a_range_that_is_replaced_while_it_is_looked_for_is_read_as_it_is_then(world: SmallWorld) -> None:
     """[R-85] No error sends anybody to a backup: who reads looks again, and who decodes says what happened."""
     compacted(world)
     world.drop()
     lose_a_row(world, 1)
 
-    def replaced_meanwhile() -> Lake:
-        lake, replaced = world.open(Writer()), list[str]()
-        real = lake.coverage
+    def replace() -> None:
+        world.land("replace", world.open(Writer()))
 
-        def coverage(topic: str) -> Coverage:
-            found = real(topic)
-            if not replaced:
-                replaced.append(topic)
-                world.land("replace", world.open(Writer()))
-            return found
-
-        lake.coverage = coverage  # type: ignore[method-assign]
-        return lake
-
-    lake = replaced_meanwhile()
+    lake = overtaken(world, replace)
     assert find_rows(lake.coverage(TOPIC), lake).coverage.manifests[min(world.coverage.manifests)].revision == 1
     compacted_again = world.compact()
     assert compacted_again and world.drop()
     lose_a_row(world, 2)
     ranges = list(world.coverage.log.ranges)
-    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), replaced_meanwhile(), ranges, Budget(9, 1.0))
+    failed, decoded = decode_by(OffsetDecoder("id BIGINT"), overtaken(world, replace), ranges, Budget(9, 1.0))
     assert failed.violations[0].startswith("range orders/0 [0, 3) was landed anew while it was decoded")
     assert decoded.outcome is Decided.DECODED
 
@@ -306,17 +312,12 @@ def test_an_append_that_stood_still_while_its_range_was_dropped_looks_again(worl
     """[R-81] Another one has appended, compacted and dropped it since: its landed file is gone, and nothing is amiss."""
     world.has_raw_table = False
     world.land()
-    lake, done = world.open(Writer()), list[str]()
-    real = lake.coverage
+    done = list[str]()
 
-    def coverage(topic: str) -> Coverage:
-        found = real(topic)
-        if not done:
-            done.append(topic)
-            world.compact(world.open(Writer()))
-            world.drop(world.open(Writer()))
-        return found
+    def compact_and_drop() -> None:
+        world.compact(world.open(Writer()))
+        world.drop(world.open(Writer()))
+        done.append("dropped")
 
-    lake.coverage = coverage  # type: ignore[method-assign]
-    assert append_landed(TOPIC, lake, lambda: EPOCH_MS) >= 1
+    assert append_landed(TOPIC, overtaken(world, compact_and_drop), lambda: EPOCH_MS) >= 1
     assert done and world.in_table() == dict.fromkeys(range(6), 1)
