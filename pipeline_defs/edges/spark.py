@@ -62,15 +62,24 @@ ABANDONED = (
 _SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
+REPEATING = (  # columns that dictionaries make smaller
+    "topic",
+    "generation",
+    "partition",
+    "timestamp",
+    "timestamp_type",
+    "headers.list.element.key",
+    "headers.list.element.value",
+)
 # what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
-# sorted, histograms of repetition levels
+# sorted, histograms of repetition levels. One set for all that is written: writers of one JVM share one factory of
+# encoders, which has the dictionary options of whoever opened a file last (parquet-java #3497; docs/design/0002)
 PARQUET_OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
     "parquet.compression.codec.zstd.bufferPool.enabled": "false",  # reusing its buffers costs more than new ones
-    "parquet.enable.dictionary#key": "false",
-    "parquet.enable.dictionary#value": "false",
-    "parquet.enable.dictionary#offset": "false",
+    "parquet.enable.dictionary": "false",
+    **dict.fromkeys((f"parquet.enable.dictionary#{name}" for name in REPEATING), "true"),
     "parquet.column.statistics.enabled#topic": "false",
     "parquet.column.statistics.enabled#key": "false",
     "parquet.column.statistics.enabled#value": "false",
@@ -79,8 +88,6 @@ PARQUET_OPTIONS: Mapping[str, str] = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-# what is decoded has many small columns: dictionaries of them cost a fifth of the whole job and save a tenth of the bytes
-DECODED_PARQUET: Mapping[str, str] = {**PARQUET_OPTIONS, "parquet.enable.dictionary": "false"}
 
 # Spark keeps what a task polled past its end, and the task's consumer, for later tasks of the same query. Its defaults of
 # five minutes fill the heap with records that no other query can use: 2.3 million of them, and half the time in full GC
@@ -217,7 +224,12 @@ class Spark:
         what = f"land {scan.text}"
         with self._engine.job(SCAN_CONF, what, self._consequence) as session:
             rows = reduce(DataFrame.union, (rows_of(session, read) for read in scan.reads))
-            rows.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(folder)
+            write_parquet(rows, self._engine, folder)
+
+
+def write_parquet(rows: DataFrame, engine: Engine, folder: str) -> None:
+    """Write rows below a folder that is not there yet, with the options of all files of a lake."""
+    rows.write.mode("error").options(**PARQUET_OPTIONS, **engine.write_options).parquet(folder)
 
 
 def raw_columns(source: DataFrame, generation: int) -> DataFrame:

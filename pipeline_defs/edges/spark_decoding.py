@@ -14,7 +14,7 @@ from ..core.decoders import SERIALIZED, Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
 from .remote_file import File
-from .spark import DECODED_PARQUET, SCAN_CONF, paths_of
+from .spark import SCAN_CONF, paths_of, write_parquet
 from .spark_avro import decode_avro
 from .spark_event_time import with_event_time
 from .spark_json import decode_json
@@ -165,7 +165,7 @@ class SparkDecoder:
         consequence = "nothing became visible; the ranges stay landed, and are decoded at the next try"
         with self._engine.job(DECODE_CONF, f"decode {len(files)} landed files", consequence) as session:
             rows = choose(*decision.read(self._read(session, files)))
-            rows.write.mode("error").options(**DECODED_PARQUET, **self._engine.write_options).parquet(folder)
+            write_parquet(rows, self._engine, folder)
 
     def _read(self, session: SparkSession, files: Sequence[File]) -> DataFrame:
         types = {name: "STRING" if side.format in TEXTS else "BINARY" for name, side in self._sides.items()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ..core.raw_table import SCHEMA
 from .engine import Engine
 from .remote_file import File
-from .spark import DECODED_PARQUET, PARQUET_OPTIONS, SCAN_CONF, paths_of
+from .spark import SCAN_CONF, paths_of, write_parquet
 from .table_rows import TableRows
 from .topic_rows import Part, within
 
@@ -30,16 +30,14 @@ class SparkFiles:
 
         Raise `ScanFailed`, then nothing counts.
         """
-        self._merge(
-            what, sources, lambda session: _rows(session, sources, generation), ("offset",), PARQUET_OPTIONS, folder
-        )
+        self._merge(what, sources, lambda session: _rows(session, sources, generation), ("offset",), folder)
 
     def merge_as(self, what: str, sources: Sequence[File], columns: Schema, order: Sequence[str], folder: str) -> None:
         """Write the rows of decoded files to one file below `folder`, in columns that hold all of them, ordered by some.
 
         Raise `ScanFailed`, then nothing counts.
         """
-        self._merge(what, sources, lambda session: read_as(session, columns, sources), order, DECODED_PARQUET, folder)
+        self._merge(what, sources, lambda session: read_as(session, columns, sources), order, folder)
 
     def _merge(
         self,
@@ -47,13 +45,11 @@ class SparkFiles:
         sources: Sequence[File],
         read: Callable[[SparkSession], DataFrame],
         order: Sequence[str],
-        options: Mapping[str, str],
         folder: str,
     ) -> None:
         consequence = "nothing became visible, the table stays as it is; the next compaction tries it again"
         with self._engine.job(SCAN_CONF, f"merge {len(sources)} files of {what}", consequence) as session:
-            rows = read(session).coalesce(1).sortWithinPartitions(*order)
-            rows.write.mode("error").options(**options, **self._engine.write_options).parquet(folder)
+            write_parquet(read(session).coalesce(1).sortWithinPartitions(*order), self._engine, folder)
 
 
 def read_parts(session: SparkSession, root: str, parts: Iterable[Part]) -> DataFrame:

@@ -21,7 +21,7 @@ from ..core.offsets import OffsetRange
 from .columns_of_table import has_map
 from .engine import Engine
 from .latest_table import FIELDS, POSITION, SEQUENCE
-from .spark import PARQUET_OPTIONS, SCAN_CONF
+from .spark import SCAN_CONF, write_parquet
 from .spark_files import read_as
 from .topic_rows import within
 
@@ -115,8 +115,7 @@ class SparkLatest:
     def stage(self, topic: str, inputs: Inputs, schema: pa.Schema, config: Latest, folder: Path) -> None:
         """Write the winners below `folder`; `schema` is the table's, which holds all rows."""
         with self._job(topic) as session:
-            found = _changes(session, inputs, schema, config)
-            found.write.mode("error").options(**PARQUET_OPTIONS, **self._engine.write_options).parquet(str(folder))
+            write_parquet(_changes(session, inputs, schema, config), self._engine, str(folder))
 
     def find_differences(
         self, topic: str, inputs: Inputs, schema: pa.Schema, config: Latest, share: int

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
+from pipeline_defs.edges import spark as spark_edge
+from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.footer import canonicalize
+from pipeline_defs.edges.parquet import digest
+from pipeline_defs.edges.spark import SCAN_CONF, write_parquet
+from pipeline_defs.edges.spark_decoding import DECODE_CONF
 from tests.support.footers import list_encodings_falling
 from tests.support.killing import stopped_at
-from tests.support.world import World
+from tests.support.world import PATIENCE_SECONDS, World
+
+ROWS = 200_000
+TRIES = 3
 
 
 def test_two_jvms_write_the_same_bytes(world: World) -> None:
@@ -52,3 +66,64 @@ def test_canonical_footers_change_no_meaning(world: World, tmp_path: Path) -> No
         ours, theirs = (pq.read_metadata(path).row_group(0).column(number).to_dict() for path in (shuffled, landed))
         assert set(ours.pop("encodings")) == set(theirs.pop("encodings"))
         assert ours == theirs
+
+
+def test_jobs_of_one_jvm_write_the_same_bytes_beside_each_other(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-19] [R-71] Writers of one JVM share the factory of encoders: a job with other options would change our bytes."""
+    monkeypatch.setitem(spark_edge.PARQUET_OPTIONS, "parquet.block.size", "65536")  # type: ignore[arg-type]
+    alone = _write(engine, tmp_path / "alone")
+    others = {**spark_edge.PARQUET_OPTIONS, "parquet.enable.dictionary#topic": "false"}
+    beside, beside_others = tmp_path / "beside", tmp_path / "beside_others"
+    with _writing(engine, spark_edge.PARQUET_OPTIONS, tmp_path / "ours"):
+        assert {_write(engine, beside / str(number)) for number in range(TRIES)} == {alone}
+    with _writing(engine, others, tmp_path / "others"):
+        assert any(_write(engine, beside_others / str(number)) != alone for number in range(10 * TRIES)), "the control"
+
+
+def test_all_that_spark_writes_has_the_same_options() -> None:
+    """[R-19] One function writes, for landing, decoding, compaction and latest."""
+    edges = Path(spark_edge.__file__).parent
+    writers = [path.name for path in sorted(edges.glob("*.py")) if ".write." in path.read_text("utf-8")]
+    assert writers == ["class_archive.py", "spark.py"], "the first in a JVM of its own, at setup"
+    assert Path(spark_edge.__file__).read_text("utf-8").count(".write.") == 1
+
+
+def _write(engine: Engine, folder: Path) -> str:
+    """Write one file of many row groups; return its digest."""
+    from pyspark.sql import functions as f
+
+    folder.parent.mkdir(exist_ok=True)
+    with engine.job(SCAN_CONF, "write numbers", "") as session:
+        rows = session.range(0, ROWS, 1, 1).select(f.lit("orders").alias("topic"), f.col("id").alias("offset"))
+        write_parquet(rows, engine, str(folder))
+    (file,) = folder.glob("*.parquet")
+    assert pq.read_metadata(file).num_row_groups > 2
+    canonicalize(file)
+    return digest(file)
+
+
+@contextmanager
+def _writing(engine: Engine, options: Mapping[str, str], folder: Path) -> Iterator[None]:
+    """Have another job of the same JVM write small files with some options, one after the other, from before the body on."""
+    from pyspark.sql import functions as f
+
+    folder.mkdir()
+    written, ended = threading.Event(), threading.Event()
+
+    def write() -> None:
+        for number in itertools.takewhile(lambda _: not ended.is_set(), itertools.count()):
+            with engine.job(DECODE_CONF, "write few numbers", "") as session:
+                rows = session.range(0, 10, 1, 1).select(f.lit("orders").alias("topic"))
+                rows.write.options(**options, **engine.write_options).parquet(str(folder / str(number)))
+            written.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            assert written.wait(PATIENCE_SECONDS)
+            yield
+        finally:
+            ended.set()
+        writing.result()
