@@ -62,15 +62,12 @@ ABANDONED = (
 _SIGNS_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 ZSTD_LEVEL = 2  # at 1 KB 8 % fewer bytes than level 1 for 12-17 % more CPU; level 3 gains nothing more
-REPEATING = (  # columns that dictionaries make smaller
+REPEATING = (
     "topic",
     "generation",
     "partition",
-    "timestamp",
     "timestamp_type",
-    "headers.list.element.key",
-    "headers.list.element.value",
-)
+)  # columns of one value; others cost more than they save
 # what costs time for every record and serves no reader: dictionaries of what does not repeat, minima of what is not
 # sorted, histograms of repetition levels. One set for all that is written: writers of one JVM share one factory of
 # encoders, which has the dictionary options of whoever opened a file last (parquet-java #3497; docs/design/0002)
