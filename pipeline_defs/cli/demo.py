@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import click
@@ -28,7 +29,7 @@ from ..edges.jars import resolve_jars
 from ..latest import find_due
 from ..launching import open_instance
 from ..resources import Edges
-from ..settings import find_project
+from ..settings import SERVER, find_project
 from ..tables import read_tables, table_text
 from ..topics import Topic
 from ..undecoded import read_due
@@ -86,9 +87,10 @@ def demo(once: bool, days: int) -> None:
         )
     edges = open_edges()
     topic = find_topic(TOPIC)
-    with _broker(edges), stopping_engine(edges.settings):
+    with stopping_engine(edges.settings), _starting_spark(edges) as spark, _broker(edges):
         records = _load_flights(edges, topic, days)
         with DagsterServer(edges.settings.home / "demo", edges.settings.dagster_home) as server:
+            spark.result()
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), "; its sensor plans and lands by itself"), soft_wrap=True
             )
@@ -109,6 +111,14 @@ def demo(once: bool, days: int) -> None:
                     soft_wrap=True,
                 )
                 _wait_for_interrupt(server)
+
+
+@contextmanager
+def _starting_spark(edges: Edges) -> Iterator[Future[str]]:
+    """Have the warm Spark, where it is ours, start beside Kafka and Dagster: it takes longest, and the first run needs it."""
+    is_ours = edges.settings.spark_remote is None and edges.settings.engine == SERVER
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(lambda: edges.engine(edges.pyspark()).url if is_ours else "")
 
 
 @contextmanager
