@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,7 +190,7 @@ def _winners(rows: DataFrame, tasks: int) -> DataFrame:
 
 def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Schema, config: Latest) -> DataFrame:
     """Read decoded files as rows of the table, each with its place in the order; records without a key are left out."""
-    from pyspark.sql import Window
+    from pyspark.sql import DataFrame
     from pyspark.sql import functions as f
 
     columns = pa.schema([schema.field(name) for name in FIELDS])
@@ -199,21 +200,31 @@ def _candidates(session: SparkSession, sources: Sequence[Source], schema: pa.Sch
         [(number, *each.row) for number, each in enumerate(sources)],
         "_stretch int, _file string, _generation int, _partition int, _start long, _end long, _epoch int, _before long",
     )
-    rows = read_as(session, columns, sorted({each.path for each in sources}))
+    paths = sorted({each.path for each in sources})
+    tasks = min(len(paths), _cores())
+    read = [read_as(session, columns, paths[number::tasks]).coalesce(1) for number in range(tasks)]
+    rows = reduce(DataFrame.unionByName, (_placed(files, f.broadcast(of_stretches)) for files in read))
+    more = {"_deleted": f.col("value").isNull(), "key": _normalized(f.col("key"), rows.schema["key"].dataType)}
+    if config.sequence:
+        quoted = ".".join(f"`{name}`" for name in config.sequence.split("."))
+        more[SEQUENCE] = f.col(quoted)
+    return rows.where(f.col("key").isNotNull()).withColumns(more).select(*schema.names)
+
+
+def _placed(rows: DataFrame, of_stretches: DataFrame) -> DataFrame:
+    """Give rows of whole files, in one task so that nothing is shuffled, what their stretch says and how far time had come."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
     lies_in = (
         (f.col("_metadata.file_name") == f.col("_file"))
         & (f.col("generation") == f.col("_generation"))
         & (f.col("partition") == f.col("_partition"))
         & f.col("offset").between(f.col("_start"), f.col("_end") - 1)
     )
-    so_far = Window.partitionBy("_stretch").orderBy("offset")
+    so_far = Window.partitionBy("_stretch").orderBy("offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     reached = f.greatest(f.max(f.unix_millis("timestamp")).over(so_far), f.col("_before"))
-    placed = rows.join(f.broadcast(of_stretches), lies_in).withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
-    more = {"_deleted": f.col("value").isNull(), "key": _normalized(f.col("key"), rows.schema["key"].dataType)}
-    if config.sequence:
-        quoted = ".".join(f"`{name}`" for name in config.sequence.split("."))
-        more[SEQUENCE] = f.col(quoted)
-    return placed.where(f.col("key").isNotNull()).withColumns(more).select(*schema.names)
+    return rows.join(of_stretches, lies_in).withColumn("_reached", f.coalesce(reached, f.lit(NEVER_MS)))
 
 
 def _normalized(column: Column, kind: DataType) -> Column:
@@ -238,4 +249,8 @@ def _tasks(inputs: Inputs) -> int:
     files = {each.path for each in (*inputs.fresh, *inputs.everything)} | {
         *(inputs.present if inputs.with_present else ())
     }
-    return max(os.cpu_count() or 1, ceil(sum(file.stat().st_size for file in files) / TASK_BYTES))
+    return max(_cores(), ceil(sum(file.stat().st_size for file in files) / TASK_BYTES))
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
