@@ -64,13 +64,24 @@ class Standing:
 
     def applied(self, table_id: str) -> int | None:
         """Return the version of a decoded table that went in, none where it is another table."""
-        version = self.table.transaction_version(f"decoded/{table_id}") if self.table is not None else None
-        return None if version is None else int(version)
+        return self._transaction(f"decoded/{table_id}")
 
     @property
     def order(self) -> int | None:
         """By which order the winners were found."""
-        return self.table.transaction_version(_ORDER) if self.table is not None else None
+        return self._transaction(_ORDER)
+
+    def _transaction(self, name: str) -> int | None:
+        """Return what an app transaction says; delta-rs reads the log for it. Raise `LakeUnavailable` where it cannot."""
+        from deltalake.exceptions import DeltaError
+
+        if self.table is None:
+            return None
+        try:
+            version = self.table.transaction_version(name)
+        except (DeltaError, OSError) as error:
+            raise _unreadable(self.table.table_uri, error) from error
+        return None if version is None else int(version)
 
 
 class LatestTable:
@@ -116,11 +127,7 @@ class LatestTable:
         except (DeltaError, ValueError, TypeError) as error:
             return f"its log cannot be read: {first_line(error)}"
         except OSError as error:  # of the store or the disk, which says nothing of what is there
-            raise LakeUnavailable(
-                f"cannot read the table {self.lake.store.url(self.folder)}: {first_line(error)}; nothing was written, the "
-                "table stays as it is; the next look tries again",
-                path=self.folder,
-            ) from error
+            raise _unreadable(self.lake.store.url(self.folder), error) from error
 
     def merge(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
@@ -238,6 +245,14 @@ class LatestTable:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return f"the last entry of its log, {entries[-1]}, is torn: {error}"
         return ""
+
+
+def _unreadable(url: str, error: Exception) -> LakeUnavailable:
+    return LakeUnavailable(
+        f"cannot read the table {url}: {first_line(error)}; nothing was written, the table stays as it is; the next look tries "
+        "again",
+        path=url,
+    )
 
 
 def _properties(applied: Applied) -> CommitProperties:

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 
 from pipeline_defs import staging_places
 from pipeline_defs.auditing import check_published, check_table
@@ -374,3 +376,7 @@ def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(
     monkeypatch.setattr(deltalake, "DeltaTable", real)
     standing = table.read()
     assert standing is not None and not standing.damage, "the control"
+    silent = Mock(table_uri="file:///lake", transaction_version=Mock(side_effect=DeltaError("connection refused")))
+    with pytest.raises(LakeUnavailable, match=r"cannot read the table file:///lake: connection refused; nothing was"):
+        replace(standing, table=silent).applied("some-id")
+    assert standing.applied("some-id") is None, "the control"
