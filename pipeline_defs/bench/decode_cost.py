@@ -27,7 +27,7 @@ from .systems import Place, offsetlake
 
 LOAD = Load(1_000, 240_000, 15_000)
 TOPIC = "bench-derived"
-WARM_UPS = 2  # the JVM compiles most of decoding in the first two
+WARM_UPS = 4  # landing and decoding get faster until then, while the JVM compiles them
 
 
 def measure_decoding(bench: Bench, rounds: int, tell: Tell, load: Load = LOAD) -> dict[str, Any]:
