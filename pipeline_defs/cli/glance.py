@@ -59,7 +59,7 @@ def status(topic: str | None, as_json: bool) -> None:
 def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: bool) -> None:
     """Print a table of topics, with `by_partition` one of each topic's Kafka partitions, and what to do next.
 
-    An error that several topics share is said once.
+    An error that several topics, or tables of one, share is said once.
     """
     title = "status (lag in offsets; pending, failed and landed in ranges)"
     print_table(title, ["topic", *COLUMNS], [(each["topic"], *_cells(each)) for each in documents])
@@ -71,8 +71,11 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
             )
     for each in documents:
         OUT.print(styled((each["topic"], "bold"), f": {each['next_action']}"), soft_wrap=True)
+        said = {each.get("error")}
         for table in each["tables"]:
-            OUT.print(f"  {table_text(table, now_ms)}", soft_wrap=True)
+            error, short = table.get("error"), f"{table['table']}: see the error ({table.get('kind')})"
+            OUT.print(f"  {short if error and error in said else table_text(table, now_ms)}", soft_wrap=True)
+            said.add(error)
     for kind, error in dict.fromkeys((each["kind"], each["error"]) for each in documents if "error" in each):
         OUT.print(styled(("error", "bold red"), " ", (kind, "dim"), f": {error}"), soft_wrap=True)
     for row in (row for each in documents for row in each["partitions"]):

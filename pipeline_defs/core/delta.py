@@ -27,6 +27,10 @@ PROTOCOL: Mapping[str, Any] = {
 _PLAIN = "/="  # as other engines write the folders of partitions
 NTZ = "timestamp_ntz"  # a type that readers have to know
 STATS_COLUMNS = ("generation", "partition", "offset", "event_time")
+MEND = (  # of a raw table
+    "where no range files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else "
+    "restore the folder from a backup"
+)
 CONFIGURATION = {"delta.enableDeletionVectors": "false", "delta.logRetentionDuration": "interval 7 days"}
 
 
@@ -210,12 +214,12 @@ def _add(file: File, *, is_change: bool) -> Mapping[str, Any]:
     }
 
 
-def from_json(data: bytes, where: str) -> Commit:
-    """Decode a commit; `where` names the object in the error, which is `BrokenTable`."""
-    return from_actions(map(json.loads, data.splitlines()), where)
+def from_json(data: bytes, where: str, mend: str = MEND) -> Commit:
+    """Decode a commit; `where` names the object in the error, which is `BrokenTable`, and `mend` says what to do."""
+    return from_actions(map(json.loads, data.splitlines()), where, mend)
 
 
-def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
+def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = MEND) -> Commit:
     """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
     adds, removes, transactions, metadata = list[File](), dict[str, int](), dict[str, int](), None
     commit_id = ""
@@ -236,9 +240,7 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str) -> Commit:
                 commit_id = str(kinds["commitInfo"].get("txnId", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenTable(
-            f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; where no range "
-            "files were dropped from `data/`, move the table's folder away, and the next run makes it anew; else restore the "
-            "folder from a backup"
+            f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; {mend}"
         ) from error
     return Commit(adds, removes, transactions, metadata=metadata, id=commit_id)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from ..core.command_lines import command
 from ..core.coverage import Coverage
 from ..core.decoded_table import (
     DEAD,
@@ -216,4 +217,6 @@ class Decodings:
 
 def decoded_table_log(topic: str, lake: Lake) -> DeltaLog:
     """Return the log of a topic's decoded table."""
-    return DeltaLog(lake.store, f"{TREE}/{topic}", schema_of([]), (DEAD,))
+    folder = f"{TREE}/{topic}"
+    mend = f"move {lake.store.url(folder)} away, and `{command('decode', topic)}` makes it again of what is landed"
+    return DeltaLog(lake.store, folder, schema_of([]), (DEAD,), mend)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from ..core.delta import (
     EMPTY,
+    MEND,
     Commit,
     Metadata,
     Snapshot,
@@ -44,13 +45,19 @@ def raw_table_log(topic: str, store: Store) -> DeltaLog:
 
 
 class DeltaLog:
-    """The log of the table in one folder of a store; `schema` is what its first version says, as Delta writes it."""
+    """The log of the table in one folder of a store; `schema` is what its first version says, as Delta writes it.
 
-    def __init__(self, store: Store, folder: str, schema: str, partition_columns: tuple[str, ...] = ()) -> None:
+    `mend` is what errors tell people to do about a log that cannot be read.
+    """
+
+    def __init__(
+        self, store: Store, folder: str, schema: str, partition_columns: tuple[str, ...] = (), mend: str = MEND
+    ) -> None:
         self.folder = folder
         self._store = store
         self._schema = schema
         self._partition_columns = partition_columns
+        self._mend = mend
 
     def read(self, known: Snapshot | None = None) -> Snapshot:
         """Return the newest snapshot, files and all; of a `known` one that was read before, only what is newer is read."""
@@ -142,11 +149,9 @@ class DeltaLog:
         data = self._store.get(path)
         if data is None:
             raise BrokenTable(
-                f"{self._store.url(path)} is not there, and a later version is; nothing was written; where no range files were "
-                f"dropped from `data/`, move {self._store.url(self.folder)} away, and the next run makes the table anew; else "
-                "restore it from a backup"
+                f"{self._store.url(path)} is not there, and a later version is; nothing was written; {self._mend}"
             )
-        return from_json(data, self._store.url(path))
+        return from_json(data, self._store.url(path), self._mend)
 
     def _read_base(self, newest: int) -> Snapshot:
         """Return what the newest checkpoint says that is whole: of one that is torn the commits before are still there."""
@@ -160,7 +165,7 @@ class DeltaLog:
     def _read_checkpoint(self, version: int) -> Snapshot:
         path = self._path(version, _CHECKPOINT)
         actions = read_rows(self._store.get(path) or b"", self._store.url(path), ("add", "remove", "txn", "metaData"))
-        return apply(from_actions(actions, self._store.url(path)), Snapshot(version - 1))
+        return apply(from_actions(actions, self._store.url(path), self._mend), Snapshot(version - 1))
 
     def _find(self) -> tuple[int, int]:
         """Return the version of the newest checkpoint, and the newest version of all; -1 where there is none."""

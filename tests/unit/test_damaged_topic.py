@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from pipeline_defs.cli import glance, show, terminal
+from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
+from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges.duck import Duck
@@ -32,6 +35,7 @@ from pipeline_defs.status import read_statuses
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, World
 
+MEND = r"tables/decoded/orders/_delta_log/.* move .*/tables/decoded/orders away, and `offsetlake decode orders` makes it again"
 GOOD, DAMAGED = Topic("orders", Policy()), Topic("damaged", Policy())
 
 
@@ -117,7 +121,7 @@ def test_sql_answers_for_what_is_landed_where_a_derived_table_is_damaged(edges: 
     edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{0:020d}.json", b"{torn", "staging/scratch")
     duck = Duck(edges.lake, [DAMAGED.name, GOOD.name])
     assert duck.query("SELECT count(*) FROM orders")[1] == [(0,)]
-    with pytest.raises(BrokenTable, match="tables/decoded/orders/_delta_log/"):
+    with pytest.raises(BrokenTable, match=MEND):
         duck.ask("SELECT count(*) FROM decoded.orders")
     assert [type(each) for each in duck.find_left_out('SELECT 1 FROM dead_letters."orders"')] == [BrokenTable]
     assert duck.find_left_out("SELECT count(*) FROM orders") == [], "the control"
@@ -148,6 +152,25 @@ def test_status_shows_what_the_lake_says_and_each_error_once(
     assert text.count("the Kafka broker at 127.0.0.1:1 does not answer") == 1
     assert text.count("plan step") == 1 and "damaged" in text
     assert "orders: only what the lake says is shown" in text
+
+
+def test_status_says_once_what_all_tables_of_a_topic_share(
+    edges: Edges, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoded table, the latest one that is made of it, and the topic itself, where its broker answers."""
+    edges.lake.store.put_new(f"tables/decoded/orders/_delta_log/{1:020d}.json", b"{}", "staging/scratch")
+    topic = dataclasses.replace(GOOD, decode=Decode(), latest=Latest())
+    ((document, _),) = read_statuses([topic], edges, instance)
+    torn = document["tables"][0]
+    assert re.search(MEND, torn["error"]) and document["tables"][1]["error"] == torn["error"], "the fault"
+    for changed, tables in (({}, ["latest"]), ({"error": torn["error"], "kind": torn["kind"]}, ["decoded", "latest"])):
+        screen = terminal.Terminal(file=io.StringIO(), width=200)
+        monkeypatch.setattr(show, "OUT", screen)
+        monkeypatch.setattr(glance, "OUT", screen)
+        glance.print_status([document | changed], EPOCH_MS, by_partition=True)
+        text = screen.file.getvalue()  # type: ignore[attr-defined]
+        assert text.count(torn["error"]) == 1
+        assert re.findall(r"  (\w+): see the error \(broken_table\)", text) == tables
 
 
 @pytest.mark.parametrize(
