@@ -267,18 +267,17 @@ def stats_of(staged: StagedFile, ranges: Sequence[OffsetRange]) -> dict[str, Any
 
 def violations(coverage: Coverage, table: Snapshot) -> list[str]:
     """Name every landed range that a table does not have as it is landed, and every file that has not its ranges' rows."""
-    topic, due = coverage.log.topic, find_due_by_files(coverage, table)
+    topic, due, files = coverage.log.topic, find_due_by_files(coverage, table), RangeFiles(table)
     found = [f"range {manifest.offsets.text(topic)}: landed, and not in the table" for manifest in due.adds]
-    found += [
-        f"offsets are in the table twice: {one.path} and {other.path}" for one, other in RangeFiles(table).overlaps()
-    ]
+    found += [f"offsets are in the table twice: {one.path} and {other.path}" for one, other in files.overlaps()]
     ranges = ranges_by_file(coverage, table)
+    changing = {*due.cuts, *(file.path for file in map(files.find, coverage.unfinished) if file)}  # cut soon
     for file in sorted(table.files.values(), key=lambda file: file.path):
         offsets = offsets_of(file)
         manifest = coverage.manifests.get(offsets)
         if is_compacted(file):
             rows = sum(each.rows for each in ranges.get(file.path, ()))
-            if file.path not in due.cuts and rows != file.rows:
+            if file.path not in changing and rows != file.rows:
                 found.append(f"{offsets.text(topic)}: the table has {file.rows} rows, the manifests {rows}")
         elif manifest is None:
             found.append(f"range {offsets.text(topic)}: in the table, and it has no manifest")

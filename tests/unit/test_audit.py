@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.auditing import Finding, check_published, check_tiling
+from pipeline_defs.auditing import Finding, check_published, check_table, check_tiling
 from pipeline_defs.cli.progress import progress
 from pipeline_defs.cli.read import run_audit
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
@@ -99,13 +100,15 @@ def test_a_run_at_any_of_its_steps_is_no_alarm(
 def test_what_is_published_while_the_lake_is_listed_is_no_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """[R-37] A whole run passes between the listing of `data/` and any later call of an audit."""
+    """[R-37] A whole run passes between the listing of `data/`, or of the table's log, and any later call of an audit."""
     watch_obstore(monkeypatch)
-    for check in (check_tiling, check_published):
+    for check in (check_tiling, check_published, check_table):
         for at in range(40):
-            world = SmallWorld(tmp_path / f"{check.__name__}-{at}", "disk", records=6, grid=6)
+            world = SmallWorld(tmp_path / f"{check.__name__}-{at}", "disk", records=6, grid=3)
+            world.has_raw_table = check is check_table
             if mode == "replace":
                 world.land()
+                world.compact()
                 world.kafka.compact(100)
             passed = []
 
@@ -121,8 +124,57 @@ def test_what_is_published_while_the_lake_is_listed_is_no_alarm(
         assert at > 3, "the run did pass in between"
 
 
+def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-37] A run passes before each call: the version that is read later has ranges of which nothing else was read."""
+    watch_obstore(monkeypatch)
+    passed = []
+    for at in range(12):
+        world = SmallWorld(tmp_path / str(at), "disk", records=6, grid=3)
+        world.has_raw_table = True
+        world.land()
+        versions = []
+
+        def run(number: int, world: SmallWorld = world, at: int = at, versions: list[int] = versions) -> None:
+            if at <= number < at + 12:
+                world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
+                world.plan()
+                world.land(lake=world.open(Writer()))
+                versions.append(raw_table_log(TOPIC, world.lake.store).read().version)
+
+        found = check_table(TOPIC, world.open(Writer(before=run)))
+        assert found.violations == (), at
+        assert versions == sorted({*versions})
+        passed.append(len(versions))
+    assert passed[0] > 3, "runs did pass in between"
+
+
+def test_a_range_that_is_about_to_be_exchanged_is_no_alarm_of_its_compacted_file(world: SmallWorld) -> None:
+    """[R-37] The file has the rows of the revision before; it is cut once the new ones are published."""
+    (first, _) = world.coverage.log.ranges
+    world.compact()
+    world.kafka.compact(100)
+    said = []
+
+    def look(step: str, **_: object) -> None:
+        lake = world.open(Writer())
+        if first in lake.coverage(TOPIC).unfinished:
+            said.append(check_table(TOPIC, lake).violations)
+
+    world.land("replace", world.open(Writer()), on_step=look, only=first)
+    assert said and set(said) == {()}, "an audit fell between commit and publish"
+
+
 def test_a_file_that_goes_is_an_alarm_though_a_run_passed(world: SmallWorld) -> None:
-    """The control."""
+    """The control; so is a range that is landed and that no run has appended."""
+    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
+    world.plan()
+    world.has_raw_table = False
+    world.land()
+    assert check_table(TOPIC, world.open(Writer())).violations == (
+        "range orders/0 [6, 9): landed, and not in the table",
+    )
     next((world.folder / "data").rglob("*.parquet")).unlink()
     lake = world.open(Writer())
     assert "its file is not published" in check_tiling(TOPIC, lake).violations[0]
