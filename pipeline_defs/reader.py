@@ -102,9 +102,9 @@ def _check_day(day: object, chosen: object, table: str) -> None:
 
 
 def _find_derived(topic: str, table: Table, day: str | None, chosen: OffsetRange | None, lake: Lake) -> TableRows:
+    _check_landed(topic, chosen, lake)
     if day is not None:
         return find_day(topic, day, _decodings(lake))
-    _check_landed(topic, chosen, lake)
     return find_latest(topic, lake) if table == "latest" else find_decoded(topic, chosen, _decodings(lake))
 
 
@@ -175,9 +175,14 @@ def _check_landed(topic: str, chosen: OffsetRange | None, lake: Lake) -> Coverag
     coverage = lake.coverage(topic)
     if not coverage.log.steps:
         there = lake.store.folders("plan")
+        if not there:
+            raise UnknownTopic(
+                f"no lake is at {lake.store.root}: nothing was ever planned there, of topic {topic} or of another; nothing was "
+                "read; correct the path or URL of the lake, or land something first"
+            )
         raise UnknownTopic(
             f"the lake {lake.store.root} has nothing of topic {topic}{meant(topic, there)}; it has "
-            f"{', '.join(there) or 'none'}; nothing was read; name one of these, or another lake"
+            f"{', '.join(there)}; nothing was read; name one of these, or another lake"
         )
     if chosen is None:
         return coverage

@@ -67,7 +67,12 @@ def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
     decoded = decodings.read_ranges(topic)
     known = [each for each in decoded.known.values() if each.rows]
     times = {each.event_time for each in known}
-    if known and (len(times) > 1 or times == {""}):
+    if times == {""}:
+        raise Refused(
+            f"the rows of topic {topic} are of no day: its defs.yaml had no `days: {{event_time: ...}}` when they were "
+            f"decoded; nothing was read; add it where it is missing, then `{command('decode', topic, '--outdated')}`"
+        )
+    if len(times) > 1:
         found = " and ".join(sorted(each or "none" for each in times))
         raise Refused(
             f"the decoded ranges of topic {topic} have their event time from {found}, expected one column of all; nothing was "

@@ -11,6 +11,7 @@ import offsetlake
 import pyarrow as pa
 import pytest
 
+from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import BadKey, BadSetting, OffsetlakeError, Refused, UnknownTopic
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.edges.delta_log import raw_table_log
@@ -20,6 +21,7 @@ from pipeline_defs.edges.topic_rows import find_rows
 from pipeline_defs.reader import _read
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, watch_obstore
+from tests.support.redecoding import OffsetDecoder, decode_by
 from tests.support.strategies import EPOCH_MS
 
 KEYS = ("0-0-3", "0-3-6", "0-6-9")
@@ -185,7 +187,12 @@ REFUSED: list[tuple[dict[str, Any], type[OffsetlakeError], str]] = [
     ({"lake": ""}, BadSetting, "lake='' cannot be read: it is empty"),
     ({"lake": "http://host/lake"}, BadSetting, "begins with http://, expected a path, or one of s3://"),
     ({"lake": 5}, BadSetting, "lake=5 cannot be read"),
-    ({"lake": "/there/is/none"}, UnknownTopic, "lake /there/is/none has nothing of topic orders; it has none"),
+    (
+        {"lake": "/there/is/none"},
+        UnknownTopic,
+        "no lake is at /there/is/none: nothing was ever planned there, of topic orders",
+    ),
+    ({"lake": "/there/is/none", "day": "2013-01-01"}, UnknownTopic, "no lake is at /there/is/none"),
 ]
 
 
@@ -200,6 +207,15 @@ def test_what_cannot_be_read_is_one_clear_error(
     asked = {"topic": TOPIC, "lake": world.folder, **changed}
     with pytest.raises(kind, match=said):
         offsetlake.read(asked.pop("topic"), **asked)
+
+
+def test_a_day_of_a_topic_without_days_names_the_setting(world: SmallWorld) -> None:
+    """[R-85] Its rows have no event time."""
+    world.land()
+    decode_by(OffsetDecoder(is_mended=True), world.lake, world.coverage.log.ranges, Budget(9, 1.0))
+    assert read(world, table="decoded").num_rows == 9, "the control"
+    with pytest.raises(Refused, match=r"had no `days: \{event_time: .* `offsetlake decode orders --outdated`"):
+        read(world, day="2013-01-01")
 
 
 @pytest.mark.parametrize("form", ["arrow", "duckdb"])
