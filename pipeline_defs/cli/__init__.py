@@ -1,11 +1,12 @@
 """The command `offsetlake`; one file per group of commands, each a thin face of functions elsewhere.
 
-Nothing is imported here but the standard library. Invariant: Ctrl-C ends a command without a traceback, also in the seconds
-in which it imports the rest.
+Nothing is imported here but the standard library. Invariant: Ctrl-C ends a command with one line and no traceback, also in the
+seconds in which it imports the rest.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
 
@@ -13,8 +14,15 @@ def main() -> None:
     """Run the command."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process: an import half done has nothing to undo
+        signal.signal(signal.SIGINT, _end)
     from .commands import run
 
     signal.signal(signal.SIGINT, before)
     run()
+
+
+def _end(number: int, frame: object) -> None:  # noqa: ARG001 (a handler of signals)
+    """End the process by the signal: an import half done has nothing to undo, and might take an exception for its own."""
+    signal.signal(number, signal.SIG_DFL)
+    os.write(2, b"interrupted before anything was begun: nothing was done\n")
+    os.kill(os.getpid(), number)

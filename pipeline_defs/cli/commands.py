@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -62,6 +62,19 @@ SECTIONS: Mapping[str, Sequence[click.Command]] = {
 
 
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C has ended
+INTERRUPTED_TEXT = (
+    "interrupted: what was finished stands, nobody sees half of anything; `offsetlake status` says what is left"
+)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End with `INTERRUPTED` and one line for Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        ERRORS.print(INTERRUPTED_TEXT, soft_wrap=True)
+        raise SystemExit(INTERRUPTED) from None
 
 
 class Sections(click.Group):
@@ -69,10 +82,8 @@ class Sections(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that was asked for; click would print "Aborted!" for Ctrl-C, and end with 1."""
-        try:
+        with interruptible():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise SystemExit(INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click asks so)
         """Write the sections."""
@@ -113,7 +124,7 @@ def run() -> None:
     for each in (BetaWarning, PreviewWarning, SupersessionWarning):  # of what we build with Dagster: not the user's
         warnings.simplefilter("ignore", each)
     try:
-        with redirect_stdout(cast("TextIO", Output(sys.stdout))):
+        with interruptible(), redirect_stdout(cast("TextIO", Output(sys.stdout))):
             load_env_file()
             cli(standalone_mode=True)
     except OffsetlakeError as error:
@@ -123,8 +134,6 @@ def run() -> None:
         if isinstance(error, OutputUnwritable):
             drop_output()
         sys.exit(2 if isinstance(error, Refused) else 1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
 
 
 def _written(logs: Iterable[Path], began: float) -> list[Path]:
