@@ -22,7 +22,7 @@ from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
 from .decodings import TREE as DECODED
 from .decodings import decoded_table_log
-from .duck_questions import ask, close_in, explained
+from .duck_questions import ask, close_in, explained, find_unquoted
 from .lake import Lake
 from .latest_table import LatestTable
 from .table_rows import TableRows
@@ -91,7 +91,7 @@ class Duck:
         self._unreadable: dict[str, OffsetlakeError] = {}  # by the name of a view that is not there
         rows: list[dict[str, Any]] = []
         losses: list[dict[str, Any]] = []
-        names = sorted(topics)
+        self._topics = names = sorted(topics)
         for topic in names:
             try:
                 coverage = lake.coverage(topic)
@@ -174,7 +174,11 @@ class Duck:
             if isinstance(error, duckdb.CatalogException) and (reasons := self.find_left_out(sql)):
                 raise reasons[0] from error
             tables = ", ".join(row[0] for row in self._connection.execute(_TABLES).fetchall())
-            raise Refused(f"DuckDB refuses the statement: {explained(error)}; tables are {tables}") from error
+            hint = "".join(
+                f"; topic {name} needs double quotes, as in offsetlake sql 'FROM \"{name}\"'"
+                for name in find_unquoted(sql, str(error), self._topics)
+            )
+            raise Refused(f"DuckDB refuses the statement: {explained(error)}{hint}; tables are {tables}") from error
 
 
 def connect(lake: Lake) -> duckdb.DuckDBPyConnection:

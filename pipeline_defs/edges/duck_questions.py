@@ -16,6 +16,7 @@ from ..core.errors import Refused
 
 _ONE_SELECT = "FROM query($statement)"  # makes columns of one name unique, too: `a`, `a_1`
 _OUR_LINE = re.compile(r"\n+LINE 1: FROM query\(.*", re.DOTALL)  # points into the line above, which nobody has typed
+_UNKNOWN = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NOTHING_DONE = "nothing was asked"
 _ELSEWHERE = "for anything else read the files themselves (`offsetlake explain reading`)"
 
@@ -60,3 +61,17 @@ def ask(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[list[str
 def explained(error: duckdb.Error) -> str:
     """Return DuckDB's own words, without the line that is ours."""
     return _OUR_LINE.sub("", str(error))
+
+
+def find_unquoted(statement: str, refusal: str, names: Iterable[str]) -> list[str]:
+    """Return the names that need double quotes and stand in a statement without, whole or their beginning."""
+    unknown = _UNKNOWN.search(refusal)
+    return [
+        name
+        for name in names
+        if not re.fullmatch(r"[a-z_]\w*", name, re.ASCII | re.IGNORECASE)
+        and (
+            re.search(rf"""(?<!["'\w-]){re.escape(name)}(?![\w-])""", statement, re.IGNORECASE)
+            or (unknown is not None and name.lower().startswith(unknown[1].lower()))
+        )
+    ]
