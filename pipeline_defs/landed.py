@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from .core.advice import counted
 from .topics import Topic
 
 _AT_ONCE = 1_000
@@ -66,4 +67,4 @@ def landed_text(landed: Mapping[str, Landed]) -> str:
     """Return one line: ranges and rows in all, and the rows of each topic."""
     ranges, rows = sum(each.ranges for each in landed.values()), sum(each.rows for each in landed.values())
     topics = ", ".join(f"{name} {each.rows:,}" for name, each in sorted(landed.items()))
-    return f"landed {ranges:,} range{'' if ranges == 1 else 's'}, {rows:,} rows: {topics}"
+    return f"landed {counted(ranges, 'range')}, {counted(rows, 'row')}: {topics}"

@@ -9,13 +9,16 @@ from .auditing import Finding
 from .core.command_lines import command
 from .core.coverage import State
 from .core.errors import BrokenTable, Refused, UnknownTopic
-from .core.manifest import Manifest
+from .core.offsets import OffsetRange
 from .core.raw_table import RangeFiles, is_compacted
 from .edges.delta_log import raw_table_log
 from .edges.duck import Duck, file_pattern
+from .edges.topic_rows import within
 from .resources import Edges
 from .standing import standing_path
 from .topics import Topic
+
+_RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 
 def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         answer |= {"plan_step": step.seq, "planned_at_ms": step.planned_at_ms, "planner": step.planner}
     if manifest is None:
         return answer
-    provenance = manifest.provenance
+    provenance, record = manifest.provenance, OffsetRange(wanted, partition, offset, offset + 1)
     answer |= {
         "file": edges.lake.store.url(standing_path(manifest, edges.lake)) if manifest.file else None,
         "sha256": manifest.digest,
@@ -67,17 +70,20 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
             "dead_letters_file": url(decoded.path_of(offsets, is_dead=True)) if decoding.dead else None,
             "run": decoding.provenance.run_id,
             "decoded_at_ms": decoding.provenance.landed_at_ms,
+            "dead_letter": None,
         }
+        if decoding.dead:
+            path = decoded.path_of(offsets, is_dead=True)
+            answer["decoded"]["dead_letter"] = _read_row(path, record, edges, "side, error_class, error")
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
-    answer["row"] = None if hole else _read_row(manifest, offset, edges)
+    answer["row"] = None if hole else _read_row(standing_path(manifest, edges.lake), record, edges)
     return answer
 
 
-def _read_row(manifest: Manifest, offset: int, edges: Edges) -> dict[str, Any] | None:
-    path = file_pattern(edges.lake, standing_path(manifest, edges.lake))
-    duck = Duck(edges.lake, [])
-    names, rows = duck.query('SELECT * FROM read_parquet($1) WHERE "offset" = $2', [path, offset])
+def _read_row(path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
+    statement = _RECORD.format(columns=columns, wanted=within([record], '"'))
+    names, rows = Duck(edges.lake, []).query(statement, [file_pattern(edges.lake, path)])
     return dict(zip(names, rows[0], strict=True)) if rows else None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from .core.advice import counted
 from .core.coverage import Coverage
 from .core.days import GONE, Days
 from .core.errors import OffsetlakeError
@@ -97,14 +98,15 @@ def table_text(document: dict[str, Any], now_ms: int) -> str:
         return f"days: Dagster was told of {document['days']:,}{newest}{untold}"
     parts = [f"version {document['version']}"]
     if document.get("rows") is not None:
-        parts.append(f"{document['rows']:,} rows of {document['ranges']:,} ranges")
-    for field, text in (("dead_letters", "dead letters"), ("outdated_ranges", "ranges by older settings")):
-        if document.get(field):
-            parts.append(f"{document[field]:,} {text}")
+        parts.append(f"{counted(document['rows'], 'row')} of {counted(document['ranges'], 'range')}")
+    if document.get("dead_letters"):
+        parts.append(counted(document["dead_letters"], "dead letter"))
+    if document.get("outdated_ranges"):
+        parts.append(f"{counted(document['outdated_ranges'], 'range')} by older settings")
     if document["waiting_ranges"]:
         since = document["waiting_since_ms"]
         age = "" if since is None else f" for {duration_text((now_ms - since) / 1000)}"
-        parts.append(f"{document['waiting_ranges']:,} ranges wait{age}")
+        parts.append(f"{counted(document['waiting_ranges'], 'range waits', 'ranges wait')}{age}")
     if document.get("made_anew_because"):
         parts.append(f"to be made anew: {document['made_anew_because']}")
     return f"{name}: {', '.join(parts)}"

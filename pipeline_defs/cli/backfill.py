@@ -18,6 +18,7 @@ from ..backfilling import (
     preview_totals,
 )
 from ..choosing import Choice, select_ranges
+from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import DaemonUnavailable, RangesFailed
 from ..daemons import read_silence
@@ -118,7 +119,7 @@ def backfill(topic: str, on_change: str, launch: bool, no_wait: bool, as_json: b
                 duty=duty,
             )
             if not as_json:
-                OUT.print(f"launched backfill {document['backfill']} of {len(keys)} ranges", soft_wrap=True)
+                OUT.print(f"launched backfill {document['backfill']} of {counted(len(keys), 'range')}", soft_wrap=True)
         if as_json:
             print_json(document)
         if launch and not no_wait:
@@ -140,7 +141,7 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
         )
         for row in rows[:SHOWN]
     ]
-    print_table(f"{len(rows)} ranges of {topic} by {document['selected_by']}", columns, shown)
+    print_table(f"{counted(len(rows), 'range')} of {topic} by {document['selected_by']}", columns, shown)
     if len(rows) > SHOWN:
         OUT.print(f"and {len(rows) - SHOWN} more; --json has them all")
     states = ", ".join(f"{count} {state}" for state, count in document["ranges_by_state"].items())
@@ -197,4 +198,7 @@ def _follow(
             missing[:20],
         )
     if not quiet:
-        OUT.print(f"backfill {backfill_id} has ended: {len(state.done)} ranges in {state.runs} runs", soft_wrap=True)
+        OUT.print(
+            f"backfill {backfill_id} has ended: {counted(len(state.done), 'range')} in {counted(state.runs, 'run')}",
+            soft_wrap=True,
+        )

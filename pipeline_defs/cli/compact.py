@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..compaction_job import check_compaction, check_has_table, compact_tables, plan_compaction
+from ..core.advice import counted
 from ..core.compaction import CompactionVerdict, Group
 from ..core.decoded_table import DecodedGroup
 from ..core.errors import RangeFilesKept
@@ -40,7 +41,8 @@ class _Age(click.ParamType[float]):
     "drop_after",
     type=_Age(),
     metavar="AGE",
-    help="Delete range files from data/ that were landed so long ago, e.g. 30d, and that a compacted file has the rows of.",
+    help="Delete range files from data/ that were landed so long ago, e.g. 30d, and that a compacted file has the rows of; "
+    "0d: however lately.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done; nothing is written.")
 @json_option
@@ -126,9 +128,9 @@ def _show(
     *,
     dry_run: bool,
 ) -> None:
-    sizes = ("bytes_before", "bytes_after")
+    sizes, files = ("bytes_before", "bytes_after"), sum(row["files"] for row in rows)
     print_table(
-        f"{'would compact' if dry_run else 'compacted'} {sum(row['files'] for row in rows)} files of {topic} to {len(rows)}",
+        f"{'would compact' if dry_run else 'compacted'} {counted(files, 'file')} of {topic} to {len(rows)}",
         ["table", "ranges", "outcome", "files", "rows", "before", "after"],
         [
             [*(row[name] for name in ("table", "key", "outcome", "files", "rows")), *(size_text(row[s]) for s in sizes)]
@@ -138,10 +140,13 @@ def _show(
     if drop_after is not None:
         glob = f"{edges.lake.store.url('data')}/{topic}/**/*.parquet"
         print_table(
-            f"{'would drop' if dry_run else 'dropped'} {_count(plans)} range files of {topic}",
+            f"{'would drop' if dry_run else 'dropped'} {counted(_count(plans), 'range file')} of {topic}",
             ["compacted", "range files", "bytes"],
             [[plan.file.tags["range"], len(plan.manifests), size_text(plan.bytes)] for plan in plans if plan.manifests],
         )
-        OUT.print(f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True)
+        if any(plan.manifests for plan in plans):
+            OUT.print(
+                f"a plain glob over {glob} {'would show' if dry_run else 'shows'} their rows no more", soft_wrap=True
+            )
     if dry_run:
         OUT.print("nothing was written; leave --dry-run out to do it")

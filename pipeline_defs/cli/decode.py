@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..choosing import Choice, find_decoded
+from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.decoders import Decode
 from ..core.errors import Refused
@@ -23,6 +24,8 @@ from .progress import Shown, progress
 from .runs import print_runs
 from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT
+
+LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
 
 
 @click.command()
@@ -55,7 +58,7 @@ def decode(topic: str, **chosen: Any) -> None:
         runs = decode_through_dagster(
             configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated
         )
-        print_runs(topic, runs, lambda run: f"decoded {len(run.ranges)} ranges", "what it decoded stays decoded")
+        print_runs(topic, runs, "decoded")
 
 
 def _watch(topic: str, shown: Shown) -> StepWatcher:
@@ -109,7 +112,7 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
     if as_json:
         print_json({"topic": topic, "dead_letters": total, "shown": [dict(zip(columns, r, strict=True)) for r in rows]})
     else:
-        print_table(f"{total} dead letters of {topic}", columns, rows)
+        print_table(f"{counted(total, 'dead letter')} of {topic}", columns, rows, LONGEST_IN_A_ROW)
         if total > len(rows):
             OUT.print(f"{len(rows)} of {total} are shown; --limit shows more")
         if total:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import EmptySelection, UnknownTopic
 from ..core.near import meant
@@ -67,7 +68,9 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
     write_project(files)
     write_env(folder.absolute(), read_settings(project=folder.absolute()).dagster_home)
     print_table(
-        f"{folder}: {len(chosen)} topics of {where}", ["topic", "Kafka partitions", "offsets on the broker"], rows
+        f"{folder}: {counted(len(chosen), 'topic')} of {where}",
+        ["topic", "Kafka partitions", "offsets on the broker"],
+        rows,
     )
     OUT.print("next, a preview of what would be landed; nothing is written by it:")
     OUT.print(f"  cd {shlex.quote(str(folder))} && {command('plan', chosen[0])}", soft_wrap=True)

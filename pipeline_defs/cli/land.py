@@ -10,6 +10,7 @@ from dataclasses import asdict
 import click
 import dagster as dg
 
+from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import EmptySelection, Refused
 from ..core.planlog import PlanStep
@@ -92,7 +93,9 @@ def plan(topic: str, commit: bool, through_end: bool, as_json: bool) -> None:
         return
     rows = [(o.key, o.text(topic), len(o), size_text(size and size * len(o))) for o in ranges]
     print_table(
-        f"{'planned' if commit else 'would plan'} {len(ranges)} ranges", ["key", "range", "offsets", "~bytes"], rows
+        f"{'planned' if commit else 'would plan'} {counted(len(ranges), 'range')}",
+        ["key", "range", "offsets", "~bytes"],
+        rows,
     )
     for transaction in transactions:
         OUT.print(transaction["text"], soft_wrap=True)
@@ -168,7 +171,7 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
     with open_instance(edges.settings.dagster_home) as instance, progress(f"landing {topic}", len(ranges)) as shown:
         edges.watch_step = shown.watching(_watch(topic, shown))
         runs = land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change)
-        print_runs(topic, runs, lambda run: f"landed {len(run.ranges)} ranges", "what it landed stays landed")
+        print_runs(topic, runs, "landed")
 
 
 def _watch(topic: str, shown: Shown) -> StepWatcher:

@@ -6,6 +6,7 @@ import getpass
 
 import click
 
+from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.losses import Loss
 from ..ledger import accept_loss as accept
@@ -73,7 +74,9 @@ def losses(topic: str | None, as_json: bool) -> None:
             )
             for each, loss in found
         ]
-        print_table(f"{len(rows)} losses", ["key", "lost", "offsets", "cause", "recorded", "standing"], rows)
+        print_table(
+            counted(len(rows), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], rows
+        )
     if broken or has_failed or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 

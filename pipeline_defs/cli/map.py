@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..core.advice import counted
 from ..core.errors import Refused
 from ..core.picture import Look
 from ..map.draw import read_picture, write_page
@@ -41,7 +42,7 @@ def coverage_map(topic: str, out: Path | None) -> None:
         with progress(f"drawing {len(picture.lengths):,} ranges"):
             write_page(picture, remark, edges.now_ms(), out)
         OUT.print(
-            f"{len(picture.lengths):,} ranges of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
+            f"{counted(len(picture.lengths), 'range')} of {topic} drawn in {out} ({size_text(out.stat().st_size)})",
             soft_wrap=True,
         )
     else:

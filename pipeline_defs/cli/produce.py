@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..core.advice import counted
 from ..core.errors import BadSetting, UnknownTopic
 from ..core.near import meant
 from ..definitions import load_topics
@@ -109,9 +110,9 @@ def produce(
         count = producer.produce(servers, topic, records, shown.update, guarantees, edges.access(configured))
     if acks == "0":
         OUT.print(
-            f"{count:,} records sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"
+            f"{counted(count, 'record')} sent to {topic}; with acks=0 none of them is acknowledged: they may be there or not"
         )
     elif transactional_id is not None:
-        OUT.print(f"{count:,} records committed to {topic} by {transactional_id}")
+        OUT.print(f"{counted(count, 'record')} committed to {topic} by {transactional_id}")
     else:
-        OUT.print(f"{count:,} records acknowledged by {topic}")
+        OUT.print(f"{counted(count, 'record')} acknowledged by {topic}")

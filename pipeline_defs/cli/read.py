@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
+from ..core.advice import counted
 from ..decoded_checks import check_decoded
 from ..definitions import load_topics
 from ..edges.duck import Duck
@@ -16,7 +17,7 @@ from ..reports import check_broker, trace_row
 from ..resources import Edges
 from ..topics import Topic
 from .progress import Shown, progress
-from .show import find_topic, json_option, open_edges, print_json, print_table, shortened, topic_argument
+from .show import cell, find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import ERRORS, OUT, styled
 
 
@@ -42,7 +43,7 @@ def sql(statement: str, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table(f"{len(rows)} rows", columns, rows)
+        print_table(counted(len(rows), "row"), columns, rows)
 
 
 @click.command()
@@ -63,14 +64,19 @@ def trace(topic: str, kafka_partition: int, offset: int, generation: int | None,
     if as_json:
         print_json(answer)
         return
-    shown: dict[str, Any] = {
-        name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else value for name, value in answer.items()
-    }
-    row: dict[str, Any] = shown.pop("row", None) or {}
-    for name, value in shown.items():
-        OUT.print(f"{name:>14}  {value}", soft_wrap=True)
-    for name, value in row.items():
-        OUT.print(f"{'row.' + name:>18}  {shortened(str(value))}", soft_wrap=True)
+    print_fields(answer)
+
+
+def print_fields(fields: dict[str, Any], prefix: str = "") -> None:
+    """Print a line per field, and below it those of a field that has fields itself, with its name before theirs."""
+    width = len(prefix) + max(14, *map(len, fields))
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            print_fields(value, f"{prefix}{name}.")
+            continue
+        is_time, is_number = name.endswith("_ms"), type(value) is int  # as it is typed to another command: no commas
+        text = time_text(value) if is_time else str(value) if is_number else cell(value)
+        OUT.print(f"{prefix + name.removesuffix('_ms'):>{width}}  {text}", soft_wrap=True)
 
 
 @click.command()

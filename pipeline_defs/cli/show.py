@@ -125,15 +125,17 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(_json(document), indent=1, allow_nan=False))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; numbers stand to the right."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], longest: int = LONGEST_SHOWN
+) -> None:
+    """Print a table; numbers stand to the right, and of a value of more than `longest` characters its beginning."""
     table = Table(title=title, title_justify="left", header_style="bold")
     listed = [list(row) for row in rows]
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int | float) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(cell(value, longest) for value in row))
     OUT.print(table)
 
 
@@ -148,7 +150,8 @@ def size_text(count: float | None) -> str:
     return f"{count:.1f} TiB"
 
 
-def _cell(value: object) -> str | Text:
+def cell(value: object, longest: int = LONGEST_SHOWN) -> str | Text:
+    """Return a value for a person to read."""
     if isinstance(value, Text):
         return value
     if isinstance(value, bool) or value is None:
@@ -156,17 +159,17 @@ def _cell(value: object) -> str | Text:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict | list | tuple):
-        return shortened(json.dumps(_json(value), ensure_ascii=False))
+        return shortened(json.dumps(_json(value), ensure_ascii=False), longest)
     if isinstance(value, bytes):
-        return shortened(bytes_text(value), f"{len(value):,} bytes")
-    return shortened(str(value))
+        return shortened(bytes_text(value), longest, f"{len(value):,} bytes")
+    return shortened(str(value), longest)
 
 
-def shortened(text: str, size: str | None = None) -> str:
+def shortened(text: str, longest: int = LONGEST_SHOWN, size: str | None = None) -> str:
     """Return a text for a person to read: of a long one its beginning, and how long it is; JSON has all of it."""
-    if len(text) <= LONGEST_SHOWN:
+    if len(text) <= longest:
         return text
-    return f"{text[:LONGEST_SHOWN]}… ({size or f'{len(text):,} characters'} in all)"
+    return f"{text[:longest]}… ({size or f'{len(text):,} characters'} in all)"
 
 
 def bytes_text(value: bytes) -> str:

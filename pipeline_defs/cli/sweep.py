@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..core.advice import counted
 from ..moments import time_text
 from ..sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from .progress import progress
@@ -39,7 +40,7 @@ def sweep(older_than: float, dry_run: bool) -> None:
     rows = [(each.name, size_text(each.bytes), time_text(each.changed_at_ms)) for each in orphans]
     verb = "would sweep" if dry_run else "swept"
     print_table(
-        f"{verb} {len(orphans)} orphans of {edges.lake.store.url('staging')}",
+        f"{verb} {counted(len(orphans), 'orphan')} of {edges.lake.store.url('staging')}",
         ["staged by", "size", "last written"],
         rows,
     )

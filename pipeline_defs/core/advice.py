@@ -67,10 +67,10 @@ def _sentences(now: Standing) -> Iterator[str]:
         yield f"{_by_hand(now)}, or start Dagster (`offsetlake up`) and its sensor: nothing plans and lands by itself now"
     if now.failed:
         waiting = f"; {now.waiting}" if now.waiting else ""
-        yield f"{_ranges(now.failed)} failed and {_is(now.failed)} tried again; why is in the failed run{waiting}"
+        yield f"{counted(now.failed, 'range')} failed and {_is(now.failed)} tried again; why is in the failed run{waiting}"
     yield from _waits(now)
     if now.held and now.is_landing:
-        yield f"{NOTHING}: a run is landing {now.held:,} of {_ranges(now.pending)}"
+        yield f"{NOTHING}: a run is landing {now.held:,} of {counted(now.pending, 'range')}"
     if now.held_back:
         yield f"{NOTHING} yet: {_first(now.held_back)}"
     if now.lag:
@@ -80,7 +80,7 @@ def _sentences(now: Standing) -> Iterator[str]:
 
 def _waits(now: Standing) -> Iterator[str]:
     if now.pending and not (now.held and now.is_landing):
-        yield f"wait: {now.waiting or f'the next tick asks for {_ranges(now.pending)}'}"
+        yield f"wait: {now.waiting or 'the next tick asks for ' + counted(now.pending, 'range')}"
     if now.undecoded and now.is_ticking:
         yield f"wait: {now.undecoded}"
     elif now.undecoded:
@@ -93,12 +93,13 @@ def _first(texts: tuple[str, ...]) -> str:
 
 def _by_hand(now: Standing) -> str:
     if now.pending:
-        return f"land {_ranges(now.pending)}: `{command('land', now.topic, '--pending')}`"
+        return f"land {counted(now.pending, 'range')}: `{command('land', now.topic, '--pending')}`"
     return f"plan {now.lag:,} offsets: `{command('plan', now.topic, '--commit')}`"
 
 
-def _ranges(count: int) -> str:
-    return f"{count:,} range{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return how many of something there are: `1 row`, `2,000 rows`, `2 losses`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def _is(count: int) -> str:

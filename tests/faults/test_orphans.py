@@ -142,9 +142,9 @@ def test_the_command_shows_first_and_then_deletes(world: World, monkeypatch: pyt
     assert orphan.exists(), "the control: it was written just now"
     moment = later(world)
     world.edges.now_ms = lambda: moment
-    assert "would sweep 1 orphans" in run("--dry-run")
+    assert "would sweep 1 orphan of" in run("--dry-run")
     assert orphan.exists()
     run("--older-than", "24")
     assert orphan.exists()
-    assert "swept 1 orphans" in run()
+    assert "swept 1 orphan of" in run()
     assert not orphan.parent.exists()

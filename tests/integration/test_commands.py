@@ -181,7 +181,7 @@ def test_landing_a_landed_range_again_is_a_visible_no_op(flights: Offsetlake, en
     key = document(flights("sql", "SELECT key FROM ranges ORDER BY ALL LIMIT 1", "--json"))[0]["key"]
     again = flights("land", "flights", "--partition", key)
     assert again.returncode == 0, again.stderr
-    assert "landed 1 ranges in run" in again.stdout
+    assert "landed 1 range in run" in again.stdout
     log = Path(environment["OFFSETLAKE_HOME"], "engine", "server.log").read_text()
     spoken = ("Setting Spark log level", "log4j", "NativeCodeLoader", "incubator modules")
     assert spoken[0] in log, "the control: Spark says it"

@@ -129,7 +129,7 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
     assert table_figures(world)["latest"] == (1, 0, None)
     shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
-    assert shown == ["decoded: version 0, 9 rows of 1 ranges, 1 dead letters", "latest: version 1"]
+    assert shown == ["decoded: version 0, 9 rows of 1 range, 1 dead letter", "latest: version 1"]
     log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
     (log / f"{0:020d}.json").write_text("{torn")
     assert table_figures(world)["decoded"] == (None, None, "broken_table")

@@ -401,11 +401,11 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     assert words == "1 troubles, 1 of them new"
     decoded, latest, days = message.splitlines()
     assert (
-        f"{world.name}: decoded: version 0, 100 rows of 1 ranges, 1 ranges wait for 2 h; nothing has been done since"
+        f"{world.name}: decoded: version 0, 100 rows of 1 range, 1 range waits for 2 h; nothing has been done since"
         in decoded
     )
     assert decoded.endswith(f"have the sensor derive_{world.topic.slug} run, or `offsetlake decode {world.name} --due`")
-    assert "latest: version -1, 1 ranges wait for 32 min" in latest
+    assert "latest: version -1, 1 range waits for 32 min" in latest
     assert latest.endswith(f"have the sensor due_latest_{world.topic.slug} run, or `offsetlake latest {world.name}`")
     assert "days: Dagster was told of 0; 1 wait to be told" in days and days.endswith(
         f"`offsetlake rebuild {world.name}`"

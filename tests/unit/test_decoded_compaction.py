@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from pipeline_defs import compaction
+from pipeline_defs.cli import read
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoded_table import is_of_dead_letters
+from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.decoding import Decided, completeness_of
 from pipeline_defs.core.delta import Commit
 from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
@@ -33,6 +39,8 @@ from tests.unit.test_lake_coverage import FIRST, SECOND, lake
 from tests.unit.test_redecoding import ALL, MENDED, POISONED, WHOLE
 
 __all__ = ["lake"]
+
+decode_command = importlib.import_module("pipeline_defs.cli.decode")
 
 INT, SAME = ArrowDecoder("id INT"), ArrowDecoder("id INT NOT NULL")  # of other settings, with the same outcome
 BOTH = [*ALL, *range(10, 20)]
@@ -87,6 +95,43 @@ def test_dead_letters_of_one_range_are_shown_out_of_a_file_of_many(topic: Landed
     total, names, rows = read_dead_letters(Topic(TOPIC, Policy()), [SECOND], 10, edges)
     assert (total, [row[names.index("offset")] for row in rows]) == (1, [13])
     assert read_dead_letters(Topic(TOPIC, Policy()), None, 10, edges)[0] == 2
+
+
+def test_a_torn_log_is_mended_by_what_its_error_says(topic: LandedTopic) -> None:
+    folder = topic.root / TREE / TOPIC
+    (folder / "_delta_log" / f"{1:020d}.json").write_bytes(b"{")
+    with pytest.raises(BrokenTable, match=f"move {folder} away, and `offsetlake decode {TOPIC}` makes it again"):
+        assert topic.known
+    folder.rename(topic.root / "away")
+    assert topic.due == [FIRST, SECOND]
+    topic.decode(*topic.due, by=INT)
+    assert topic.shown("decoded") == [n for n in BOTH if n % 10 != 3] and topic.shown("dead_letters") == [3, 13]
+
+
+def test_trace_says_that_a_record_is_a_dead_letter(topic: LandedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lines, without Python's or JSON's braces but of the record itself; the control is the record beside it."""
+    monkeypatch.setattr(read, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+    monkeypatch.setattr(read, "open_edges", lambda: topic.edges)
+    shown = [CliRunner().invoke(read.trace, [TOPIC, "0", str(offset)]).stdout for offset in (12, 13)]
+    assert ["decoded.dead_letter.error_class  json_mismatch" in text for text in shown] == [False, True]
+    assert ["decoded.dead_letter  -\n" in text for text in shown] == [True, False]
+    for text, record in zip(shown, ['{"id": 2}', '{"id": 1.5}'], strict=True):
+        assert f"         row.value  {record}" in text and "{" not in text.replace(record, "")
+        assert "decoded.is_outdated  false" in text and "decoded.decoded_at  2" in text and "_ms" not in text
+
+
+def test_dead_letters_are_shortened_in_a_table_and_whole_in_json(lake: Lake, tmp_path: Path) -> None:
+    topic, value = LandedTopic(tmp_path), json.dumps({"id": 1.5, "more": "x" * 1500}).encode()
+    topic.land(FIRST, [value] * len(FIRST))
+    topic.outcome(FIRST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode_command, "find_topic", lambda name: Topic(name, Policy(), decode=Decode()))
+        patch.setattr(decode_command, "open_edges", lambda: topic.edges)
+        table, whole = (
+            CliRunner().invoke(decode_command.dead_letters, [TOPIC, *more]).stdout for more in ([], ["--json"])
+        )
+    assert json.loads(whole)["shown"][0]["value"] == value.decode()
+    assert f"({len(value):,} bytes in all)" in re.sub(r"[│\s]+", " ", table) and table.count("x" * 5) < 1500
 
 
 @pytest.mark.parametrize("of", [["rows"], ["dead letters"], ["rows", "dead letters"]])

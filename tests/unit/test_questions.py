@@ -117,6 +117,38 @@ def test_no_file_outside_of_the_lake_is_read(lake: Path) -> None:
     assert isinstance(refused.exception, Refused) and "reads this lake alone" in str(refused.exception)
 
 
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [
+        ("web-clicks", "web-clicks"),
+        ("decoded.web-clicks", "web-clicks"),
+        ("web.views", "web.views"),
+        ("web.views JOIN orders USING (key)", "web.views"),
+        ("2024", "2024"),
+        ("web.vi", "web.views"),
+        ('nothing, "web-clicks"', ""),
+        ("nothing WHERE topic = 'web-clicks'", ""),
+    ],
+)
+def test_a_name_that_needs_double_quotes_is_said(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, source: str, needed: str
+) -> None:
+    """Whole, or its beginning; a shell takes away those within double quotes. What has them needs no hint: the control."""
+    monkeypatch.setattr(
+        read, "load_topics", lambda: SimpleNamespace(names=["2024", "orders", "web-clicks", "web.views"])
+    )
+    said = str(ask(f"FROM {source}").exception)
+    hint = f"; topic {needed} needs double quotes, as in offsetlake sql 'FROM \"{needed}\"'; tables are"
+    assert hint in said if needed else "needs double quotes" not in said, said
+    assert said.count("needs double quotes") == bool(needed)
+    assert ask('FROM "web-clicks"').exception is None
+
+
+@pytest.mark.parametrize(("limit", "title"), [(1, "1 row"), (2, "2 rows")])
+def test_one_row_is_no_rows(lake: Path, limit: int, title: str) -> None:
+    assert ask(f"SELECT key FROM decoded.orders LIMIT {limit}").stdout.splitlines()[0].strip() == title
+
+
 def test_columns_of_one_name_are_all_there(lake: Path) -> None:
     """A join of two topics has most names twice."""
     shown = ask(

@@ -188,4 +188,4 @@ def test_sql_says_that_a_table_is_not_the_topic_of_its_name(monkeypatch: pytest.
 
 def test_a_value_that_can_be_shown_whole_is_not_cut() -> None:
     for value in ("x" * show.LONGEST_SHOWN, b"\xff" * 100, 12345, None):
-        assert "in all" not in str(show._cell(value))
+        assert "in all" not in str(show.cell(value))
