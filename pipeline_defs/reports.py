@@ -8,7 +8,7 @@ from typing import Any
 from .auditing import Finding
 from .core.command_lines import command
 from .core.coverage import State
-from .core.errors import BrokenTable, Refused, UnknownTopic
+from .core.errors import BrokenTable, DamagedFile, Refused, UnknownTopic
 from .core.offsets import OffsetRange
 from .core.raw_table import RangeFiles, is_compacted
 from .edges.delta_log import raw_table_log
@@ -82,6 +82,12 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
 
 
 def _read_row(path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
+    if not edges.lake.store.exists(path):
+        raise DamagedFile(
+            f"{edges.lake.store.url(path)}, which has the record, is gone; nothing was written; `offsetlake audit` names it "
+            "and what is to be done",
+            path=path,
+        )
     statement = _RECORD.format(columns=columns, wanted=within([record], '"'))
     names, rows = Duck(edges.lake, []).query(statement, [file_pattern(edges.lake, path)])
     return dict(zip(names, rows[0], strict=True)) if rows else None

@@ -154,6 +154,10 @@ def test_trace_follows_a_row_to_its_code(flights: Offsetlake) -> None:
     assert Path(answer["file"]).is_file()
     assert answer["state"] == "landed" and answer["plan_step"] == 0
     assert all(answer[name] for name in ("run", "attempt", "code_version", "sha256", "writer", "range"))
+    hidden = Path(answer["file"]).rename(Path(answer["file"]).with_suffix(".hidden"))
+    lost = flights("trace", "flights", "0", "3")
+    hidden.rename(answer["file"])
+    assert lost.returncode == 1 and f"{answer['file']}, which has the record, is gone" in lost.stderr
 
 
 def test_audit_is_green_then_red_for_a_missing_file(flights: Offsetlake, environment: dict[str, str]) -> None:
