@@ -61,12 +61,13 @@ def init(folder: Path, bootstrap_servers: str | None, topics: tuple[str, ...]) -
             )
         chosen = sorted(set(topics or there))
         files = plan_project(folder, chosen, bootstrap_servers)
+        dagster_home = read_settings(project=folder.absolute()).dagster_home
         rows = []
         for name in chosen:
             marks = edges.kafka().read_watermarks(name, "read_committed")
             rows.append((name, len(marks), sum(mark.end - mark.earliest for mark in marks.values())))
     write_project(files)
-    write_env(folder.absolute(), read_settings(project=folder.absolute()).dagster_home)
+    write_env(folder.absolute(), dagster_home)
     print_table(
         f"{folder}: {counted(len(chosen), 'topic')} of {where}",
         ["topic", "Kafka partitions", "offsets on the broker"],

@@ -62,6 +62,16 @@ def test_every_topic_of_the_broker_gets_its_file(init: Init, topics: list[str], 
     assert "offsetlake plan" in made.stdout
 
 
+def test_a_folder_that_no_database_of_dagster_can_be_in_is_refused_before_a_file_is_written(
+    init: Init, topics: list[str], tmp_path: Path
+) -> None:
+    refused = init(str(tmp_path / "a%20b"), "--topic", topics[0])
+    assert refused.returncode != 0
+    assert "bad_setting" in refused.stderr and "%" in refused.stderr
+    assert not (tmp_path / "a%20b").exists()
+    assert init(str(tmp_path / "a20b"), "--topic", topics[0]).returncode == 0, "the control"
+
+
 def test_the_brokers_that_were_named_are_kept(
     init: Init, topics: list[str], settings: Settings, tmp_path: Path
 ) -> None:
