@@ -208,9 +208,17 @@ class LatestTable:
         return [f"{self.folder}/{name}" for name in names]
 
     def _commit(self, standing: Standing, write: Callable[[], object]) -> bool:
-        """Write a version and wait until it is on the disk; false where another one was faster or the answer was lost."""
+        """Write a version and wait until it is on the disk; false where another one was faster or the answer was lost.
+
+        Who wrote the version before may have ended before it was on the disk, and an entry that is not the last is not looked
+        at again: so we wait for that one first.
+        """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
+        entry = f"{self.folder}/_delta_log/{standing.version:020d}.json"
+        for path in (*standing.files, entry):
+            if path in standing.listed:
+                self.lake.store.make_durable(path)
         try:
             write()
         except CommitFailedError:

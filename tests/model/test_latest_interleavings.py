@@ -33,6 +33,7 @@ from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.edges.decodings import DecodedRanges, Decodings
+from pipeline_defs.edges.disk import Disk
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
@@ -533,3 +534,52 @@ def test_a_range_that_changes_no_row_is_noted(rows: Rows, tmp_path: Path) -> Non
     assert not find_due(TOPIC, BY_POSITION, Decodings(Lake(str(tmp_path)))).has_work
     assert updated("third") == Updated()
     assert topic.shown() == shown == topic.recomputed()
+
+
+class _Killed(BaseException):
+    """The end of a process, which no code of ours catches."""
+
+
+def test_a_version_whose_writer_was_killed_is_on_the_disk_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-88] An entry that a power cut has emptied counts as whole where another one follows."""
+    topic, durable, real = DecodedTopic(Lake(str(tmp_path)), TOPIC, pa.string()), set[str](), Disk.make_durable
+    left = list[set[str]]()
+
+    def updated(attempt: str) -> Updated:
+        tools = LatestTools(Decodings(Lake(str(tmp_path))), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        return update(TOPIC, BY_POSITION, Attempt(attempt, "run", "code"), tools)
+
+    def unsafe() -> set[str]:
+        return {*Lake(str(tmp_path)).store.list(f"tables/latest/{TOPIC}")} - durable
+
+    def make_durable(disk: Disk, path: str) -> None:
+        real(disk, path)
+        durable.add(path)
+
+    def killed(_: Disk, path: str) -> None:
+        if path in unsafe():
+            raise _Killed
+
+    def commit(table: DeltaTable, *told: Any, **named: Any) -> Any:
+        left.append(unsafe())
+        return real_commit(table, *told, **named)
+
+    real_commit = DeltaTable.merge
+    monkeypatch.setattr(Disk, "make_durable", make_durable)
+    topic.put(OffsetRange(0, 0, 0, 2), {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
+    updated("first")
+    assert not unsafe()
+    topic.put(OffsetRange(0, 0, 2, 4), {2: ("a", {"n": 3}), 3: ("c", {"n": 4})})
+    monkeypatch.setattr(Disk, "make_durable", killed)
+    with pytest.raises(_Killed):
+        updated("second")
+    assert len(unsafe()) >= 2, "the fault: an entry and a file that nobody has waited for"
+    monkeypatch.setattr(Disk, "make_durable", make_durable)
+    monkeypatch.setattr(DeltaTable, "merge", commit)
+    topic.put(OffsetRange(0, 0, 4, 6), {4: ("b", None), 5: ("d", {"n": 5})})
+    assert updated("third") == Updated(1, "", has_committed=True)
+    assert left == [set()], "before the next version, not after it"
+    assert not unsafe()
+    assert topic.shown() == topic.recomputed()
