@@ -132,6 +132,7 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError
 
         try:
+            self._delete_torn()
             table = DeltaTable(delta_url(self._store, self.folder))
             table.create_checkpoint()
             self._store.make_durable(self._path(table.version(), _CHECKPOINT))
@@ -143,6 +144,16 @@ class DeltaLog:
                 f"reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
                 path=self.folder,
             ) from error
+
+    def _delete_torn(self) -> None:
+        """Delete the newest checkpoints that a power cut has torn: delta-rs cannot read past them, and no commit is missed."""
+        while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY:
+            try:
+                self._read_checkpoint(newest)
+                return
+            except DamagedFile:
+                for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(newest, _CHECKPOINT)):
+                    self._store.delete_folder(path)
 
     def _read(self, version: int) -> Commit:
         path = self._path(version, _JSON)

@@ -452,6 +452,21 @@ def test_old_commits_are_deleted_once_their_checkpoint_reads_back(
     assert log.read() == whole
 
 
+def test_a_torn_checkpoint_holds_up_no_later_one(world: SmallWorld) -> None:
+    """[R-81] Delta-rs, which writes it, cannot open a table whose newest checkpoint is torn."""
+    grow(world)
+    log = raw_table_log(TOPIC, world.lake.store)
+    log.write_checkpoint()
+    (path,) = (world.folder / log.folder / "_delta_log").glob("*.checkpoint.parquet")
+    whole = log.read()
+    path.write_bytes(path.read_bytes()[:900])
+    with pytest.raises(DeltaError, match="Parquet"):
+        DeltaTable(str(world.folder / log.folder))
+    log.write_checkpoint()
+    assert DeltaTable(str(world.folder / log.folder)).version() == whole.version
+    assert log.read() == whole
+
+
 @pytest.mark.parametrize("hint", ['{"version": 1e999}', '{"version": -1e999}', "[" * 100_000, '{"version": -7}'])
 def test_a_hint_that_says_nothing_is_passed_over(world: SmallWorld, hint: str) -> None:
     """[R-81] As one that is not there."""
