@@ -89,8 +89,10 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
     """Find what an update would do now."""
     standing = LatestTable(decodings.lake, topic).read()
     decoded = decodings.read_ranges(topic)
-    if decoded.table.metadata is None or not (decoded.has_rows or standing):
+    if decoded.table.metadata is None:
         return Due(standing, decoded)
+    if not decoded.has_rows and (standing is None or standing.damage):  # no column says what a table would have
+        return Due(None, decoded)
     why = "it was asked for" if full else _why_anew(config, standing, decoded)
     if standing is not None and not why:
         applied = standing.applied(decoded.table.metadata.id)
@@ -161,7 +163,11 @@ class _Update:
         """Do what is due; return none where another one was faster."""
         due, metadata = self.due, self.due.decoded.table.metadata
         assert metadata is not None
-        schema = table_schema(self.topic, arrow_schema(metadata.schema), self.config)
+        if due.decoded.has_rows:
+            schema = table_schema(self.topic, arrow_schema(metadata.schema), self.config)
+        else:  # what stands goes, and keeps its columns: dead letters have none of them
+            assert due.standing is not None
+            schema = due.standing.schema
         applied = Applied(metadata.id, due.decoded.table.version, self.config.order)
         table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
         if not why and standing is not None and not holds(schema, standing.schema):

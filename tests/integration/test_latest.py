@@ -298,6 +298,23 @@ def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Pat
     state.assert_right()
 
 
+def test_where_no_record_is_decoded_any_more_no_key_is_left(tmp_path: Path, engine: Engine) -> None:
+    """[R-88] By a schema that none of them has, say: then the decoded table has no column of theirs."""
+    state = State(str(tmp_path / "lake"), engine)
+    state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
+    state.update()
+    assert len(state.topic.shown()) == 2, "the control"
+    state.topic.put(RANGE, {}, revision=1)
+    assert state.update().has_committed and state.topic.shown() == []
+    assert not find_due(state.topic.name, state.config, state.tools().decodings).has_work
+    state.topic.put(LATER, {20: ("a", {"n": 3})})
+    state.update()
+    state.assert_right()
+    state.topic.put(LATER, {}, revision=1)
+    shutil.rmtree(state.folder)
+    assert state.update() == Updated(), "there is nothing to make a table of"
+
+
 def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path, engine: Engine) -> None:
     state = State(str(tmp_path / "lake"), engine)
     state.topic.put(RANGE, {0: ("a", {"n": 1})})

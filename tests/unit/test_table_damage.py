@@ -356,6 +356,19 @@ def test_the_command_counts_what_would_be_dropped(lake: Lake, monkeypatch: pytes
     assert "would drop 0 range files" in nothing.stdout and "rows no more" not in nothing.stdout
 
 
+def test_a_range_file_that_somebody_deleted_is_read_in_the_table(lake: Lake) -> None:
+    """[R-62] What the table has was published: that its file in `data/` is gone takes no row out of a view."""
+    land(lake, R[0])
+    land(lake, R[1])
+    append(lake)
+    assert lake.store.local_root is not None
+    deleted = min(lake.store.local_root.joinpath("data").rglob("*.parquet"))
+    deleted.unlink()
+    coverage = another(lake).coverage(TOPIC)
+    assert sum(map(coverage.is_landed, coverage.manifests)) == 1, "the control: it counts as landed no more"
+    assert view(lake) == [*range(20)]
+
+
 def test_a_view_is_of_the_moment_when_it_is_opened(lake: Lake) -> None:
     """[R-62] Also where the table is empty yet: what is landed or appended later is not in it."""
     land(lake, R[0])
