@@ -113,12 +113,13 @@ def _read_table(rows: TableRows, form: Form, lake: Lake, session: Any) -> Any:
         from .edges.spark_files import read_table
 
         return read_table(*_spark_of(lake, session), rows)
-    from .edges.duck import connect, relate_table, with_lake
+    from .edges.duck import connect, relate_table, told_if_unreadable, with_lake
 
     relation = relate_table(rows, lake, connect(lake) if session is None else with_lake(session, lake))
     if form == "duckdb":
         return relation
-    return rows.conform(relation.order('generation, "partition", "offset"').to_arrow_table())
+    with told_if_unreadable():
+        return rows.conform(relation.order('generation, "partition", "offset"').to_arrow_table())
 
 
 def _read(parts: Sequence[Part], form: Form, lake: Lake, session: Any) -> Any:

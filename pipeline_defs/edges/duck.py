@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -16,7 +17,7 @@ import pyarrow as pa
 from ..core.command_lines import command
 from ..core.coverage import Coverage
 from ..core.decoded_table import DEAD
-from ..core.errors import BrokenTable, OffsetlakeError, Refused, Violation, first_line
+from ..core.errors import BrokenTable, DamagedFile, OffsetlakeError, Refused, Violation, first_line
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
@@ -28,6 +29,7 @@ from .latest_table import LatestTable
 from .table_rows import TableRows
 from .topic_rows import InTable, Part, TopicRows, find_rows, own_path, within
 
+UNREADABLE = (duckdb.IOException, duckdb.InvalidInputException)  # what DuckDB says of a file that is gone, or damaged
 _PLACE_COLUMNS = [
     ("topic", pa.string()),
     ("generation", pa.int32()),
@@ -117,7 +119,7 @@ class Duck:
             try:
                 for schema, source in find(topic, lake):
                     self._create_view(schema, topic, source)
-            except (Violation, duckdb.IOException) as error:  # of this table; what is landed, and others, are there
+            except (Violation, *UNREADABLE) as error:  # of this table; what is landed, and others, are there
                 reason = error if isinstance(error, Violation) else _gone(topic, schemas[0], error)
                 self._unreadable |= {f"{schema}.{topic}": reason for schema in schemas}
 
@@ -211,10 +213,22 @@ def relate_table(rows: TableRows, lake: Lake, connection: duckdb.DuckDBPyConnect
 
 
 def _relate(sql: str, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    try:
+    with told_if_unreadable():
         return connection.sql(sql)
+
+
+@contextmanager
+def told_if_unreadable() -> Iterator[None]:
+    """Raise `FileNotFoundError` or `DamagedFile` for what DuckDB says of a file of the lake."""
+    try:
+        yield
     except duckdb.IOException as error:
         raise FileNotFoundError(str(error)) from error
+    except duckdb.InvalidInputException as error:
+        raise DamagedFile(
+            f"a file of the lake cannot be read: {first_line(error)}; nothing was written; `offsetlake audit` names it and "
+            "what is to be done"
+        ) from error
 
 
 def _raw_source(rows: TopicRows, lake: Lake) -> str:

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline_defs import compaction
+from pipeline_defs import compaction, reader
 from pipeline_defs.cli import read
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoded_table import is_of_dead_letters
 from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.decoding import Decided, completeness_of
 from pipeline_defs.core.delta import Commit
-from pipeline_defs.core.errors import BrokenTable, LakeUnavailable
+from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
@@ -173,6 +173,11 @@ def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_aga
     placed = place(decoded, lambda offsets: 0)
     with ExitStack() as opened, pytest.raises(LakeUnavailable, match=r"is gone; .*decode orders --partition 0-0-10"):
         open_sources(placed, placed, lake, opened)
+    gone.write_bytes(b"PAR1")
+    with pytest.raises(BrokenTable, match="a file of the decoded table of topic orders cannot be read: "):
+        Duck(lake, [TOPIC]).query(f"SELECT * FROM decoded.{TOPIC}")
+    with pytest.raises(DamagedFile, match=r"a file of the lake cannot be read: .*offsetlake audit"):
+        reader.read(TOPIC, table="decoded", lake=topic.root)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
