@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from .core.columns import check_sequence
 from .core.decoders import Decode
 from .core.errors import BadSetting
 from .core.latest import Latest
-from .schema_checks import read_side
+from .schema_checks import read_side, row_of_decode
 from .yaml_model import YamlModel
 
 
@@ -32,4 +33,7 @@ class LatestConfig(YamlModel):
                 f"topic {topic} has `latest`, and `decode.key` with a MAP, expected keys without one: Spark cannot tell which "
                 "maps are equal; nothing was written; give keys a schema without it, or take `latest` out of defs.yaml"
             )
-        return Latest(self.sequence)
+        latest = Latest(self.sequence)
+        if self.sequence is not None:
+            check_sequence(row_of_decode(decode), self.sequence, topic)
+        return latest

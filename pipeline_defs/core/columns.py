@@ -5,11 +5,16 @@ Nothing here reads a schema. Invariant: what is not known has no kind, and is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from .days import EventTime, Kind
+from .errors import BadSetting
+from .latest import refuse_sequence
 from .near import meant
+
+_UNORDERED = frozenset({"struct", "list", "map", "boolean", "binary"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +51,27 @@ def row_of(key: Column, value: Column) -> Column:
 
 def check_event_time(row: Column, event_time: EventTime) -> None:
     """Raise `BadSetting` where an event time is certainly no column of a row, or no time."""
+    check_path(row, event_time.path, lambda kind: event_time.accepts(_time(kind)), event_time.refuse)
+
+
+def check_sequence(row: Column, sequence: str, topic: str) -> None:
+    """Raise `BadSetting` where what orders the latest records is certainly no column of a row, or has no order."""
+    check_path(row, sequence, lambda kind: kind not in _UNORDERED, partial(refuse_sequence, topic, sequence))
+
+
+def check_path(row: Column, path: str, accepts: Callable[[str], bool], refuse: Callable[[str], BadSetting]) -> None:
+    """Raise what `refuse` makes of what is there where a path is certainly no column of a row, or of no kind that fits."""
     found, at = row, ""
-    for name in event_time.parts:
+    for name in path.split("."):
         if found.kind is None:
             return
         if name not in found.fields:
-            times = [path for path, each in row.paths() if each.kind is None or event_time.accepts(_time(each.kind))]
+            fitting = [path for path, each in row.paths() if each.kind is None or accepts(each.kind)]
             names = f"of {', '.join(found.fields)}" if found.fields else f"a {found.kind}"
-            raise event_time.refuse(
-                f"no column {name} in {at or 'the row'}, which is {names}{meant(event_time.path, times)}"
-            )
+            raise refuse(f"no column {name} in {at or 'the row'}, which is {names}{meant(path, fitting)}")
         found, at = found.fields[name], f"{at}.{name}".lstrip(".")
-    if found.kind is not None and not event_time.accepts(_time(found.kind)):
-        raise event_time.refuse(f"a {found.kind}")
+    if found.kind is not None and not accepts(found.kind):
+        raise refuse(f"a {found.kind}")
 
 
 def _time(kind: str) -> Kind | None:

@@ -39,6 +39,14 @@ class Latest:
         return int.from_bytes(hashlib.sha256(f"{FORMAT} {self.sequence or ''}".encode()).digest()[:7])
 
 
+def refuse_sequence(topic: str, path: str, found: str) -> BadSetting:
+    """Return the error for a sequence that there is not or that has no order; `found` says what is there."""
+    return BadSetting(
+        f"topic {topic} has `latest: {{sequence: {path}}}`, expected a field of decoded values that is a whole number, "
+        f"decimal, timestamp, date or string, found {found}; nothing was written; correct the path in defs.yaml"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """The file that has the decoded rows of a range, and where these stand in the order; `path` is below the lake's root.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..core.errors import BadSetting
-from ..core.latest import Latest, Stretch, stretches_of
+from ..core.latest import Latest, Stretch, refuse_sequence, stretches_of
 from ..core.offsets import OffsetRange
 from .columns_of_table import has_map
 from .engine import Engine
@@ -93,18 +93,11 @@ def _sequence_type(topic: str, decoded: pa.Schema, path: str) -> pa.DataType:
     for name in path.split("."):
         names = [found.field(at).name for at in range(found.num_fields)] if pa.types.is_struct(found) else []
         if name not in names:
-            raise _no_sequence(topic, path, f"no field {name} among {', '.join(names) or found}")
+            raise refuse_sequence(topic, path, f"no field {name} among {', '.join(names) or found}")
         found = found.field(name).type
     if not any(is_ordered(found) for is_ordered in _ORDERED):
-        raise _no_sequence(topic, path, f"type {found}")
+        raise refuse_sequence(topic, path, f"type {found}")
     return found
-
-
-def _no_sequence(topic: str, path: str, found: str) -> BadSetting:
-    return BadSetting(
-        f"topic {topic} has `latest: {{sequence: {path}}}`, expected a field of decoded values that is a whole number, "
-        f"decimal, timestamp, date or string, found {found}; nothing was written; correct the path in defs.yaml"
-    )
 
 
 class SparkLatest:

@@ -13,6 +13,9 @@ from pipeline_defs.topics import Topic
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")  # Dagster's own
 
 
+JSON = "decode: {value: {format: json, inline_schema"
+
+
 def read(text: str) -> Topic:
     """Reads a defs.yaml's attributes as Dagster does."""
     return KafkaTopic.resolve_from_yaml(f"topic: orders\n{text}").as_topic()
@@ -23,7 +26,11 @@ def read(text: str) -> Topic:
     [
         ("decode: {}", None),
         ("decode: {}\nlatest: {}", Latest()),
-        ("decode: {}\nlatest: {sequence: value.version}", Latest("value.version")),
+        (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.version}}", Latest("value.version")),
+        (
+            "decode: {value: {format: avro, registry: 'http://127.0.0.1:9'}}\nlatest: {sequence: value.any}",
+            Latest("value.any"),
+        ),
         ("decode: {value: {format: json, inline_schema: 'tags MAP<STRING, INT>'}}\nlatest: {}", Latest()),
         (
             "decode: {key: {format: json, inline_schema: 'id INT, `map<` INT'}}\nlatest: {}",
@@ -46,6 +53,8 @@ def test_latest_records_are_kept_where_defs_yaml_says_so(text: str, expected: La
             "decode: {key: {format: json, inline_schema: 'id INT, tags MAP <STRING, INT>'}}\nlatest: {}",
             "topic orders has `latest`, and `decode.key` with a MAP",
         ),
+        (f"{JSON}: 'version INT'}}}}\nlatest: {{sequence: value.versio}}", "no column versio in value.*value.version"),
+        (f"{JSON}: 'tags ARRAY<INT>'}}}}\nlatest: {{sequence: value.tags}}", "expected a field .*, found a list"),
         ("decode: {}\nlatest: {sequence: 7}", "sequence"),
         ("decode: {}\nlatest: {files: 4}", "files"),
     ],

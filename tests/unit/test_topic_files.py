@@ -43,7 +43,7 @@ WHOLE = (
     value: {format: json, inline_schema: 'id BIGINT, at TIMESTAMP'}
     dead_letters: {records: 10, share: 0.5}
   days: {event_time: value.at, start: 2013-01-01}
-  latest: {sequence: value.n}
+  latest: {sequence: value.id}
 """
 )
 LAUGHS = "x: &a0 [l, l]\n" + "".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
