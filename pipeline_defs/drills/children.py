@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,14 +123,15 @@ def become(out: Path, err: Path) -> None:
 def _main(work: Work, step: str, nth: int, connection: Connection, log: Path) -> None:
     become(log, log)
     os.environ.pop(CONNECT_MODE, None)  # whoever started it may be a client of Spark; it is none yet
-    passed = 0
+    passed, stands = 0, threading.Lock()
 
     def watch(name: str, **_: object) -> None:
         nonlocal passed
-        passed += name == step
-        if name == step and passed == nth:
-            connection.send(("reached", name))
-            connection.recv()
+        with stands:  # while one thread stands still, each other one gets to its next step and no further
+            passed += name == step
+            if name == step and passed == nth:
+                connection.send(("reached", name))
+                connection.recv()
 
     try:
         work.run(watch if step else no_step)
