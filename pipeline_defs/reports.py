@@ -74,18 +74,18 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         }
         if decoding.dead:
             path = decoded.path_of(offsets, is_dead=True)
-            answer["decoded"]["dead_letter"] = _read_row(path, record, edges, "side, error_class, error")
+            answer["decoded"]["dead_letter"] = _read_row(topic.name, path, record, edges, "side, error_class, error")
     hole = next((hole for hole in manifest.holes if hole.start <= offset < hole.end), None)
     answer["hole"] = hole.cause.value if hole else None
-    answer["row"] = None if hole else _read_row(standing_path(manifest, edges.lake), record, edges)
+    answer["row"] = None if hole else _read_row(topic.name, standing_path(manifest, edges.lake), record, edges)
     return answer
 
 
-def _read_row(path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
+def _read_row(topic: str, path: str, record: OffsetRange, edges: Edges, columns: str = "*") -> dict[str, Any] | None:
     if not edges.lake.store.exists(path):
         raise DamagedFile(
-            f"{edges.lake.store.url(path)}, which has the record, is gone; nothing was written; `offsetlake audit` names it "
-            "and what is to be done",
+            f"{edges.lake.store.url(path)}, which has the record, is gone; nothing was written; `{command('audit', topic)}` "
+            "names it and what is to be done",
             path=path,
         )
     statement = _RECORD.format(columns=columns, wanted=within([record], '"'))

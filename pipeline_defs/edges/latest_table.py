@@ -80,7 +80,7 @@ class Standing:
         try:
             version = self.table.transaction_version(name)
         except (DeltaError, OSError) as error:
-            raise _unreadable(self.table.table_uri, error) from error
+            raise _unreadable(self.table.table_uri, error, self.table.table_uri) from error
         return None if version is None else int(version)
 
 
@@ -127,7 +127,7 @@ class LatestTable:
         except (DeltaError, ValueError, TypeError) as error:
             return f"its log cannot be read: {first_line(error)}"
         except OSError as error:  # of the store or the disk, which says nothing of what is there
-            raise _unreadable(self.lake.store.url(self.folder), error) from error
+            raise _unreadable(self.lake.store.url(self.folder), error, self.folder) from error
 
     def merge(self, standing: Standing, source: pa.RecordBatchReader, applied: Applied) -> bool:
         """Have the rows of `source`, one per key, take the place of those that they come after; false where overtaken.
@@ -255,11 +255,11 @@ class LatestTable:
         return ""
 
 
-def _unreadable(url: str, error: Exception) -> LakeUnavailable:
+def _unreadable(url: str, error: Exception, path: str) -> LakeUnavailable:
     return LakeUnavailable(
         f"cannot read the table {url}: {first_line(error)}; nothing was written, the table stays as it is; the next look tries "
         "again",
-        path=url,
+        path=path,
     )
 
 
