@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .core.errors import DamagedFile, LakeUnavailable, Refused, StagedFileGone
 from .core.hadoop_urls import hadoop_url
@@ -38,55 +38,12 @@ Name = TypeVar("Name")
 Landed = Mapping[OffsetRange, LandedFile]
 
 
-class Staging(Protocol):
-    """A place of one attempt that Spark writes to."""
-
-    lake: Lake
-
-    @property
-    def root(self) -> PurePath:
-        """Folder of the attempt; those below it are named by the caller."""
-
-    def url(self, folder: PurePath) -> str:
-        """Return a folder as Spark is told it."""
-
-    def watched(self, folder: PurePath, on_files: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Look at a folder while Spark writes to it; `on_files` is told now and then how many files there are."""
-
-    def finish(self, folder: PurePath) -> None:
-        """Do what Spark is still needed for once it has written a folder."""
-
-    def files(self, folder: PurePath) -> Iterable[File]:
-        """List the files below a folder that is finished."""
-
-    def read_part(self, file: File) -> parquet.PartFile | None:
-        """Read the footer of a file; none where it has no rows. Raise `DamagedFile` for one that is torn or was changed."""
-
-    def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
-        """Return a staged file as a manifest names it, as it will be from now on; `name` is one that the attempt gives once."""
-
-    def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
-        """Bring a staged file to the lake, and make it durable, where it is not yet."""
-
-    def opened(self, paths: Sequence[str]) -> AbstractContextManager[list[File]]:
-        """Give objects of the lake as Spark can read them from here, for a while."""
-
-    def digests(self, files: Sequence[File]) -> list[str]:
-        """Read the sha256 of files that are open, in hex."""
-
-    def landed(self, manifests: Iterable[Manifest]) -> AbstractContextManager[Landed]:
-        """Give the files of landed ranges as Spark can read them from here, for a while."""
-
-    def with_digests(self, landed: Landed) -> Landed:
-        """Return landed files that know their digests as they are now, where reading them for that is not for this machine."""
-
-    def close(self) -> None:
-        """Delete what is left of it outside of the lake, which sweeps its own."""
-
-
 @dataclass
 class LocalStaging:
-    """A folder of this machine, or of a file system that a cluster shares: in the lake where that is one, else beside it."""
+    """A place of one attempt that Spark writes to: a folder of this machine, or of a file system that a cluster shares.
+
+    It is in the lake where that is one, else beside it. `RemoteStaging` has the same methods.
+    """
 
     attempt: str
     lake: Lake
@@ -94,39 +51,43 @@ class LocalStaging:
 
     @cached_property
     def root(self) -> Path:
-        """Folder of the attempt."""
+        """Folder of the attempt; those below it are named by the caller."""
         if self.lake.store.local_root is not None:
             return self.lake.store.local_root / "staging" / self.attempt
         self._made.append(Path(tempfile.mkdtemp(dir=scratch())))
         return self._made[0]
 
     def url(self, folder: PurePath) -> str:
-        """Return the path."""
+        """Return a folder as Spark is told it."""
         return str(folder)
 
     def watched(
         self, folder: PurePath, on_files: Callable[[int], None] = lambda files: None
     ) -> AbstractContextManager[None]:
-        """Have files of a folder written to the disk as soon as their tasks are done, while Spark goes on with the others.
+        """Look at a folder while Spark writes to it; `on_files` is told now and then how many files there are.
 
-        A head start and no more: nothing rests on it, and what is committed is made durable before.
+        They are written to the disk as soon as their tasks are done, while Spark goes on with the others: a head start and no
+        more. What is committed is made durable before.
         """
         return _watched(lambda: set(Path(folder).glob("*.parquet")), _write_back, on_files, WATCH_SECONDS)
 
     def finish(self, folder: PurePath) -> None:
-        """Do nothing: all that is left is done on this machine."""
+        """Do what Spark is still needed for once it has written a folder: here nothing."""
 
     def files(self, folder: PurePath) -> Iterable[File]:
-        """List the files of a folder."""
+        """List the files below a folder that is finished."""
         return parquet.files_of(Path(folder))
 
     def read_part(self, file: File) -> parquet.PartFile | None:
-        """Read the footer of a file."""
+        """Read the footer of a file; none where it has no rows. Raise `DamagedFile` for one that is torn or was changed."""
         with told_if_gone(str(file)), parquet.told_if_damaged(f"staged file {file}"):
             return parquet.read_part(file)
 
     def settle(self, part: parquet.PartFile, name: str) -> StagedFile:
-        """Make the footer canonical, so that equal rows are equal bytes, and read the digest."""
+        """Return a staged file as a manifest names it; `name` is one that the attempt gives once.
+
+        Its footer is made canonical, so that equal rows are equal bytes.
+        """
         assert isinstance(part.path, Path)
         root = self.lake.store.local_root
         path = f"staging/{self.attempt}/{name}.parquet" if root is None else str(part.path.relative_to(root))
@@ -136,7 +97,7 @@ class LocalStaging:
             return parquet.staged_file(part, path)
 
     def bring(self, part: parquet.PartFile | None, file: StagedFile | None) -> None:
-        """Upload a file where the lake is an object store, and make it durable."""
+        """Bring a staged file to the lake, and make it durable, where it is not yet."""
         if part is None or file is None:
             return
         with told_if_gone(file.path):
@@ -147,24 +108,24 @@ class LocalStaging:
 
     @contextmanager
     def opened(self, paths: Sequence[str]) -> Iterator[list[File]]:
-        """Give files of this machine, copies where the lake is an object store."""
+        """Give objects of the lake as Spark can read them from here, for a while: copies of those of an object store."""
         with ExitStack() as opened:
             yield [opened.enter_context(self.lake.local_copy(path)) for path in paths]
 
     def digests(self, files: Sequence[File]) -> list[str]:
-        """Read the files."""
+        """Read the sha256 of files that are open, in hex."""
         return [parquet.digest(file) for file in files]
 
     def landed(self, manifests: Iterable[Manifest]) -> AbstractContextManager[Landed]:
-        """Give files of this machine, copies where the lake is an object store."""
+        """Give the files of landed ranges as Spark can read them from here, for a while."""
         return landed_files(manifests, self.lake)
 
     def with_digests(self, landed: Landed) -> Landed:
-        """Return the same: who asks reads them."""
+        """Return landed files that know their digests as they are now, where reading them for that is not for this machine."""
         return landed
 
     def close(self) -> None:
-        """Delete the folder beside the lake, where there is one."""
+        """Delete what is left of it outside of the lake, which sweeps its own."""
         for folder in self._made:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -291,6 +252,9 @@ class RemoteStaging:
 
     def _file(self, path: str, size: int) -> RemoteFile:
         return RemoteFile(self.lake.store, path, size, self.url(PurePosixPath(path)))
+
+
+Staging = LocalStaging | RemoteStaging
 
 
 @contextmanager
