@@ -9,8 +9,9 @@ from __future__ import annotations
 from .auditing import Finding
 from .core.command_lines import command
 from .core.coverage import State
+from .core.delivery import Acceptance
 from .core.errors import BadKey, Refused
-from .core.losses import Acceptance, Loss, all_losses, read_from
+from .core.losses import Loss, all_losses, read_from
 from .core.offsets import OffsetRange, parse_key
 from .resources import Edges
 from .topics import Topic

@@ -12,9 +12,8 @@ from enum import StrEnum
 from itertools import islice, pairwise
 
 from .command_lines import replace_command
-from .delivery import Claim, Delivery
+from .delivery import Acceptance, Claim, Delivery
 from .errors import BrokenPlanLog
-from .losses import Acceptance
 from .manifest import Manifest
 from .offsets import OffsetRange
 from .planlog import Link, LinkKind, PlanLog

@@ -6,70 +6,19 @@ no file and that no hole explains is in exactly one loss, or it is still pending
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from .errors import BrokenManifest
+from .coverage import Coverage, State
+from .delivery import Acceptance
 from .holes import Cause, Interval
 from .offsets import OffsetRange
-from .planlog import Watermarks
+from .planlog import Link, LinkKind, PlanStep, Watermarks
 
-if TYPE_CHECKING:
-    from .coverage import Coverage
-
-FORMAT = 1
 BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
 ABANDONED = "claimed by an attempt that has not landed it, and at_most_once never reads twice"
 CLOSED = "not landed when its generation was closed: the topic was recreated or truncated"
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Is a person's word that what is lost of a range or link is lost; the first one stands.
-
-    `lost` is what was gone of it then, half-open; by the time the rest is landed more may be.
-    """
-
-    topic: str
-    offsets: OffsetRange
-    lost: tuple[int, int]
-    accepted_by: str
-    accepted_at_ms: int
-
-    def to_json(self) -> bytes:
-        """Encodes the acceptance; the same acceptance gives the same bytes."""
-        document = {
-            "format": FORMAT,
-            "topic": self.topic,
-            "key": self.offsets.key,
-            "generation": self.offsets.generation,
-            "partition": self.offsets.partition,
-            "start": self.offsets.start,
-            "end": self.offsets.end,
-            "lost": list(self.lost),
-            "accepted_by": self.accepted_by,
-            "accepted_at_ms": self.accepted_at_ms,
-        }
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Acceptance:
-        """Decodes an acceptance; `where` names the object in the error."""
-        try:
-            document = json.loads(data)
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']}, expected {FORMAT}")
-            offsets = OffsetRange(*(document[name] for name in ("generation", "partition", "start", "end")))
-            first, last = document["lost"]
-            return cls(document["topic"], offsets, (first, last), document["accepted_by"], document["accepted_at_ms"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BrokenManifest(
-                f"acceptance {where} cannot be read: {error!r}; restore it from a backup of the lake, or delete it and "
-                "accept the loss again"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +71,32 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     | a range of a closed generation that is not landed | closed |
     | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt is still at it |
     """
-    return list(_losses(coverage))
+    closed_at_ms: dict[int, int] = {}  # when the generation after it was opened
+    for step in coverage.log.steps:
+        closed_at_ms.setdefault(step.generation - 1, step.planned_at_ms)
+    return [
+        loss
+        for step in coverage.log.steps
+        for link in step.links
+        for loss in _losses_of(link, step, coverage, closed_at_ms)
+    ]
+
+
+def _losses_of(link: Link, step: PlanStep, coverage: Coverage, closed_at_ms: Mapping[int, int]) -> Iterator[Loss]:
+    offsets, state = link.offsets, coverage.states()[link.offsets]
+    accepted, manifest = coverage.accepted.get(offsets), coverage.manifests.get(offsets)
+    if state is State.CLAIMED:
+        yield Loss(offsets, offsets.key, ABANDONED, coverage.claims[offsets].claimed_at_ms, accepted)
+    elif state is State.LOST and link.kind is LinkKind.RANGE:
+        at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms)
+        yield Loss(offsets, offsets.key, CLOSED, at_ms, accepted)
+    elif state is State.LOST:
+        yield Loss(offsets, offsets.key, BEFORE_PLANNED, step.planned_at_ms, accepted)
+    elif manifest is not None:
+        for hole in manifest.holes:
+            if hole.cause is Cause.LOST:
+                gone = OffsetRange(offsets.generation, offsets.partition, hole.start, hole.end)
+                yield Loss(gone, offsets.key, BEFORE_LANDED, manifest.provenance.landed_at_ms, accepted)
 
 
 def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
@@ -145,27 +119,3 @@ def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) 
 def all_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:
     """Is the ledger: every loss that is recorded, then those of ranges that are not landed."""
     return [*find_losses(coverage), *unrecorded_losses(coverage, watermarks)]
-
-
-def _losses(coverage: Coverage) -> Iterator[Loss]:
-    states = coverage.states()
-    closed_at_ms: dict[int, int] = {}  # when the generation after it was opened
-    for step in coverage.log.steps:
-        closed_at_ms.setdefault(step.generation - 1, step.planned_at_ms)
-    for step in coverage.log.steps:
-        for link in step.links:
-            offsets = link.offsets
-            accepted = coverage.accepted.get(offsets)
-            if states[offsets] == "claimed":
-                yield Loss(offsets, offsets.key, ABANDONED, coverage.claims[offsets].claimed_at_ms, accepted)
-                continue
-            if states[offsets] == "lost":
-                planned = offsets in coverage.log.ranges
-                at_ms = closed_at_ms.get(offsets.generation, step.planned_at_ms) if planned else step.planned_at_ms
-                yield Loss(offsets, offsets.key, CLOSED if planned else BEFORE_PLANNED, at_ms, accepted)
-                continue
-            manifest = coverage.manifests.get(offsets)
-            for hole in manifest.holes if manifest else ():
-                if manifest is not None and hole.cause is Cause.LOST:
-                    gone = OffsetRange(offsets.generation, offsets.partition, hole.start, hole.end)
-                    yield Loss(gone, offsets.key, BEFORE_LANDED, manifest.provenance.landed_at_ms, accepted)

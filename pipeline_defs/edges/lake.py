@@ -22,9 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from ..core.coverage import Coverage, check_planned
-from ..core.delivery import Claim
+from ..core.delivery import Acceptance, Claim
 from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
-from ..core.losses import Acceptance
 from ..core.manifest import Manifest
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep

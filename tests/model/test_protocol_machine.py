@@ -39,10 +39,10 @@ from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.auditing import check_published
 from pipeline_defs.compaction import compact
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.delivery import Acceptance, Delivery
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, StaleAnswer
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.losses import Acceptance, find_losses, unrecorded_losses
+from pipeline_defs.core.losses import find_losses, unrecorded_losses
 from pipeline_defs.core.offsets import OffsetRange, parse_key
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Outcome, Verdict

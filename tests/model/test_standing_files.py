@@ -16,10 +16,9 @@ import pytest
 from pipeline_defs import landing
 from pipeline_defs.auditing import check_published
 from pipeline_defs.core.coverage import State, completeness_violations, tiling_violations
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.delivery import Acceptance, Delivery
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import TopicRange
 from pipeline_defs.core.verdicts import Outcome, Verdict

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage, State
+from pipeline_defs.core.delivery import Acceptance
 from pipeline_defs.core.holes import Cause
-from pipeline_defs.core.losses import Acceptance, find_losses, read_from, unrecorded_losses
+from pipeline_defs.core.losses import find_losses, read_from, unrecorded_losses
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
 from pipeline_defs.core.planlog import PlanLog, Watermarks

@@ -9,9 +9,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage, State
-from pipeline_defs.core.delivery import Claim
+from pipeline_defs.core.delivery import Acceptance, Claim
 from pipeline_defs.core.delta import Commit, Snapshot, apply, check, from_json, replay, to_json, without_files
-from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanLog

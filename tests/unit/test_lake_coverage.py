@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipeline_defs.core.coverage import State
+from pipeline_defs.core.delivery import Acceptance
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Tail

@@ -10,10 +10,9 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.auditing import check_tiling
-from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.delivery import Acceptance, Delivery
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.losses import Acceptance
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.resources import Edges
