@@ -40,23 +40,6 @@ class ActiveRun:
     is_asked: bool
 
 
-def may_ask(runs: Sequence[ActiveRun]) -> bool:
-    """Return whether a tick may ask for runs; what it may not ask for now goes into its next request.
-
-    | what of this work is there | may it |
-    |---|---|
-    | a run that a tick asked for waits | no: it would only wait behind that |
-    | a person's run waits, and one that a tick asked for is at work | no: the next turn is the person's |
-    | a person's run waits or is at work | yes: people's backfills do not keep out what arrives |
-    | none | yes |
-    """
-    own = [run for run in runs if run.is_own]
-    if any(run.is_asked and run.state in WAITING for run in own):
-        return False
-    is_person_waiting = any(not run.is_asked and run.state in WAITING for run in own)
-    return not (is_person_waiting and any(run.is_asked for run in own))
-
-
 @dataclass(frozen=True, slots=True)
 class Block:
     """What keeps pending work from being done: the run that should do it, and in `why` what that waits for.
@@ -67,31 +50,6 @@ class Block:
     run: ActiveRun
     why: Literal["daemon", "slots", "queue", "start", "nothing done"]
     others: tuple[ActiveRun, ...] = ()
-
-
-def find_block(
-    runs: Sequence[ActiveRun], slots: int, last_done_ms: int | None, *, is_daemon_silent: bool
-) -> Block | None:
-    """Find what blocks the work that own runs are there for; none where there is no such run, or one of them gets on.
-
-    `slots` is how many runs the instance executes at once, negative where there is no limit. `last_done_ms` is when
-    something of this work was last done.
-    """
-    own = [run for run in runs if run.is_own]
-    started = [run for run in own if run.state in {State.STARTED, State.CANCELING}]
-    if started:
-        since_ms = min(run.since_ms for run in started)
-        gets_on = last_done_ms is not None and last_done_ms >= since_ms
-        return None if gets_on else Block(started[0], "nothing done")
-    starting = [run for run in own if run.state is State.STARTING]
-    if starting:
-        return Block(starting[0], "start")
-    if not own:
-        return None
-    taken = tuple(run for run in runs if run.state in WITH_SLOT)
-    if is_daemon_silent:
-        return Block(own[0], "daemon")
-    return Block(own[0], "slots", taken) if 0 <= slots <= len(taken) else Block(own[0], "queue", taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +65,38 @@ class Turns:
 
     @property
     def may_ask(self) -> bool:
-        """Whether a tick may ask for runs of this work now."""
-        return may_ask(self.runs)
+        """Whether a tick may ask for runs of this work now; what it may not ask for now goes into its next request.
+
+        | what of this work is there | may it |
+        |---|---|
+        | a run that a tick asked for waits | no: it would only wait behind that |
+        | a person's run waits, and one that a tick asked for is at work | no: the next turn is the person's |
+        | a person's run waits or is at work | yes: people's backfills do not keep out what arrives |
+        | none | yes |
+        """
+        own = [run for run in self.runs if run.is_own]
+        if any(run.is_asked and run.state in WAITING for run in own):
+            return False
+        is_person_waiting = any(not run.is_asked and run.state in WAITING for run in own)
+        return not (is_person_waiting and any(run.is_asked for run in own))
 
     def find_block(self, last_done_ms: int | None) -> Block | None:
-        """Find what blocks this work, something of which was last done then."""
-        return find_block(self.runs, self.slots, last_done_ms, is_daemon_silent=self.is_daemon_silent)
+        """Find what blocks the work that own runs are there for; none where there is no such run, or one of them gets on.
+
+        `last_done_ms` is when something of this work was last done.
+        """
+        own = [run for run in self.runs if run.is_own]
+        started = [run for run in own if run.state in {State.STARTED, State.CANCELING}]
+        if started:
+            since_ms = min(run.since_ms for run in started)
+            gets_on = last_done_ms is not None and last_done_ms >= since_ms
+            return None if gets_on else Block(started[0], "nothing done")
+        starting = [run for run in own if run.state is State.STARTING]
+        if starting:
+            return Block(starting[0], "start")
+        if not own:
+            return None
+        taken = tuple(run for run in self.runs if run.state in WITH_SLOT)
+        if self.is_daemon_silent:
+            return Block(own[0], "daemon")
+        return Block(own[0], "slots" if 0 <= self.slots <= len(taken) else "queue", taken)

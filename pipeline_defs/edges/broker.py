@@ -15,7 +15,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kafka import KafkaAdminClient
@@ -52,7 +52,7 @@ class _State:
     process: Process
     port: int
     controller_port: int
-    node_id: int
+    node_id: int = 1
 
 
 def start_broker(
@@ -131,15 +131,8 @@ def _format(directory: Path, java: Sequence[str], config: Path, cluster_id: str)
     """Formats the storage of `directory` once; Kafka writes meta.properties last, so half a format is done again."""
     if (data_directory(directory) / "meta.properties").exists():
         return
-    command = [
-        *java,
-        *QUICK_JAVA,
-        "kafka.tools.StorageTool",
-        "format",
-        f"--cluster-id={cluster_id}",
-        "--config",
-        str(config),
-    ]
+    tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(config))
+    command = [*java, *QUICK_JAVA, *tool]
     with (directory / _LOG).open("ab") as log:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
@@ -204,19 +197,14 @@ def _require_free(*ports: int) -> None:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return probe.connect_ex((HOST, port)) != 0 and _binds(port)
-
-
-def _binds(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return whether nobody listens on a port, and we may: a listener that shares it would let us bind it too."""
+    with socket.socket() as probe, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            listener.bind((HOST, port))
         except OSError:
             return False
-        return True
+        return probe.connect_ex((HOST, port)) != 0
 
 
 def _broker(directory: Path, state: _State) -> Broker:
@@ -225,9 +213,8 @@ def _broker(directory: Path, state: _State) -> Broker:
 
 def _read_state(directory: Path) -> _State | None:
     try:
-        text = json.loads((directory / _STATE).read_text("utf-8"))
-        process = Process(text["pid"], text["started"])
-        return _State(process, text["port"], text["controller_port"], text.get("node_id", 1))
+        document = json.loads((directory / _STATE).read_text("utf-8"))
+        return _State(Process(document.pop("pid"), document.pop("started")), **document)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -238,13 +225,7 @@ def _read_state(directory: Path) -> _State | None:
 
 
 def _write_state(directory: Path, state: _State) -> None:
-    text = {
-        "pid": state.process.pid,
-        "started": state.process.started,
-        "port": state.port,
-        "controller_port": state.controller_port,
-        "node_id": state.node_id,
-    }
+    document = asdict(state)
     scratch = directory / f".{_STATE}"
-    scratch.write_text(json.dumps(text), "utf-8")
+    scratch.write_text(json.dumps({**document.pop("process"), **document}), "utf-8")
     scratch.replace(directory / _STATE)

@@ -101,12 +101,8 @@ def share(path: Path, owner: str = "") -> int:
     returns: after a power cut they tell what the run's own records cannot.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only for somebody who looks, which takes no time
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # it was removed between the two lines above
+    while (descriptor := _share_of(path, os.O_RDWR | os.O_CREAT)) is None:
+        pass
     if owner:
         os.pwrite(descriptor, owner.encode(), 0)
     os.fsync(descriptor)
@@ -114,6 +110,16 @@ def share(path: Path, owner: str = "") -> int:
     os.fsync(folder)
     os.close(folder)
     return descriptor
+
+
+def _share_of(path: Path, flags: int) -> int | None:
+    """Take a share of what is there; none where another process removed it between the two."""
+    descriptor = os.open(path, flags, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only for somebody who looks, which takes no time
+    if os.fstat(descriptor).st_nlink:
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def share_for_life(path: Path) -> None:
@@ -129,38 +135,41 @@ def own_name() -> str:
 
 def read_owner(path: Path) -> str | None:
     """Read who held a file last, where nobody holds a share of it now; raise `FileNotFoundError` where there is no file."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1_000).decode() if _is_taken(descriptor) else None
-    finally:
-        os.close(descriptor)
+    name, is_held = _read_name(path)
+    return None if is_held else name
 
 
 def read_holder(path: Path) -> str | None:
     """Read who holds a share of a file now; none where nobody does, or there is no file."""
+    with suppress(FileNotFoundError):
+        name, is_held = _read_name(path)
+        return name if is_held else None
+    return None
+
+
+def _read_name(path: Path) -> tuple[str, bool]:
+    """Read the name in a file, and whether somebody holds a share of it."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        return None if _is_taken(descriptor) else os.read(descriptor, 1_000).decode()
+        is_held = not _is_taken(descriptor)
+        return os.read(descriptor, 1_000).decode(), is_held
     finally:
         os.close(descriptor)
 
 
 def remove_unheld(path: Path) -> None:
-    """Remove a file where nobody holds a share of it; whoever opens it meanwhile makes it again.
+    """Remove a file, or a folder with all in it, where nobody holds a share of it; whoever opens a file makes it again.
 
     What another user has made in a folder of theirs stays: it says nothing of any run that is under way.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return
     try:
         if _is_taken(descriptor):
             with suppress(FileNotFoundError, PermissionError):
-                path.unlink()
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
     finally:
         os.close(descriptor)
 
@@ -175,14 +184,10 @@ def scratch() -> Path:
     if found is not None and found.is_dir():
         return found
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
-        _remove_unheld_folder(left)
-    while True:
+        remove_unheld(left)
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    while _share_of(folder, os.O_RDONLY) is None:
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # another process removed it between the two lines above
     _scratch[os.getpid()] = folder
     atexit.register(_remove_own, folder, os.getpid())
     return folder
@@ -191,18 +196,6 @@ def scratch() -> Path:
 def _remove_own(folder: Path, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_unheld_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except (FileNotFoundError, PermissionError):  # another user's stays
-        return
-    try:
-        if _is_taken(descriptor):
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(descriptor)
 
 
 def _is_taken(descriptor: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_defs.core.active import WAITING, WITH_SLOT, ActiveRun, State, find_block, may_ask
+from pipeline_defs.core.active import WAITING, WITH_SLOT, ActiveRun, State, Turns
 
 runs = st.lists(
     st.builds(
@@ -29,9 +29,9 @@ def run(state: State, *, is_asked: bool, number: int = 0) -> ActiveRun:
 def test_a_tick_asks_for_nothing_while_a_run_of_that_work_that_a_tick_asked_for_waits(active: list[ActiveRun]) -> None:
     """[R-31] Whatever else there is: other topics and other work do not count."""
     if any(each.is_own and each.is_asked and each.state in WAITING for each in active):
-        assert not may_ask(active)
+        assert not Turns(active).may_ask
     if not any(each.is_own for each in active):
-        assert may_ask(active)
+        assert Turns(active).may_ask
 
 
 def test_ticks_and_a_persons_long_backfill_take_turns() -> None:
@@ -41,7 +41,7 @@ def test_ticks_and_a_persons_long_backfill_take_turns() -> None:
     for number in range(60):
         queued = [run(State.QUEUED, is_asked=False, number=n) for n in range(persons)]
         queued += [run(State.QUEUED, is_asked=True)] * asked
-        if may_ask([*queued, *([working] if working else [])]):
+        if Turns([*queued, *([working] if working else [])]).may_ask:
             asked += 1
         assert asked <= 1
         if number % 2 or working is None:  # the working run ends, and the next has its turn
@@ -58,7 +58,7 @@ def test_what_blocks_is_named_unless_something_gets_on(
 ) -> None:
     """A block is of an own run; none is found only where there is no own run, or one has landed something."""
     own = [each for each in active if each.is_own]
-    block = find_block(active, slots, landed, is_daemon_silent=silent)
+    block = Turns(active, slots, silent).find_block(landed)
     if block is None:
         started = [each for each in own if each.state in {State.STARTED, State.CANCELING}]
         assert not own or (started and landed is not None and landed >= min(each.since_ms for each in started))
