@@ -23,9 +23,9 @@ from .core.selection import (
     choose_keys,
     choose_missing,
     choose_offsets,
+    find_ranges,
     parse_offsets,
 )
-from .landing import find_ranges
 from .moments import parse_time, time_text
 from .projection import read_order
 from .resources import Edges

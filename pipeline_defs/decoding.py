@@ -27,6 +27,7 @@ from .core.errors import (
 )
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange, TopicRange
+from .core.selection import find_ranges
 from .decoded_compaction import cut
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
@@ -34,7 +35,6 @@ from .edges.columns_of_table import ColumnsDiffer
 from .edges.decodings import TREE, DecodedRanges, decoded_table_log
 from .edges.lake import Lake
 from .edges.spark_decoding import IDENTITY
-from .landing import find_ranges
 from .raw_table import write_checkpoint_if_due
 from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from .staging_places import Landed

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from .attempt import Attempt, Run, Tools
-from .core.command_lines import command
+from .committing import decide, finish_known, without_doubles
 from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import (
@@ -28,30 +26,15 @@ from .core.errors import (
     LakeUnavailable,
     OffsetlakeError,
     ScanFailed,
-    unforeseen,
 )
 from .core.losses import Reading
-from .core.manifest import Manifest
-from .core.offsets import OffsetRange, TopicRange, parse_key
+from .core.offsets import OffsetRange, TopicRange
 from .core.scans import Scan, group_scans
-from .core.selection import nearest_range
-from .core.verdicts import Outcome, Verdict, failed
-from .doubles import adopt, delete_proven, publish_from
-from .edges.parquet import PartFile
+from .core.selection import find_ranges
+from .core.verdicts import Verdict, failed
 from .raw_table import try_append
 from .reading import claim, split_planned, split_readable, why_unreadable
-from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
-from .staging import (
-    ENGINE_TRIES,
-    VERIFY_THREADS,
-    Staged,
-    match_parts,
-    owes,
-    stage_anew,
-    stage_empty,
-    staged_name,
-    verify_range,
-)
+from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
 from .staging_places import Staging
 
 if TYPE_CHECKING:
@@ -93,15 +76,11 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
             broken.append((topic, error))
     waiting: list[Waiting] = []
     for run, ranges in found:
-        for offsets in ranges:
-            if run.coverage.is_landed(offsets):
-                with suppress(OffsetlakeError):  # tried again when the range is decided, and told then
-                    _delete_doubles(run, run.coverage.manifests[offsets])
-        finished, unfinished = _finish_known(run, ranges)
+        finished, unfinished = finish_known(run, ranges)
         yield from ((run.topic, verdict) for _, verdict in _appended((run, verdict) for verdict in finished))
         with run.ending():
             unreadable, readings = split_readable(run, unfinished)
-            decided = _appended((run, _without_doubles(run, verdict)) for verdict in unreadable)
+            decided = _appended((run, without_doubles(run, verdict)) for verdict in unreadable)
             yield from ((run.topic, verdict) for _, verdict in decided)
             waiting += ((run, reading) for reading in readings)
 
@@ -178,70 +157,6 @@ def _move_group(topic: str, coverage: Coverage, tools: Tools) -> None:
         tools.on_step("mirror_failed", topic=topic, reason=str(error))  # the next run moves it to where it must be then
 
 
-# ---- find
-
-
-def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[OffsetRange]:
-    """Reads the keys; refuses an empty selection, and keys that are malformed or not ranges of the plan log."""
-    if not keys:
-        raise EmptySelection(
-            f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "
-            f"in the plan log, first one first (`{command('backfill', topic, '--all')}` lists them)"
-        )
-    ranges = [parse_key(key) for key in keys]
-    unknown = [offsets for offsets in ranges if offsets not in coverage.log.ranges]
-    if unknown:
-        raise BadKey(
-            f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
-            f"{', '.join(_with_nearest(offsets, coverage) for offsets in unknown[:5])}; nothing was read or written; "
-            f"`{command('backfill', topic, '--all')}` lists those there are, `{command('plan', topic, '--commit')}` plans more",
-            keys=[offsets.key for offsets in unknown],
-        )
-    return sorted(set(ranges))
-
-
-def _with_nearest(offsets: OffsetRange, coverage: Coverage) -> str:
-    near = nearest_range(coverage.log.ranges, offsets)
-    return f"{offsets.key} (the nearest there is: {near.key})" if near else offsets.key
-
-
-def _finish_known(run: Run, ranges: Sequence[OffsetRange]) -> tuple[list[Verdict], list[OffsetRange]]:
-    """Rolls forward what has a manifest, leaves what is landed, and returns what must be read."""
-    finished, waiting = [], []
-    for offsets in ranges:
-        manifest = run.coverage.manifests.get(offsets)
-        if manifest is None:
-            waiting.append(offsets)
-        elif not run.coverage.is_landed(offsets):
-            verdict = _roll_forward(run, manifest)
-            if verdict is None:
-                waiting.append(offsets)
-            else:
-                finished.append(verdict)
-        elif run.attempt.redo:
-            waiting.append(offsets)
-        else:
-            finished.append(Verdict(offsets, Outcome.ALREADY_LANDED, manifest))
-    return [_without_doubles(run, verdict) for verdict in finished], waiting
-
-
-def _roll_forward(run: Run, manifest: Manifest) -> Verdict | None:
-    """Finish what an attempt before has committed; none where its staged file is gone, and the range is read again."""
-    lake, offsets = run.tools.lake, manifest.offsets
-    try:
-        if roll_forward(manifest, lake) or publish_from(manifest, run.coverage.doubles_of(offsets), lake):
-            run.tools.on_step("rolled_forward", key=offsets.key)
-            return Verdict(offsets, Outcome.ROLLED_FORWARD, lake.newest(manifest))
-        again = reinstate(manifest, lake)
-        if again is not None and lake.commit_manifest(again) == again:
-            run.tools.on_step("reinstated", key=offsets.key, revision=again.revision)
-            note = f"revision {manifest.revision} was never published and its staged file is gone: what stood before stands on"
-            return Verdict(offsets, Outcome.ALREADY_LANDED, again, (note,))
-    except OffsetlakeError as error:
-        return failed(offsets, str(error))
-    return None
-
-
 # ---- scan, stage
 
 
@@ -295,7 +210,7 @@ def _record_lost(run: Run, readings: Sequence[Reading]) -> Iterator[Verdict]:
     if gone:
         topic_id = run.tools.kafka.read_topic_id(run.topic)
         nothing = Staged({}, (topic_id, topic_id), is_compacted=False, seconds_per_offset=0.0)
-        yield from (_decide(run, reading, nothing) for reading in gone)
+        yield from (decide(run, reading, nothing) for reading in gone)
 
 
 def _land_scan(scan: Scan, by_rest: Mapping[TopicRange, Waiting], folder: PurePath) -> Iterator[Decided]:
@@ -368,7 +283,7 @@ def _decide_staged(
             yield from ((run, verdict) for verdict in refused)
             planned += [(run, reading) for reading in left]
     with ThreadPoolExecutor(VERIFY_THREADS) as pool:
-        decided = pool.map(lambda each: (each[0], _decide(each[0], each[1], staged[each[0].topic])), planned)
+        decided = pool.map(lambda each: (each[0], decide(each[0], each[1], staged[each[0].topic])), planned)
         yield from _appended(decided)
 
 
@@ -378,7 +293,7 @@ def _land_halves(waiting: Sequence[Waiting], folder: PurePath, error: Offsetlake
     for run, readings in _by_run(waiting):
         with run.ending():
             verdicts, readable = split_readable(run, [reading.offsets for reading in readings])
-            yield from _appended((run, _without_doubles(run, verdict)) for verdict in verdicts)
+            yield from _appended((run, without_doubles(run, verdict)) for verdict in verdicts)
             left += ((run, reading) for reading in readable)
     is_at_most_once = waiting[0][0].tools.delivery is Delivery.AT_MOST_ONCE
     if is_at_most_once or (len(waiting) == 1 and left == list(waiting)):
@@ -399,123 +314,3 @@ def _by_run(waiting: Sequence[Waiting]) -> list[tuple[Run, list[Reading]]]:
 
 def _all_failed(waiting: Sequence[Waiting], *reasons: str) -> Iterator[Decided]:
     return ((run, failed(reading.offsets, *reasons)) for run, reading in waiting)
-
-
-# ---- verify, commit, publish
-
-
-def _decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
-    try:
-        return _without_doubles(run, _commit_and_publish(run, reading, staged))
-    except OffsetlakeError as error:
-        return failed(reading.offsets, str(error))
-    except Exception as error:  # noqa: BLE001 (told by its type: the other ranges are not to pay for it)
-        return failed(reading.offsets, str(unforeseen(error, f"range {reading.offsets.text(run.topic)}")))
-
-
-def _without_doubles(run: Run, verdict: Verdict) -> Verdict:
-    """Return the verdict of a range, failed where a replace had to leave a file that may show rows of it a second time."""
-    try:
-        kept = _delete_doubles(run, verdict.manifest) if verdict.manifest is not None else []
-    except OffsetlakeError as error:
-        return failed(verdict.offsets, str(error))
-    return failed(verdict.offsets, *kept) if kept else verdict
-
-
-def _delete_doubles(run: Run, manifest: Manifest) -> list[str]:
-    """Delete, for a replace, what shows rows of a landed range a second time; return why anything of it stays.
-
-    A replace does so before it takes rows away as well, while the landed file still has them.
-    """
-    if run.attempt.on_change != "replace":
-        return []
-    return delete_proven(manifest, run.coverage.doubles_of(manifest.offsets), run.tools.lake, run.tools.on_step)
-
-
-def _commit_and_publish(run: Run, reading: Reading, staged: Staged) -> Verdict:
-    """Verify one staged range, commit its manifest and publish its file, or say why not."""
-    offsets, coverage, tools, lake = reading.offsets, run.coverage, run.tools, run.tools.lake
-    part = staged.part_of(reading)
-    ours, violations = verify_range(run.topic, reading, staged, coverage.log.ranges[offsets], run)
-    if ours is None:
-        return failed(offsets, *violations)
-    tools.on_step("verify", key=offsets.key, rows=ours.rows)
-
-    known = coverage.manifests.get(offsets)
-    if known is not None:
-        return _hold(run, ours, part, known, is_redo=True)
-    found = None
-    if offsets not in coverage.published:
-        adopted = adopt(ours, part, coverage.doubles_of(offsets), lake)
-        if adopted is not None:
-            standing = lake.commit_manifest(adopted)
-            if standing != adopted:
-                return _hold(run, ours, part, standing, is_redo=False)
-            tools.on_step("commit", key=offsets.key, digest=adopted.digest)
-            return Verdict(offsets, Outcome.ROLLED_FORWARD, adopted)
-    else:  # and no manifest: somebody deleted it
-        ours = replace(ours, named_after="")
-        found = differs_from_found(ours, part, lake)
-        if found and (run.attempt.on_change != "replace" or reading.lost):  # what Kafka has deleted is nowhere else
-            return failed(offsets, without_manifest(ours, found, lake))
-        if found and ours.file is None:
-            ours = replace(ours, file=stage_empty(staged_name(run.topic, offsets), offsets, run.attempt, lake))
-    run.staging.bring(part, ours.file)
-    if ours.named_after:
-        lake.publish(ours)  # at_least_once, no fence: visible under the attempt's own name, whoever commits
-        tools.on_step("publish", key=offsets.key)
-    standing = lake.commit_manifest(ours)
-    if standing == ours:
-        tools.on_step("commit", key=offsets.key, digest=ours.digest)
-        return _publish(run, ours, Verdict(offsets, Outcome.LANDED, ours), mend=found is not None)
-    return _hold(run, ours, part, standing, is_redo=False)
-
-
-def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *, is_redo: bool) -> Verdict:
-    """Hold what was read now against the newest manifest and do what follows, until nobody decides otherwise meanwhile."""
-    lake = run.tools.lake
-    while True:
-        standing = lake.newest(standing)
-        is_first_since = standing.revision == run.revision_before(standing.offsets)
-        found = compare(standing, ours, part, run.attempt, lake, is_redo=is_redo, is_first_since=is_first_since)
-        if found.act is Act.MEND and ours.file is not None:
-            run.staging.bring(part, ours.file)
-            return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)
-        if found.act is Act.NEXT:
-            newer = _next_revision(run, ours, part, standing)
-            standing = lake.commit_manifest(newer)
-            if standing == newer:
-                run.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)
-                return _publish(run, newer, replace(found.verdict, manifest=newer))
-        elif not lake.is_replaced(standing):
-            return found.verdict
-
-
-def _next_revision(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest) -> Manifest:
-    """Stage what was read now as the next revision; one attempt wins, as ever."""
-    file = ours.file
-    if file is None and standing.file is not None:
-        file = stage_empty(staged_name(ours.topic, ours.offsets), ours.offsets, run.attempt, run.tools.lake)
-    run.staging.bring(part, file)
-    return replace(
-        ours, file=file, revision=standing.revision + 1, named_after=standing.named_after, drop=standing.drop
-    )
-
-
-def _publish(
-    run: Run, manifest: Manifest, verdict: Verdict, *, staged: str | None = None, mend: bool = False
-) -> Verdict:
-    """Publish what a manifest has decided; the verdict is of what stands then, which may be a later revision."""
-    lake, offsets = run.tools.lake, manifest.offsets
-    standing = lake.publish(manifest, staged, mend=mend)
-    if standing is None:
-        newest = lake.newest(manifest)
-        if newest == manifest or not roll_forward(newest, lake):
-            return failed(
-                offsets,
-                f"range {offsets.text(manifest.topic)}: revision {newest.revision} of attempt {newest.provenance.attempt} is "
-                "committed, and its staged file is gone, so it was not published; the next run reads the range again",
-            )
-        standing = lake.newest(newest)
-    run.tools.on_step("publish", key=offsets.key)
-    return verdict if standing.revision == manifest.revision else Verdict(offsets, Outcome.SUPERSEDED, standing)

@@ -19,9 +19,9 @@ from yaml import MarkedYAMLError, YAMLError
 from .core.dispatch import plan_requests
 from .core.errors import BadSetting, HistoryUnavailable
 from .core.offsets import OffsetRange
+from .core.selection import find_ranges
 from .dead_runs import end_dead_runs
 from .definitions import build_defs
-from .landing import find_ranges
 from .project import make_home
 from .projection import failure_text, read_order, register_keys
 from .raw_asset import RANGES_PER_RUN, land_config

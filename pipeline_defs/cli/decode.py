@@ -14,8 +14,8 @@ from ..core.command_lines import command
 from ..core.decoders import Decode
 from ..core.errors import Refused
 from ..core.offsets import OffsetRange
+from ..core.selection import find_ranges
 from ..decoded_checks import read_dead_letters
-from ..landing import find_ranges
 from ..launching import decode_through_dagster, open_instance
 from ..resources import Edges
 from ..steps import StepWatcher

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from .command_lines import command
 from .coverage import Coverage, State
-from .errors import EmptySelection, Refused
-from .offsets import OffsetRange, subtract_intervals
+from .errors import BadKey, EmptySelection, Refused
+from .offsets import OffsetRange, parse_key, subtract_intervals
 
 _OFFSETS = re.compile(r"(\d{1,10}):(\d{1,19})-(\d{1,19})", re.ASCII)
 _LANDABLE = {State.LANDED, State.PENDING}
@@ -111,14 +111,34 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
     return _choose(coverage, chosen, "has no range with a record of that time")
 
 
-def nearest_range(ranges: Iterable[OffsetRange], wanted: OffsetRange) -> OffsetRange | None:
-    """Return the range a person most likely means by one that is not there: it shares most offsets, or is closest."""
+def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[OffsetRange]:
+    """Reads the keys; refuses an empty selection, and keys that are malformed or not ranges of the plan log."""
+    if not keys:
+        raise EmptySelection(
+            f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "
+            f"in the plan log, first one first (`{command('backfill', topic, '--all')}` lists them)"
+        )
+    ranges = [parse_key(key) for key in keys]
+    unknown = [offsets for offsets in ranges if offsets not in coverage.log.ranges]
+    if unknown:
+        raise BadKey(
+            f"{len(unknown)} of {len(ranges)} ranges are not in the plan log of topic {topic}: "
+            f"{', '.join(_with_nearest(each, coverage.log.ranges) for each in unknown[:5])}; nothing was read or written; "
+            f"`{command('backfill', topic, '--all')}` lists those there are, `{command('plan', topic, '--commit')}` plans more",
+            keys=[offsets.key for offsets in unknown],
+        )
+    return sorted(set(ranges))
+
+
+def _with_nearest(wanted: OffsetRange, ranges: Iterable[OffsetRange]) -> str:
+    """Return a key with that of the range a person most likely means by it: it shares most offsets, or is closest."""
 
     def distance(each: OffsetRange) -> tuple[int, int]:
         shared = min(each.end, wanted.end) - max(each.start, wanted.start)
         return -max(0, shared), abs(each.start - wanted.start) + abs(each.end - wanted.end)
 
-    return min((each for each in ranges if _same_partition(each, wanted)), key=distance, default=None)
+    near = min((each for each in ranges if _same_partition(each, wanted)), key=distance, default=None)
+    return f"{wanted.key} (the nearest there is: {near.key})" if near else wanted.key
 
 
 def _choose(coverage: Coverage, wanted: Iterable[OffsetRange], why_none: str) -> Selection:
