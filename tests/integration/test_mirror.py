@@ -80,7 +80,7 @@ def group(world: World) -> dict[int, int]:
 
 
 def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
-    """[R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed."""
+    """[R-36] [R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed."""
     fill(world)
     land(world, "0-0-100")
     assert lag_by_tool(world) == {0: ("100", "150", "50"), 1: ("0", "20", "20")}

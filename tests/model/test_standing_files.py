@@ -314,7 +314,7 @@ def test_a_file_that_was_cut_short_is_not_landed_and_mended_by_the_next_run(worl
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_file_that_rotted_is_found_by_a_redo_and_mended_by_a_replace(world: SmallWorld, is_compacted: bool) -> None:
-    """[R-21] As many bytes, not the same: a redo is red and names the file, a replace puts what Kafka has in its place."""
+    """[R-21] [R-39] As many bytes, not the same: audit and redo name the file, a replace puts what Kafka has in its place."""
     world.land()
     path = published_path(first_of(world))
     sound = world.files()[path]
@@ -322,6 +322,8 @@ def test_a_file_that_rotted_is_found_by_a_redo_and_mended_by_a_replace(world: Sm
     if is_compacted:
         world.kafka.compact(100)
     assert world.coverage.pending() == [], "a tick reads no file"
+    (violation,) = check_published(TOPIC, world.lake).violations
+    assert first_of(world).offsets.text(TOPIC) in violation
     found = world.land("redo")[0]
     assert found.outcome is Outcome.FAILED
     assert "was changed after it was landed" in found.violations[0]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import BadKey
 from pipeline_defs.core.offsets import (
-    MAX_OFFSET,
     OffsetRange,
     check_topic,
     merge_intervals,
@@ -47,41 +46,13 @@ def test_a_text_is_refused_or_is_exactly_the_key_of_its_range(text: str) -> None
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("", "-", "3", "3-0", "3-0-", "-0-1", "3--1", "3-0-1-", "3-0-1-g", "3-0-1-2"),
-        *("03-0-1", "3-00-1", "3-0-01", "3-0-1-g01"),
-        *("+3-0-1", "3-+0-1", "3-0-+1", "3--0-1", "-3-0-1", "3-0--1", "3-0-1-g-1", "3-0-1-g+1"),
-        *(
-            "\u0663-0-1",
-            "3-0-\u0661",
-            "3\u0663-0-1",
-            "3-0-1\u0663",
-            "3-0-1-g1\u0663",
-            "3-0-1-g\u0661",
-            "3-\u00b2-9",
-            "\uff13-0-1",
-            "3\u20130\u20131",
-        ),
-        *(" 3-0-1", "3-0-1 ", "3 -0-1", "3-0-1\n", "3-0-1\r\n", "\t3-0-1", "3-0-1\x00", "3-0-1\u2028"),
-        *("3-1-1", "3-2-1", "3-0-0", "3-9-0"),
-        *("3-0-1-g0", "3-0-1-G1", "3-0-1-1", "3-0-1g1", "g1-3-0-1"),
-        *("3-1_0-2_0", "3-0-1e3", "3-0-0x10", "3.0-0-1", "orders-3-0-1", "3-0-1.parquet", "3-0-1,3-1-2", "abc"),
-        *(f"3-0-{MAX_OFFSET + 1}", f"3-{2**64}-{2**65}", f"{2**31}-0-1", "3-0-" + "9" * 5000, "9" * 5000 + "-0-1"),
-    ],
-    ids=lambda text: repr(text[:24]),
+    "text", ["", "03-0-1", "+3-0-1", "\u0663-0-1", "3-0-1\n", "3-1-1", "3-0-1-g0", "9" * 5000 + "-0-1"]
 )
 def test_a_key_that_is_not_canonical_is_refused_in_words_that_say_what_to_type(text: str) -> None:
     with pytest.raises(BadKey, match=r"expected <kafka partition>-<start>-<end>\[-g<generation>\]") as caught:
         parse_key(text)
     assert caught.value.fields == {"key": text}
     assert repr(text) in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["0-0-1", "3-300000-400000", "3-0-1000-g1", f"{2**31 - 1}-0-{MAX_OFFSET}-g12"])
-def test_a_canonical_key_is_taken(text: str) -> None:
-    """Control beside the refusals."""
-    assert parse_key(text).key == text
 
 
 # ---- the range
@@ -152,14 +123,3 @@ def test_subtracting_intervals_is_subtracting_their_offsets(
     assert all(start < end for start, end in left)
     assert left == sorted(left)
     assert sum(end - start for start, end in left) == len(offsets_in(left))
-
-
-@given(intervals(), intervals())
-def test_what_is_subtracted_and_what_is_left_are_the_whole(
-    whole: list[tuple[int, int]], gone: list[tuple[int, int]]
-) -> None:
-    whole = merge_intervals(whole)
-    left = subtract_intervals(whole, gone)
-    assert merge_intervals([*left, *subtract_intervals(whole, left)]) == whole
-    assert subtract_intervals(whole, []) == whole
-    assert subtract_intervals(whole, whole) == []

@@ -220,7 +220,7 @@ def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> Non
 
 
 def test_an_idle_topic_plans_nothing() -> None:
-    """AC16: after the step that opens the log, silence adds no step and so no key."""
+    """[R-7] AC16: after the step that opens the log, silence adds no step and so no key."""
     world, policy = World(), Policy(max_age_seconds=0)
     world.add_partition(3)
     tail = open_log(world, policy)

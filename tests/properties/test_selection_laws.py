@@ -112,25 +112,6 @@ def test_a_time_is_the_landed_ranges_with_a_record_of_it(lake: Lake, after: int,
             choose_times(coverage, min(asked), max(asked) + 1, {})
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "is_meant"), [(-1, 0, False), (-1, 1, True), (149, 150, True), (150, 151, False), (10, 11, True)]
-)
-def test_the_first_and_last_record_of_a_range_are_in_it(start: int, end: int, is_meant: bool) -> None:
-    """A range whose records are of 150 ms, asked for a time at each of its edges."""
-    offsets = OffsetRange(0, 0, 0, 10)
-    link = Link(LinkKind.RANGE, offsets)
-    step = PlanStep(0, TOPIC, 0, "id", EPOCH_MS, {}, {0: Watermarks(0, 10)}, (link,), {0: Head(10, EPOCH_MS)})
-    manifest = manifest_of(offsets)
-    lake = with_times(
-        Lake(PlanLog(TOPIC, (step,)), {offsets: manifest}, {offsets: manifest.file.bytes if manifest.file else 0})
-    )
-    if is_meant:
-        assert choose_times(lake.coverage, EPOCH_MS + start, EPOCH_MS + end, {}).ranges == (offsets,)
-    else:
-        with pytest.raises(EmptySelection):
-            choose_times(lake.coverage, EPOCH_MS + start, EPOCH_MS + end, {})
-
-
 @given(lakes())
 def test_what_is_not_landed_is_left_out_of_a_time_only_where_it_is_older(lake: Lake) -> None:
     pending = [o for o in in_state(lake.coverage, State.PENDING) if o.generation == lake.log.generation]
@@ -216,14 +197,6 @@ def test_a_time_chosen_again_only_narrows_to_the_landed_ranges_of_it(day: Day, s
         and (manifest.file.min_timestamp_ms or 0) < end_ms
         and (manifest.file.max_timestamp_ms or 0) >= start_ms
     }
-
-
-def test_a_record_that_is_older_than_those_before_it_is_not_missed() -> None:
-    """[R-64] CreateTime is the producer's: behind the first record of 12:50 there may be one of 12:20."""
-    ranges = [OffsetRange(0, 0, n, n + 1) for n in range(3)]
-    day = Day(times=[10, 50, 20], ranges=ranges, landed_at=[1, 1, 1], earliest=[0, 0])
-    assert day.chosen(0, EPOCH_MS + 15, EPOCH_MS + 30) == {ranges[1], ranges[2]}, "not landed: who knows"
-    assert day.chosen(1, EPOCH_MS + 15, EPOCH_MS + 30) == {ranges[2]}
 
 
 def step_of(generation: int) -> PlanStep:

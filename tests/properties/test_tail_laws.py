@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +23,6 @@ from tests.support.strategies import (
     TOPIC,
     WAIT,
     Kind,
-    Record,
     Script,
     World,
     open_log,
@@ -182,15 +179,3 @@ def test_the_auto_grid_has_a_default_where_nothing_is_known_and_a_number_is_take
     """[R-6] Law 4: before the first record nobody knows a size."""
     assert records_per_range(Policy(), unknown) == AUTO_RECORDS_DEFAULT
     assert records_per_range(Policy(records_per_range=37), 10.0) == 37
-
-
-def test_a_record_of_the_world_is_what_it_says() -> None:
-    """Control of these tests: the world shows the timestamp at the head, and no more than a broker would."""
-    world = World()
-    world.grow(0, 2)
-    world.wait(10)
-    world.grow(0, 1, "none")
-    tail = Tail(1, 0, "id-0", {0: Head(1, 0)})
-    assert world.observe(tail).partitions[0] == PartitionState(Watermarks(0, 3), EPOCH_MS)
-    assert world.partitions[0].records[2] == Record(EPOCH_MS + 10_000, None)
-    assert world.observe(replace(tail, heads={0: Head(2, 0)})).partitions[0].oldest_ms is None
