@@ -5,27 +5,19 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.planlog import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land
-from pipeline_defs.planner import commit_next_step
-from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, FakeSpark
+from tests.support.fake_log import COMMITTED, TOPIC, UNCOMMITTED, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
 CUT_NOW = Policy(records_per_range=5, max_age_seconds=0, isolation_level=UNCOMMITTED)  # type: ignore[arg-type]
-
-
-def kafka_with(records: int) -> FakeKafka:
-    kafka = FakeKafka(1)
-    kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
-    return kafka
 
 
 def plan_once(kafka: FakeKafka, tail: Tail, policy: Policy) -> Tail:
@@ -56,7 +48,7 @@ def test_a_leader_of_the_fake_keeps_what_it_has_shown() -> None:
 
 def test_a_task_of_the_fake_writes_though_its_folder_was_swept(tmp_path: Path) -> None:
     kafka, lake = kafka_with(10), Lake(str(tmp_path))
-    commit_next_step(TOPIC, CUT_NOW, lake, cast("Any", kafka), EPOCH_MS, planner="test")
+    plan_all(lake, kafka, CUT_NOW)
     swept: list[str] = []
 
     def sweep(step: str, **_: object) -> None:
@@ -64,8 +56,7 @@ def test_a_task_of_the_fake_writes_though_its_folder_was_swept(tmp_path: Path) -
             swept.append(step)
             shutil.rmtree(tmp_path / "staging")
 
-    spark = cast("Any", FakeSpark(kafka, sweep))
-    tools = Tools(lake, cast("Any", kafka), spark, cast("Any", None), lambda: EPOCH_MS)
+    tools = fake_tools(lake, kafka, FakeSpark(kafka, sweep))
     keys = [offsets.key for offsets in lake.coverage(TOPIC).pending()]
     verdicts = list(land(TOPIC, keys, Attempt("attempt", "run", "test"), tools))
     assert swept, "the fault"

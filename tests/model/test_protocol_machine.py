@@ -35,7 +35,7 @@ from hypothesis.stateful import (
 )
 
 from pipeline_defs import compaction, landing
-from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_published
 from pipeline_defs.compaction import compact
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
@@ -49,14 +49,14 @@ from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import range_of
-from pipeline_defs.edges.store import Answer, Store
+from pipeline_defs.edges.store import Store
 from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.sweeping import sweep_orphans
 from pipeline_defs.vacuum import vacuum
 from tests.support.arrow_files import ArrowFiles
-from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark
+from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
 from tests.support.strategies import EPOCH_MS
 
 Row = tuple[int, int, int]  # generation, partition, offset
@@ -191,31 +191,22 @@ class WatchedStore(Store):
 
     def __init__(self, root: str, on_step: Process) -> None:
         super().__init__(root)
-        self._on_step = on_step
+        self.on_step = on_step
 
-    def list(self, prefix: str, after: str | None = None) -> dict[str, int]:
-        self._on_step("store.list")
-        return super().list(prefix, after)
 
-    def versions(self, prefix: str) -> dict[str, str]:
-        self._on_step("store.list")
-        return super().versions(prefix)
+def _watch(method: str, step: str) -> None:
+    real = getattr(Store, method)
 
-    def put_new(self, path: str, data: bytes, scratch: str) -> Answer:
-        self._on_step("store.put_new")
-        return super().put_new(path, data, scratch)
+    def call(self: WatchedStore, *given: Any, **guarded: Any) -> Any:
+        self.on_step(step)
+        return real(self, *given, **guarded)
 
-    def publish(self, staged: str, final: str, **guarded: Any) -> Answer:
-        self._on_step("store.publish")
-        return super().publish(staged, final, **guarded)
+    setattr(WatchedStore, method, call)
 
-    def exchange(self, staged: str, final: str, **guarded: Any) -> None:
-        self._on_step("store.exchange")
-        super().exchange(staged, final, **guarded)
 
-    def delete_folder(self, prefix: str) -> None:
-        self._on_step("store.delete_folder")
-        super().delete_folder(prefix)
+for _step in STORE:
+    _watch(_step.removeprefix("store."), _step)
+_watch("versions", "store.list")
 
 
 class ProtocolMachine(RuleBasedStateMachine):
@@ -267,9 +258,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     def compact_table(self) -> None:
         """Compacts all of the raw table, as `offsetlake compact --all` does."""
-        tools = Tools(
-            Lake(str(self.folder)), cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), lambda: self.now_ms
-        )
+        tools = fake_tools(Lake(str(self.folder)), None, None, files=ArrowFiles(), now_ms=lambda: self.now_ms)
         attempt = Attempt(f"compact-{next(self.attempts)}", "run", "test")
         with suppress(LakeUnavailable):  # what it was to append has just gone
             list(compact(TOPIC, attempt, tools, 2**30, every=True))
@@ -404,13 +393,11 @@ class ProtocolMachine(RuleBasedStateMachine):
             attempt = replace(attempt, on_change="replace")
             self.replaced.update(ranges)
         process = Process(self, befalls, keys, attempt.id)
-        spark = FakeSpark(self.kafka, process)
-        tools = Tools(
+        tools = fake_tools(
             process.lake,
-            cast("Any", self.kafka),
-            cast("Any", spark),
-            cast("Any", None),
-            lambda: self.now_ms,
+            self.kafka,
+            FakeSpark(self.kafka, process),
+            now_ms=lambda: self.now_ms,
             isolation_level=self.isolation_level,
             on_loss=on_loss,
             delivery=self.delivery,

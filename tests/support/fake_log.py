@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_defs.attempt import Tools
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.holes import BatchSpan, Cause, SpanKind
 from pipeline_defs.core.offsets import TopicRange
@@ -23,26 +25,15 @@ from pipeline_defs.core.planlog import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.scans import Scan
 from pipeline_defs.edges.kafka_topic import Observation
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.parquet import RAW_SCHEMA
+from pipeline_defs.planner import commit_next_step
 from pipeline_defs.steps import StepWatcher
 from tests.support.strategies import EPOCH_MS
 
 TOPIC = "orders"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 SEEN = {COMMITTED: {SpanKind.DATA}, UNCOMMITTED: {SpanKind.DATA, SpanKind.ABORTED}}  # what a reader takes for records
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("generation", pa.int32()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(_HEADER)),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -271,19 +262,29 @@ class FakeSpark:
             for offset, record in log.left(offsets.start, offsets.end):
                 if record.kind in SEEN[isolation_level]:
                     stamp = record.timestamp_ms * 1000
-                    row = (
-                        topic,
-                        offsets.generation,
-                        offsets.partition,
-                        offset,
-                        stamp,
-                        0,
-                        record.key,
-                        record.value,
-                        None,
-                    )
-                    for name, value in zip(_SCHEMA.names, row, strict=True):
+                    place = (topic, offsets.generation, offsets.partition, offset)
+                    row = (*place, stamp, 0, record.key, record.value, None)
+                    for name, value in zip(RAW_SCHEMA.names, row, strict=True):
                         columns[name].append(value)
             if columns:
                 Path(folder).mkdir(parents=True, exist_ok=True)  # Spark makes a folder that was swept under it again
-                pq.write_table(pa.table(dict(columns), schema=_SCHEMA), f"{folder}/part-{number:05d}.parquet")
+                pq.write_table(pa.table(dict(columns), schema=RAW_SCHEMA), f"{folder}/part-{number:05d}.parquet")
+
+
+def kafka_with(records: int, value: str = "v") -> FakeKafka:
+    """Return a topic of one Kafka partition with some records."""
+    kafka = FakeKafka(1)
+    kafka.now.partitions[0].append([SpanKind.DATA] * records, value, EPOCH_MS)
+    return kafka
+
+
+def plan_all(lake: Lake, kafka: FakeKafka, policy: Policy, topic: str = TOPIC) -> None:
+    """Plan whatever can be, tails included."""
+    while commit_next_step(topic, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
+        pass
+
+
+def fake_tools(lake: Lake, kafka: object, spark: object, **others: Any) -> Tools:
+    """Return what landing touches, with Kafka and Spark that are not the real ones; no file is decoded or compacted."""
+    given = {"files": cast("Any", None), "now_ms": lambda: EPOCH_MS, **others}
+    return Tools(lake, cast("Any", kafka), cast("Any", spark), **given)

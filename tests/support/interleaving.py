@@ -34,7 +34,6 @@ from pipeline_defs.core.compaction import CompactionVerdict
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
@@ -46,12 +45,11 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.edges.store import Store
 from pipeline_defs.landing import land
-from pipeline_defs.planner import commit_next_step
 from pipeline_defs.standing import landed_files
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.sweeping import sweep_orphans
 from tests.support.arrow_files import ArrowFiles
-from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
+from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
 DEADLINE_SECONDS = 60
@@ -178,8 +176,7 @@ class SmallWorld:
     def __init__(self, folder: Path, kind: str, records: int = 6, grid: int = 3) -> None:
         self.folder = folder
         self.bucket = MemoryStore() if kind == "bucket" else None
-        self.kafka = FakeKafka(1)
-        self.kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
+        self.kafka = kafka_with(records)
         self.policy = Policy(records_per_range=grid, max_age_seconds=0)
         self.attempts = 0
         self.delivery = Delivery.EFFECTIVELY_ONCE
@@ -195,9 +192,7 @@ class SmallWorld:
         return lake
 
     def plan(self) -> None:
-        kafka = cast("Any", self.kafka)
-        while commit_next_step(TOPIC, self.policy, self.lake, kafka, EPOCH_MS, planner="p", through_end=True):
-            pass
+        plan_all(self.lake, self.kafka, self.policy)
 
     def land(
         self,
@@ -228,15 +223,9 @@ class SmallWorld:
         return verdicts
 
     def tools(self, lake: Lake, on_step: StepWatcher = no_step) -> Tools:
-        return Tools(
-            lake,
-            cast("Any", self.kafka),
-            cast("Any", FakeSpark(self.kafka, no_step)),
-            cast("Any", ArrowFiles()),
-            lambda: EPOCH_MS,
-            on_step=on_step,
-            has_raw_table=self.has_raw_table,
-        )
+        spark = FakeSpark(self.kafka, no_step)
+        own = {"files": ArrowFiles(), "on_step": on_step, "has_raw_table": self.has_raw_table}
+        return fake_tools(lake, self.kafka, spark, **own)
 
     def compact(
         self, lake: Lake | None = None, *, target_bytes: int = 2**30, on_step: StepWatcher = no_step

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import EngineLost, EngineUnavailable, ScanFailed
 from pipeline_defs.core.holes import SpanKind
@@ -18,9 +17,10 @@ from pipeline_defs.core.verdicts import Outcome, violations_by_range
 from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land
-from pipeline_defs.planner import commit_next_step
-from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
+from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
+
+BY_FOUR = Policy(records_per_range=4, max_age_seconds=0)
 
 
 class Stumbling(FakeSpark):
@@ -67,17 +67,14 @@ class OnFullDisk(Stumbling):
 )
 def test_a_full_disk_is_no_ranges_fault(tmp_path: Path, cause: str, says: str) -> None:
     """[R-15] All ranges of the scan fail with that error at once; another error is looked for in halves, the control."""
-    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
-    kafka.now.partitions[0].append([SpanKind.DATA] * 64, "v", EPOCH_MS)
-    policy = Policy(records_per_range=4, max_age_seconds=0)
-    while commit_next_step(TOPIC, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
-        pass
+    kafka, lake = kafka_with(64), Lake(str(tmp_path))
+    plan_all(lake, kafka, BY_FOUR)
     keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
     assert len(keys) == 16
 
     def jobs_of(cause: str) -> tuple[int, list[str]]:
         spark = OnFullDisk(kafka, cause)
-        tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS)
+        tools = fake_tools(lake, kafka, spark)
         verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
         assert [verdict.outcome for verdict in verdicts] == [Outcome.FAILED] * 16
         return spark.jobs, sorted({violation for verdict in verdicts for violation in verdict.violations})
@@ -95,11 +92,11 @@ def test_a_range_that_cannot_be_read_takes_no_other_of_its_union_along(tmp_path:
     policy = Policy(records_per_range=1000, max_age_seconds=0)
     for number in range(10):
         kafka.now.partitions[0].append([SpanKind.DATA] * (3 + number * 5 % 7), "v", EPOCH_MS)
-        commit_next_step(TOPIC, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True)
+        plan_all(lake, kafka, policy)
     ranges = list(lake.coverage(TOPIC).log.ranges)
     bad = ranges[4]
     spark = Stumbling(kafka, bad.start)
-    tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS, delivery=delivery)
+    tools = fake_tools(lake, kafka, spark, delivery=delivery)
     verdicts = list(land(TOPIC, [offsets.key for offsets in ranges], Attempt("a", "run", "test"), tools))
     assert [verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.FAILED] == [bad]
     assert {verdict.offsets for verdict in verdicts if verdict.outcome is Outcome.LANDED} == {*ranges} - {bad}
@@ -137,11 +134,8 @@ class Absent(FakeSpark):
 
 
 def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -> list[Outcome]:
-    while commit_next_step(
-        TOPIC, Policy(records_per_range=4, max_age_seconds=0), lake, cast("Any", kafka), EPOCH_MS, planner="test"
-    ):
-        pass
-    tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS, delivery=delivery)
+    plan_all(lake, kafka, BY_FOUR)
+    tools = fake_tools(lake, kafka, spark, delivery=delivery)
     keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
     return [verdict.outcome for verdict in land(TOPIC, keys, Attempt(f"a{spark.absent}", "run", "test"), tools)]
 
@@ -149,8 +143,7 @@ def land_with(spark: Absent, kafka: FakeKafka, lake: Lake, delivery: Delivery) -
 def test_without_a_spark_nothing_is_claimed(tmp_path: Path) -> None:
     """[R-77] Else a Spark that does not start would have a whole backlog abandoned; one that dies at work does, the control."""
     for absent, dying, then in ((1, 0, Outcome.LANDED), (0, 1, Outcome.FAILED)):
-        kafka, lake = FakeKafka(1), Lake(str(tmp_path / f"{absent}"))
-        kafka.now.partitions[0].append([SpanKind.DATA] * 8, "v", EPOCH_MS)
+        kafka, lake = kafka_with(8), Lake(str(tmp_path / f"{absent}"))
         spark = Absent(kafka, absent, dying)
         assert land_with(spark, kafka, lake, Delivery.AT_MOST_ONCE) == [Outcome.FAILED] * 2
         assert len(spark.folders) == dying, "no job is done twice"
@@ -163,8 +156,7 @@ def test_a_job_is_done_again_elsewhere_where_spark_went_away(
     tmp_path: Path, delivery: Delivery, dying: int, outcome: Outcome
 ) -> None:
     """[R-77] In a folder of its own each time, and three times at most; no range is at fault, so none is tried alone."""
-    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
-    kafka.now.partitions[0].append([SpanKind.DATA] * 8, "v", EPOCH_MS)
+    kafka, lake = kafka_with(8), Lake(str(tmp_path))
     spark = Absent(kafka, dying=dying)
     assert land_with(spark, kafka, lake, delivery) == [outcome] * 2
     assert len(set(spark.folders)) == len(spark.folders) == 3
@@ -182,13 +174,10 @@ class Deadly(Stumbling):
 
 def test_a_range_that_spark_dies_of_takes_no_other_along(tmp_path: Path) -> None:
     """[R-77] Each job with it is done three times, and then in halves, until it is alone."""
-    kafka, lake = FakeKafka(1), Lake(str(tmp_path))
-    kafka.now.partitions[0].append([SpanKind.DATA] * 64, "v", EPOCH_MS)
-    policy = Policy(records_per_range=4, max_age_seconds=0)
-    while commit_next_step(TOPIC, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
-        pass
+    kafka, lake = kafka_with(64), Lake(str(tmp_path))
+    plan_all(lake, kafka, BY_FOUR)
     spark = Deadly(kafka, poison=21)
-    tools = Tools(lake, cast("Any", kafka), cast("Any", spark), cast("Any", None), lambda: EPOCH_MS)
+    tools = fake_tools(lake, kafka, spark)
     keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
     verdicts = list(land(TOPIC, keys, Attempt("a", "run", "test"), tools))
     assert [v.offsets.start for v in verdicts if v.outcome is Outcome.FAILED] == [20]

@@ -12,7 +12,7 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.errors import BrokerUnavailable, EmptySelection, LakeUnavailable, Refused
 from pipeline_defs.core.holes import SpanKind
@@ -26,8 +26,9 @@ from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import read_settings
 from pipeline_defs.status import read_statuses
+from pipeline_defs.steps import no_step
 from pipeline_defs.topics import Topic
-from tests.support.fake_log import TOPIC, FakeKafka, FakeSpark
+from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS
 
 land_command = importlib.import_module("pipeline_defs.cli.land")
@@ -39,8 +40,7 @@ class Place:
     """A project's lake and Dagster home in a folder, and a broker with one topic."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake, self.home, self.kafka = folder / "lake", folder / "dagster", FakeKafka(1)
-        self.kafka.now.partitions[0].append([SpanKind.DATA] * 8, "v", EPOCH_MS)
+        self.lake, self.home, self.kafka = folder / "lake", folder / "dagster", kafka_with(8)
 
     @property
     def edges(self) -> Edges:
@@ -50,15 +50,12 @@ class Place:
         return Edges(settings, kafka_timeout_seconds=0.2)
 
     def plan(self, topic: str = TOPIC) -> None:
-        lake, kafka = self.edges.lake, cast("Any", self.kafka)
-        while commit_next_step(topic, POLICY, lake, kafka, EPOCH_MS, planner="test", through_end=True):
-            pass
+        plan_all(self.edges.lake, self.kafka, POLICY, topic)
 
     def land(self) -> list[Outcome]:
-        lake, unused = self.edges.lake, cast("Any", None)
+        lake = self.edges.lake
         keys = [offsets.key for offsets in lake.coverage(TOPIC).log.ranges]
-        spark = FakeSpark(self.kafka, lambda step, **_: None)
-        tools = Tools(lake, cast("Any", self.kafka), cast("Any", spark), unused, lambda: EPOCH_MS)
+        tools = fake_tools(lake, self.kafka, FakeSpark(self.kafka, no_step))
         return [verdict.outcome for verdict in land(TOPIC, keys, Attempt("a", "run", "test"), tools)]
 
 

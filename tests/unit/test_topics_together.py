@@ -7,7 +7,7 @@ import hashlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import obstore
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
-from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_published
 from pipeline_defs.core.coverage import State
 from pipeline_defs.core.delivery import Delivery
@@ -28,7 +28,6 @@ from pipeline_defs.core.errors import (
     StaleAnswer,
     UnknownTopic,
 )
-from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.scans import Scan
@@ -36,9 +35,7 @@ from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges import lake as lake_module
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land_topics
-from pipeline_defs.planner import commit_next_step
-from tests.support.fake_log import FakeKafka, FakeSpark
-from tests.support.strategies import EPOCH_MS
+from tests.support.fake_log import FakeKafka, FakeSpark, fake_tools, kafka_with, plan_all
 
 RECORDS, PER_RANGE = 10, 4
 STARTS = [0, 4, 8]
@@ -49,9 +46,7 @@ class Cluster(FakeSpark):
     """Spark that reads topics of one cluster, and cannot read some offsets; tells which topics each job read."""
 
     def __init__(self, *topics: str) -> None:
-        self.kafkas = {topic: FakeKafka(1) for topic in topics}
-        for topic, kafka in self.kafkas.items():
-            kafka.now.partitions[0].append([SpanKind.DATA] * RECORDS, topic, EPOCH_MS)
+        self.kafkas = {topic: kafka_with(RECORDS, topic) for topic in topics}
         super().__init__(next(iter(self.kafkas.values())), lambda step, **_: None)
         self.poison: set[tuple[str, int]] = set()
         self.jobs: list[tuple[str, ...]] = []
@@ -88,10 +83,8 @@ def land_and_hear(
     policy = Policy(records_per_range=PER_RANGE, max_age_seconds=0)
     tools, keys = {}, {}
     for topic, kafka in spark.kafkas.items():
-        while commit_next_step(topic, policy, lake, cast("Any", kafka), EPOCH_MS, planner="test", through_end=True):
-            pass
-        given = {"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})}
-        tools[topic] = Tools(files=cast("Any", None), now_ms=lambda: EPOCH_MS, **given)
+        plan_all(lake, kafka, policy, topic)
+        tools[topic] = fake_tools(**{"lake": lake, "spark": spark, "kafka": kafka, **changes.get(topic, {})})
         keys[topic] = [offsets.key for offsets in lake.coverage(topic).log.ranges]
     told = list(land_topics(keys, Attempt(attempt, "run", "test"), tools))
     verdicts = [(topic, each) for topic, each in told if isinstance(each, Verdict)]
@@ -273,10 +266,7 @@ def test_a_landed_file_on_a_bad_sector_is_told_and_costs_no_other_range(
 def redo(lake: Lake, spark: Cluster, on_change: str) -> Said:
     """Read everything of all topics again."""
     keys = {topic: [offsets.key for offsets in lake.coverage(topic).log.ranges] for topic in spark.kafkas}
-    tools = {
-        topic: Tools(files=cast("Any", None), now_ms=lambda: EPOCH_MS, lake=lake, spark=spark, kafka=cast("Any", kafka))
-        for topic, kafka in spark.kafkas.items()
-    }
+    tools = {topic: fake_tools(lake, kafka, spark) for topic, kafka in spark.kafkas.items()}
     told = land_topics(keys, Attempt("redo", "run", "test", redo=True, on_change=on_change), tools)
     return {(topic, each.offsets.start): each.outcome for topic, each in told if isinstance(each, Verdict)}
 
