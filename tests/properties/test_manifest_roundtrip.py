@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
 from dataclasses import replace
 
 import pytest
@@ -50,50 +50,12 @@ def test_a_manifest_that_does_not_add_up_cannot_exist(landing: Landing, by: int)
         replace(manifest, file=wrong)
     document = json.loads(manifest.to_json())
     document["file"]["rows"] += by
-    check_broken(json.dumps(document).encode())
+    check_broken(document)
 
 
-def check_broken(data: bytes) -> None:
-    with pytest.raises(BrokenManifest) as caught:
-        Manifest.from_json(data, WHERE)
-    message = str(caught.value)
-    assert message.startswith(f"manifest {WHERE} cannot be read: ")
-    assert message.endswith(
-        "restore it from a backup of the lake, or delete it and land the range again while Kafka has it"
-    )
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.binary(max_size=30) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_garbage_is_a_broken_manifest_that_names_the_object(data: bytes) -> None:
-    check_broken(data)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"[" * 100_000, b"\xff\xfe", b"null", b'{"format": 2}'])
-def test_empty_zeroed_deep_and_newer_objects_are_broken(data: bytes) -> None:
-    check_broken(data)
-
-
-@given(st.integers(0, len(ONE.to_json()) - 3))
-def test_a_manifest_cut_short_is_broken(length: int) -> None:
-    check_broken(ONE.to_json()[:length])
-
-
-def _edit(change: Callable[[dict[str, object]], object]) -> bytes:
-    document = json.loads(ONE.to_json())
-    change(document)
-    return json.dumps(document).encode()
-
-
-@pytest.mark.parametrize("key", sorted(set(json.loads(ONE.to_json())) - {"revision", "isolation_level", "schema"}))
-def test_a_manifest_without_one_of_its_facts_is_broken(key: str) -> None:
-    check_broken(_edit(lambda document: document.pop(key)))
+def check_broken(document: dict[str, object]) -> None:
+    with pytest.raises(BrokenManifest, match=f"manifest {re.escape(WHERE)} cannot be read: "):
+        Manifest.from_json(json.dumps(document).encode(), WHERE)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +77,4 @@ def test_a_manifest_without_one_of_its_facts_is_broken(key: str) -> None:
 )
 def test_a_manifest_that_contradicts_itself_is_broken(change: dict[str, object]) -> None:
     """AC8: a shifted end does not agree with the key, or the equation does not hold."""
-    check_broken(_edit(lambda document: document.update(change)))
-
-
-def test_the_one_manifest_is_whole() -> None:
-    """Control of the refusals above."""
-    assert Manifest.from_json(_edit(len), WHERE) == ONE
+    check_broken({**json.loads(ONE.to_json()), **change})

@@ -246,63 +246,28 @@ def test_a_step_reads_back_as_it_was_written(log: PlanLog) -> None:
         assert again.to_json() == data
 
 
-def check_garbage(data: bytes) -> None:
-    with pytest.raises(BrokenPlanLog) as caught:
-        PlanStep.from_json(data, "file:///lake/plan/orders/7.json")
-    message = str(caught.value)
-    assert message.startswith("plan step file:///lake/plan/orders/7.json cannot be read: ")
-    assert message.endswith("restore this object from a backup of the lake")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.binary(max_size=30) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_garbage_is_a_broken_plan_log_that_names_the_object(data: bytes) -> None:
-    check_garbage(data)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"[" * 100_000, b"\xff\xfe", b"null", b'{"format": 2}'])
-def test_empty_zeroed_deep_and_newer_objects_are_broken(data: bytes) -> None:
-    check_garbage(data)
-
-
 ONE_STEP = replace(step_of(0, (0, 10), (10, 20), head=20), topic_id="id-0")
 
 
-@given(st.integers(0, len(ONE_STEP.to_json()) - 3))
-def test_a_step_cut_short_is_broken(length: int) -> None:
-    """As a torn write leaves it; only its last newline may go."""
-    check_garbage(ONE_STEP.to_json()[:length])
-
-
-def _edit(change: Callable[[dict[str, object]], object]) -> bytes:
+def _check_broken(change: Callable[[dict[str, object]], object]) -> None:
     document = json.loads(ONE_STEP.to_json())
     change(document)
-    return json.dumps(document).encode()
-
-
-@pytest.mark.parametrize("key", sorted(json.loads(ONE_STEP.to_json())))
-def test_a_step_without_one_of_its_keys_is_broken(key: str) -> None:
-    check_garbage(_edit(lambda document: document.pop(key)))
+    with pytest.raises(BrokenPlanLog, match="cannot be read"):
+        PlanStep.from_json(json.dumps(document).encode(), "plan/orders/7.json")
 
 
 @pytest.mark.parametrize("wrong", ["7", 7.0, -7, True, None, []])
 @pytest.mark.parametrize("key", ["seq", "generation", "planned_at_ms"])
 def test_a_number_that_is_not_a_whole_number_is_broken(key: str, wrong: object) -> None:
     """A head of "20" would be carried on until arithmetic fails somewhere else."""
-    check_garbage(_edit(lambda document: document.update({key: wrong})))
-    check_garbage(_edit(lambda document: document.update(heads={"0": [wrong, 0]})))
-    check_garbage(_edit(lambda document: document.update(watermarks={"0": [wrong, 9]})))
+    _check_broken(lambda document: document.update({key: wrong}))
+    _check_broken(lambda document: document.update(heads={"0": [wrong, 0]}))
+    _check_broken(lambda document: document.update(watermarks={"0": [wrong, 9]}))
     link = {"kind": "range", "generation": 0, "partition": 0, "start": 0, "end": wrong}
-    check_garbage(_edit(lambda document: document.update(links=[link])))
+    _check_broken(lambda document: document.update(links=[link]))
 
 
 @pytest.mark.parametrize("kind", ["gap", "RANGE", "", None])
 def test_a_link_of_an_unknown_kind_is_broken(kind: object) -> None:
     link = {"kind": kind, "generation": 0, "partition": 0, "start": 0, "end": 1}
-    check_garbage(_edit(lambda document: document.update(links=[link])))
+    _check_broken(lambda document: document.update(links=[link]))
