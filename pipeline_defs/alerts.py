@@ -6,7 +6,7 @@ is told once, and again only where nobody could be reached.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import dagster as dg
@@ -19,7 +19,7 @@ from .core.progress import Seen, see_count, see_version
 from .decoded_checks import DEAD_LETTERS
 from .edges.alerting import send_alert
 from .exposure import check_expiry
-from .ledger import is_accepted, loss_text
+from .ledger import check_losses
 from .moments import time_text
 from .progress import read_situation
 from .projection import read_reason
@@ -93,14 +93,8 @@ def find_troubles(
         return [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))], seen
     ledger, now_ms = found.losses(), edges.now_ms()
     progress = report_standing(topic, found, ledger, instance, now_ms)
-    waiting = [loss for loss in ledger if not is_accepted(topic, loss)]
-    lost = Finding(
-        NOTHING_LOST,
-        f"{len(ledger)} losses",
-        tuple(loss_text(topic, loss) for loss in waiting),
-        concerns=tuple(loss.key for loss in waiting),
-    )
-    expiry, _ = check_expiry(topic, found.endangered)
+    lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)
+    expiry = check_expiry(topic, found.endangered)
     tables = read_tables(topic, found.coverage, edges, instance)
     still, aside, seen = watch_tables(topic, tables, seen, now_ms)
     return [each for each in (progress, expiry, lost, still, aside) if not each.passed], seen

@@ -9,8 +9,8 @@ from dagster_pyspark import LazyPySparkResource
 from .auditing import Finding, check_completeness, check_published, check_replay, check_tiling
 from .core.losses import Loss
 from .edges.lake import Lake
-from .exposure import Endangered, check_expiry, read_endangered
-from .ledger import check_losses, loss_text, read_ledger
+from .exposure import check_expiry, read_endangered
+from .ledger import check_nothing_lost, read_ledger
 from .map.draw import map_file, read_picture, write_page
 from .map.words import summary
 from .progress import Situation, check_progress, read_situation
@@ -52,26 +52,6 @@ def standing_key(topic: Topic, name: str) -> dg.AssetCheckKey:
     return dg.AssetCheckKey(topic.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else topic.asset_key, name)
 
 
-def progress_result(found: tuple[Finding, bool]) -> dg.AssetCheckResult:
-    """Shows whether what arrives is landed: each range that fails again and again, each silence, since when and why."""
-    finding, is_error = found
-    return as_result(finding, dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN)
-
-
-def expiry_result(topic: Topic, endangered: list[Endangered]) -> dg.AssetCheckResult:
-    """Shows how long what is not landed is kept, the late ones by name."""
-    finding, is_error = check_expiry(topic, endangered)
-    return as_result(finding, dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN)
-
-
-def loss_result(topic: Topic, losses: list[Loss]) -> dg.AssetCheckResult:
-    """Shows the ledger as a check: each loss with its offsets, cause and standing."""
-    facts = check_losses(topic, losses).facts
-    severity = dg.AssetCheckSeverity.ERROR if facts["not_accepted_offsets"] else dg.AssetCheckSeverity.WARN
-    found = Finding("nothing_lost", f"{len(losses)} losses", tuple(loss_text(topic, loss) for loss in losses), facts)
-    return as_result(found, severity)
-
-
 def report_standing(
     topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int
 ) -> Finding:
@@ -80,29 +60,29 @@ def report_standing(
     Returns what does not get on.
     """
     progress = check_progress(topic, found, instance, now_ms)
-    for name, result in (
-        (NOTHING_LOST, loss_result(topic, ledger)),
-        (TIME_TO_LOSS, expiry_result(topic, list(found.endangered))),
-        (PROGRESS, progress_result(progress)),
+    for name, finding in (
+        (NOTHING_LOST, check_nothing_lost(topic, ledger)),
+        (TIME_TO_LOSS, check_expiry(topic, found.endangered)),
+        (PROGRESS, progress),
     ):
-        report_check(instance, standing_key(topic, name), result)
-    return progress[0]
+        report_check(instance, standing_key(topic, name), as_result(finding))
+    return progress
 
 
 def _ask_losses(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
-    return loss_result(topic, read_ledger(topic, edges))
+    return as_result(check_nothing_lost(topic, read_ledger(topic, edges)))
 
 
 def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    return expiry_result(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges))
+    return as_result(check_expiry(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges)))
 
 
 def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     coverage = edges.lake.coverage(topic.name)
     found = read_situation(topic, coverage, edges, instance)
     undecoded = undecoded_text(topic, coverage, edges, instance)
-    return progress_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
+    return as_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
 
 
 def _draw(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
@@ -186,13 +166,13 @@ def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
     return replay
 
 
-def as_result(finding: Finding, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR) -> dg.AssetCheckResult:
+def as_result(finding: Finding) -> dg.AssetCheckResult:
     """Shows a finding: what was looked at, how much, and each violation with its offsets."""
     shown = finding.violations[:100]
     more = f" (and {len(finding.violations) - 1} more)" if len(shown) > 1 else ""
     return dg.AssetCheckResult(
         passed=finding.passed,
-        severity=severity,
+        severity=dg.AssetCheckSeverity.WARN if finding.is_warning else dg.AssetCheckSeverity.ERROR,
         description=f"{shown[0]}{more}" if shown else None,  # what the UI shows without a click
         metadata={
             "looked_at": finding.looked_at,

@@ -60,10 +60,9 @@ def _names(topic: Topic) -> list[str]:
 def _result(topic: Topic, name: str, edges: Edges) -> dg.AssetCheckResult:
     if name == COMPLETENESS:
         return as_result(check_decoded(topic, edges))
-    finding = (
-        check_outside(topic, topic.days, edges) if name == OUTSIDE and topic.days else check_dead_letters(topic, edges)
-    )
-    return as_result(finding, dg.AssetCheckSeverity.WARN)
+    if name == OUTSIDE and topic.days:
+        return as_result(check_outside(topic, topic.days, edges))
+    return as_result(check_dead_letters(topic, edges))
 
 
 def check_decoded(topic: Topic, edges: Edges) -> Finding:
@@ -103,6 +102,7 @@ def check_dead_letters(topic: Topic, edges: Edges) -> Finding:
         tuple(_text(topic, decoding) for decoding in found),
         {"dead_letters": sum(each.dead for each in found), "ranges": len(found)},
         tuple(each.offsets.key for each in found),
+        is_warning=True,
     )
 
 
@@ -121,7 +121,8 @@ def check_outside(topic: Topic, days: Days, edges: Edges) -> Finding:
             texts = [f"{rows[why]} rows {reason}" for why, reason in _WHY.items() if rows[why]]
         violations += [f"range {offsets.text(topic.name)}: {text}" for text in texts]
         ranges += [offsets.key] if texts else []
-    return Finding(OUTSIDE, f"{len(known)} decoded ranges", tuple(violations), facts, tuple(ranges))
+    looked_at = f"{len(known)} decoded ranges"
+    return Finding(OUTSIDE, looked_at, tuple(violations), facts, tuple(ranges), is_warning=True)
 
 
 def read_dead_letters(

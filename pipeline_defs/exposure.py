@@ -72,8 +72,8 @@ def read_endangered(
     return found
 
 
-def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> tuple[Finding, bool]:
-    """Checks that what is not landed will be kept for long enough; says too whether it is so late that it is an error."""
+def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> Finding:
+    """Checks that what is not landed will be kept for long enough; it is an error where it is very late."""
     late = [each for each in endangered if each.share is not None and each.share < WARN_SHARE]
     violations = tuple(
         f"{topic.name}/{each.partition}: offset {each.offset} is not landed and may be deleted in "
@@ -85,9 +85,8 @@ def check_expiry(topic: Topic, endangered: Sequence[Endangered]) -> tuple[Findin
     facts = {"waiting_partitions": len(endangered), **({} if soonest is None else {"seconds_to_loss": round(soonest)})}
     is_error = any((each.share or 0.0) < FAIL_SHARE for each in late)
     concerns = tuple(f"{topic.name}/{each.partition}" for each in late)
-    return Finding(
-        "time_to_loss", f"{len(endangered)} Kafka partitions that wait", violations, facts, concerns
-    ), is_error
+    looked_at = f"{len(endangered)} Kafka partitions that wait"
+    return Finding("time_to_loss", looked_at, violations, facts, concerns, is_warning=not is_error)
 
 
 def _first_unplanned(coverage: Coverage, partition: int, marks: Watermarks) -> int:

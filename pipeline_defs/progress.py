@@ -103,8 +103,8 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
 
 def check_progress(
     topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int, *, undecoded: str = ""
-) -> tuple[Finding, bool]:
-    """Check that what arrives is landed; return too whether it is an error: not, where runs are still at work on it.
+) -> Finding:
+    """Check that what arrives is landed; a warning where runs are still at work on it.
 
     `undecoded` says in words what of it waits to be decoded, which alone violates nothing.
     """
@@ -134,8 +134,9 @@ def check_progress(
     }
     is_at_work = all(silence.planned is not None and silence.planned in found.held for silence in silent)
     looked_at = "; ".join(text for text in (waiting_text(topic, found, now_ms), undecoded) if text)
-    finding = Finding("progress", looked_at or "nothing waits", tuple(violations), facts, tuple(concerns))
-    return finding, bool(failing or holding) or not is_at_work
+    is_warning = is_at_work and not (failing or holding)
+    looked_at = looked_at or "nothing waits"
+    return Finding("progress", looked_at, tuple(violations), facts, tuple(concerns), is_warning=is_warning)
 
 
 def held_back(topic: Topic, found: Situation, now_ms: int) -> tuple[str, ...]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import dagster as dg
 import pytest
 
 from pipeline_defs.auditing import check_completeness, check_tiling
-from pipeline_defs.checks import loss_result
 from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.losses import BEFORE_LANDED, BEFORE_PLANNED
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.duck import Duck
-from pipeline_defs.ledger import accept_loss, read_ledger
+from pipeline_defs.ledger import accept_loss, check_nothing_lost, read_ledger
 from tests.support.world import World
 
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
@@ -61,8 +59,8 @@ def test_retention_of_planned_ranges_fails_them_by_name_and_no_other(world: Worl
         ("0-0-100", BEFORE_LANDED, None),
         ("0-100-200", BEFORE_LANDED, None),
     ]
-    result = loss_result(world.topic, waiting)
-    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    result = check_nothing_lost(world.topic, waiting)
+    assert (result.passed, result.is_warning) == (False, False)
 
 
 def test_an_accepted_loss_lands_what_is_left_and_stands_in_the_manifest(world: World) -> None:
@@ -86,8 +84,8 @@ def test_an_accepted_loss_lands_what_is_left_and_stands_in_the_manifest(world: W
     completeness = check_completeness(world.name, world.edges.lake)
     assert (completeness.passed, completeness.facts["lost"], completeness.facts["holes"]) == (True, 150, 0)
     assert check_tiling(world.name, world.edges.lake).passed
-    result = loss_result(world.topic, read_ledger(world.topic, world.edges))
-    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    result = check_nothing_lost(world.topic, read_ledger(world.topic, world.edges))
+    assert (result.passed, result.is_warning) == (False, True)
     _, rows = Duck(world.edges.lake, [world.name]).query(
         'SELECT key, start, "end", accepted_by FROM losses ORDER BY start'
     )
@@ -143,9 +141,9 @@ def test_what_expires_before_it_is_planned_is_a_lost_link(world: World) -> None:
     assert [row[:2] for row in world.rows() if row[0] == 0] == [(0, n) for n in (*range(50), *range(150, 300))]
     (loss,) = read_ledger(world.topic, world.edges)
     assert (loss.offsets.start, loss.offsets.end, loss.cause) == (50, 150, BEFORE_PLANNED)
-    assert loss_result(world.topic, [loss]).severity is dg.AssetCheckSeverity.ERROR
+    assert not check_nothing_lost(world.topic, [loss]).is_warning
     accept_loss(world.topic, loss.key, world.edges, "ada")
-    assert loss_result(world.topic, read_ledger(world.topic, world.edges)).severity is dg.AssetCheckSeverity.WARN
+    assert check_nothing_lost(world.topic, read_ledger(world.topic, world.edges)).is_warning
     assert check_tiling(world.name, world.edges.lake).passed
 
 
@@ -162,7 +160,7 @@ def test_nothing_is_accepted_that_is_not_lost(world: World) -> None:
         accept_loss(world.topic, "0-0-100", world.edges, "ada")
     assert not (world.lake_folder / "accepted").exists()
     assert read_ledger(world.topic, world.edges) == []
-    assert loss_result(world.topic, []).passed
+    assert check_nothing_lost(world.topic, []).passed
     world.assert_all_landed_once()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline_defs.checks import TIME_TO_LOSS, expiry_result
+from pipeline_defs.checks import TIME_TO_LOSS
 from pipeline_defs.core.planning import plan
-from pipeline_defs.exposure import Endangered, read_endangered
+from pipeline_defs.exposure import Endangered, check_expiry, read_endangered
 from pipeline_defs.status import read_status
 from tests.support.world import World
 
@@ -76,7 +76,7 @@ def test_retention_by_bytes_is_foreseen_from_how_fast_the_log_grows(world: World
     world.alter_topic(retention_bytes="1000")
     (waiting,) = endangered(world)
     assert waiting.seconds == 0.0
-    assert expiry_result(world.topic, [waiting]).severity is dg.AssetCheckSeverity.ERROR
+    assert not check_expiry(world.topic, [waiting]).is_warning
 
 
 def test_a_topic_that_keeps_everything_is_never_in_danger(world: World) -> None:
@@ -85,7 +85,7 @@ def test_a_topic_that_keeps_everything_is_never_in_danger(world: World) -> None:
     world.send([{"partition": 0, "value": b"old", "timestamp_ms": 1_000}])
     (waiting,) = endangered(world)
     assert (waiting.seconds, waiting.share) == (None, None)
-    assert expiry_result(world.topic, [waiting]).passed
+    assert check_expiry(world.topic, [waiting]).passed
     (row,) = read_status(world.topic, world.edges, world.instance)["partitions"]
     assert (row["seconds_to_loss"], row["oldest_waiting_ms"]) == (None, 1_000)
 

@@ -67,7 +67,7 @@ def said(world: World) -> list[str]:
     """Return what the sensor, the check and `status` say."""
     tick = said_by(world, build_sensor(world.topic))
     found = read_situation(world.topic, world.coverage, world.edges, world.instance)
-    finding, _ = check_progress(world.topic, found, world.instance, world.edges.now_ms())
+    finding = check_progress(world.topic, found, world.instance, world.edges.now_ms())
     return [
         tick,
         finding.looked_at,

@@ -29,7 +29,7 @@ def endangered_offset(earliest: int) -> tuple[int, str]:
     edges = SimpleNamespace(kafka=lambda topic: kafka, now_ms=lambda: EPOCH_MS + 59_000)
     coverage = Coverage(PlanLog(TOPIC, (step,)), {}, {})
     (found,) = read_endangered(ORDERS, coverage, {0: Watermarks(earliest, 20)}, cast("Any", edges))
-    finding, _ = check_expiry(ORDERS, [found])
+    finding = check_expiry(ORDERS, [found])
     return found.offset, finding.violations[0]
 
 
