@@ -20,7 +20,7 @@ from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.edges.layout import published_path
 from pipeline_defs.raw_table import append_landed
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import FAULTS, Dead, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
+from tests.support.interleaving import FAULTS, SmallWorld, Writer, drawing, hand_over, strike, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -45,13 +45,7 @@ def begin(folder: Path, kind: str, start: str, delivery: Delivery, *, has_raw_ta
     if start == "planned":
         return world
     if start == "committed":
-
-        def die(step: str, **_: object) -> None:
-            if step == "commit":
-                raise Dead
-
-        with pytest.raises(Dead):
-            world.land(on_step=die)
+        world.die("commit")
         return world
     world.land()
     (manifest,) = world.coverage.manifests.values()

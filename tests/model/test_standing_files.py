@@ -27,7 +27,7 @@ from pipeline_defs.edges.layout import manifest_path, published_path
 from pipeline_defs.staging import Matched, match_parts
 from pipeline_defs.staging_places import Staging
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import DEADLINE_SECONDS, Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import DEADLINE_SECONDS, SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 
@@ -56,17 +56,6 @@ def overwrite(world: SmallWorld, path: str, data: bytes) -> None:
 def drop_staging(world: SmallWorld) -> None:
     for name in world.lake.store.entries("staging"):
         world.lake.store.delete_folder(f"staging/{name}")
-
-
-def die_at(world: SmallWorld, step: str, mode: str = "land", delivery: Delivery | None = None) -> None:
-    """Have an attempt die at the first passing of a step."""
-
-    def die(passed: str, **_: object) -> None:
-        if passed == step:
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.land(mode, on_step=die, delivery=delivery)
 
 
 def assert_all_is_shown_once(world: SmallWorld) -> None:
@@ -124,7 +113,7 @@ def test_what_a_run_says_landed_is_shown_after_a_lost_replace(world: SmallWorld)
     for path in world.files():
         world.lake.store.delete_folder(path)
     world.kafka.compact(100)
-    die_at(world, "commit", "replace")
+    world.die("commit", "replace")
     drop_staging(world)
     assert world.coverage.pending(), "the fault"
     for verdict in world.land():
@@ -210,7 +199,7 @@ def test_a_manifest_whose_staged_file_was_swept_does_not_stick(world: SmallWorld
 
 def test_a_person_can_accept_what_was_committed_and_never_published(world: SmallWorld) -> None:
     """[R-42] Its staged file is gone and Kafka has deleted it: after a person's word it is finished, and named as lost."""
-    die_at(world, "commit")
+    world.die("commit")
     drop_staging(world)
     world.kafka.expire(0, 50)
     (failed, *_) = world.land()
@@ -227,7 +216,7 @@ def test_a_replace_that_was_never_published_gives_way_to_what_stands(world: Smal
     world.land()
     before = world.files()
     world.kafka.compact(50)
-    die_at(world, "commit", "replace")
+    world.die("commit", "replace")
     drop_staging(world)
     world.kafka.expire(0, 100)
     assert world.coverage.pending(), "the fault"
@@ -243,7 +232,7 @@ def test_what_a_run_has_shown_is_not_taken_away_by_one_that_read_less(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-17] Committed, never published, its staged file gone: of two who read it again at once, one decides what is shown."""
-    die_at(world, "commit")
+    world.die("commit")
     drop_staging(world)
     has_read, has_compared = threading.Event(), threading.Event()
     shown: list[Mapping[int, int]] = []

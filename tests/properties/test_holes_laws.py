@@ -130,14 +130,6 @@ def test_what_the_log_has_now_and_a_reader_did_not_return_is_never_compacted(cas
         assert all(unexplained & set(range(s, e)) for s, e in whole if missed & set(range(s, e)))
 
 
-def test_a_reader_that_returned_nothing_of_ten_records_is_no_compaction() -> None:
-    """[R-28] P6, and its control: the same batch when compaction has left none of it."""
-    offsets = OffsetRange(0, 0, 0, 10)
-    for records, unexplained in ((10, [(0, 10)]), (0, [])):
-        spans = [BatchSpan(0, 10, SpanKind.DATA, records)]
-        assert explain_holes([(0, 10)], spans, Rows(offsets, ()), compacted_from=0)[1] == unexplained
-
-
 @given(st.sets(st.integers(100, 130)), st.integers(100, 120), st.integers(1, 10))
 def test_what_the_rows_leave_out_of_a_range_is_missing(rows: set[int], start: int, length: int) -> None:
     offsets = OffsetRange(0, 0, start, start + length)

@@ -78,9 +78,3 @@ def test_what_the_broker_deleted_of_pending_ranges_waits_for_a_word(log: PlanLog
     words = {o: Acceptance(TOPIC, o, (o.start, o.end), "ada", 1) for o in log.ranges if chance.draw(st.booleans())}
     said = {loss.offsets: loss.acceptance for loss in unrecorded_losses(replace(coverage, accepted=words), marks)}
     assert said == {loss.offsets: words.get(parse_key(loss.key)) for loss in waiting}, "a word counts before its run"
-
-
-@given(RANGES, st.text(), st.integers(0, 2**40))
-def test_an_acceptance_comes_back_as_it_was(offsets: OffsetRange, by: str, at_ms: int) -> None:
-    acceptance = Acceptance(TOPIC, offsets, (offsets.start, offsets.end), by, at_ms)
-    assert Acceptance.from_json(acceptance.to_json(), "here") == acceptance

@@ -156,7 +156,3 @@ def test_the_tails_of_a_thousand_topics_are_one_read() -> None:
         scan.reads for scan in group_scans(TopicRange(f"t{n}", OffsetRange(0, 0, 0, 1 + n)) for n in range(1000))
     )
     assert len(read.bounds) == len(read.ranges) == 1000
-
-
-def test_no_ranges_are_no_scans() -> None:
-    assert group_scans([]) == []

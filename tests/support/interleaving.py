@@ -34,6 +34,7 @@ from pipeline_defs.core.compaction import CompactionVerdict
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
@@ -193,6 +194,26 @@ class SmallWorld:
 
     def plan(self) -> None:
         plan_all(self.lake, self.kafka, self.policy)
+
+    def append(self, records: int) -> None:
+        """Have records arrive."""
+        self.kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
+
+    def grow(self, records: int) -> None:
+        """Have records arrive, and planned."""
+        self.append(records)
+        self.plan()
+
+    def die(self, at: str, mode: str = "land", **how: Any) -> None:
+        """Have an attempt die at the first passing of a step, and another process go on."""
+
+        def die(step: str, **_: object) -> None:
+            if step == at:
+                raise Dead
+
+        with pytest.raises(Dead):
+            self.land(mode, on_step=die, **how)
+        self.lake = self.open(Writer())
 
     def land(
         self,

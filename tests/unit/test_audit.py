@@ -12,13 +12,11 @@ from pipeline_defs.auditing import Finding, check_published, check_table, check_
 from pipeline_defs.cli.progress import progress
 from pipeline_defs.cli.read import run_audit
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import SmallWorld, Writer, watch_obstore
-from tests.support.strategies import EPOCH_MS
 
 CHECKS = ["tiling", "completeness", "published_digest", "raw_table", "broker", "losses"]
 
@@ -50,8 +48,7 @@ def test_a_topic_that_holds_has_a_row_for_each_check(world: SmallWorld) -> None:
 def test_losses_and_broker_are_looked_at_where_the_lake_does_not_tile(world: SmallWorld) -> None:
     """The fault is a file that is no range's; what Kafka has deleted is named all the same, and what is not read again too."""
     partition = world.kafka.now.partitions[0]
-    partition.append([SpanKind.DATA] * 3, "v", EPOCH_MS)
-    world.plan()
+    world.grow(3)
     partition.earliest = len(partition.appended)
     stray = world.folder / "data" / TOPIC / "stray.parquet"
     stray.write_bytes(b"")
@@ -138,8 +135,7 @@ def test_what_lands_without_end_while_the_table_is_audited_is_no_alarm(
 
         def run(number: int, world: SmallWorld = world, at: int = at, versions: list[int] = versions) -> None:
             if at <= number < at + 12:
-                world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
-                world.plan()
+                world.grow(3)
                 world.land(lake=world.open(Writer()))
                 versions.append(raw_table_log(TOPIC, world.lake.store).read().version)
 
@@ -168,8 +164,7 @@ def test_a_range_that_is_about_to_be_exchanged_is_no_alarm_of_its_compacted_file
 
 def test_a_file_that_goes_is_an_alarm_though_a_run_passed(world: SmallWorld) -> None:
     """The control; so is a range that is landed and that no run has appended."""
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
-    world.plan()
+    world.grow(3)
     world.has_raw_table = False
     world.land()
     assert check_table(TOPIC, world.open(Writer())).violations == (

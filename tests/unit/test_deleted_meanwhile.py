@@ -11,14 +11,13 @@ import pytest
 from pipeline_defs.core.coverage import tiling_violations
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import manifest_path
 from pipeline_defs.planner import commit_next_step
 from pipeline_defs.sweeping import sweep_orphans
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
+from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 from tests.support.strategies import EPOCH_MS
 
 KINDS = ["disk", "bucket"]
@@ -35,15 +34,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
     made = SmallWorld(tmp_path, request.param, records=6, grid=6)
     made.land()
     return made
-
-
-def append(world: SmallWorld, records: int) -> None:
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
-
-
-def grow(world: SmallWorld, records: int) -> None:
-    append(world, records)
-    world.plan()
 
 
 def lose_newest_step(world: SmallWorld) -> None:
@@ -75,12 +65,12 @@ def test_a_manifest_that_was_landed_anew_is_seen_by_who_has_read_the_one_before(
 @pytest.mark.parametrize("gap", ["between ticks", "inside a tick"])
 def test_a_planner_that_goes_on_sees_a_step_that_was_planned_anew(world: SmallWorld, gap: str) -> None:
     """[R-10] The other step has as many bytes; what is written next tiles with it."""
-    grow(world, 2)
+    world.grow(2)
     server = world.open(Writer())
     known = server.coverage(TOPIC)
     lose_newest_step(world)
-    grow(world, 1)
-    append(world, 2)
+    world.grow(1)
+    world.append(2)
     step = tick(world, server, **({"known": known} if gap == "inside a tick" else {}))
     assert [offsets.key for offsets in step.ranges] == ["0-9-11"]
     assert [offsets.key for offsets in world.open(Writer()).coverage(TOPIC).log.ranges] == ["0-0-6", "0-6-9", "0-9-11"]
@@ -88,8 +78,8 @@ def test_a_planner_that_goes_on_sees_a_step_that_was_planned_anew(world: SmallWo
 
 def test_a_step_that_goes_while_kafka_is_asked_leaves_no_gap_in_the_log(world: SmallWorld) -> None:
     """[R-10] Nothing was landed of it: what it planned is planned again."""
-    grow(world, 2)
-    append(world, 3)
+    world.grow(2)
+    world.append(3)
     honest, asked = world.kafka.read_topic_state, [0]
 
     def read_topic_state(*arguments: Any) -> Any:
@@ -114,7 +104,7 @@ def losing(world: SmallWorld, at: str, records: int = 3) -> Callable[..., None]:
         if step == at and not done[0]:
             done[0] = True
             lose_newest_step(world)
-            grow(world, records)
+            world.grow(records)
             world.land()
 
     return lose
@@ -127,7 +117,7 @@ def test_a_run_does_not_commit_a_range_whose_step_was_planned_otherwise_meanwhil
 ) -> None:
     """[R-2] It read the log before; the range fails, no row is shown twice, and the log is whole."""
     world.delivery = delivery
-    grow(world, 2)
+    world.grow(2)
     (verdict,) = world.land(on_step=losing(world, at))
     assert verdict.offsets.key == "0-6-8" and verdict.outcome is Outcome.FAILED
     assert "which is gone or another one by now" in verdict.violations[0]
@@ -138,10 +128,10 @@ def test_a_run_does_not_commit_a_range_whose_step_was_planned_otherwise_meanwhil
 def test_a_run_does_not_claim_a_range_whose_step_was_planned_otherwise_meanwhile(world: SmallWorld) -> None:
     """[R-2] The control: once it is claimed, the lake shows that a step is lost, and nobody plans."""
     world.delivery = Delivery.AT_MOST_ONCE
-    grow(world, 2)
+    world.grow(2)
     (verdict,) = world.land(on_step=losing(world, "find"))
     assert verdict.outcome is Outcome.FAILED and world.shown() == dict.fromkeys(range(11), 1)
-    grow(world, 2)
+    world.grow(2)
     with pytest.raises(BrokenPlanLog):
         world.land(on_step=losing(world, "claim"))
     assert world.shown() == dict.fromkeys(range(11), 1)
@@ -149,8 +139,8 @@ def test_a_run_does_not_claim_a_range_whose_step_was_planned_otherwise_meanwhile
 
 def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(world: SmallWorld) -> None:
     """[R-2] Only the ranges of the step that is gone are refused."""
-    grow(world, 2)
-    grow(world, 2)
+    world.grow(2)
+    world.grow(2)
 
     def lose(step: str, **_: object) -> None:
         if step == "stage":
@@ -167,7 +157,7 @@ def test_a_run_lands_what_an_earlier_step_planned_whatever_became_of_the_newest(
 def test_a_scan_looks_at_the_log_once(world: SmallWorld) -> None:
     """[R-2] A scan costs one look at the log, however many steps its ranges are of."""
     for _ in range(4):
-        grow(world, 2)
+        world.grow(2)
     asked: list[str] = []
     lake = world.open(Writer())
     honest = lake.store.get
@@ -190,13 +180,7 @@ TREES = ["plan", "manifests", "claims", "accepted", "data", "decodings"]
 def test_what_file_managers_hide_is_passed_over_in_every_folder(tmp_path: Path, tree: str) -> None:
     """[R-46] One rule for all; a Parquet file that a glob may show is named whatever it is called."""
     world = SmallWorld(tmp_path, "disk")
-
-    def die(step: str, **_: object) -> None:
-        if step == "stage":
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.land(on_step=die)
+    world.die("stage")
     for topic in (TOPIC, "gone"):
         hidden = tmp_path / tree / topic / ".DS_Store"
         hidden.parent.mkdir(parents=True, exist_ok=True)

@@ -52,16 +52,6 @@ def world(fresh: SmallWorld) -> SmallWorld:
     return fresh
 
 
-def die_in(world: SmallWorld, mode: str, at: str) -> None:
-    def die(passed: str, **_: object) -> None:
-        if passed == at:
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.land(mode, on_step=die)
-    world.lake = world.open(Writer())
-
-
 def manifest_of(world: SmallWorld) -> Manifest:
     (manifest,) = world.coverage.manifests.values()
     return manifest
@@ -122,7 +112,7 @@ def test_a_replace_deletes_doubles_before_it_takes_rows_away(
     """[R-37] Dead anywhere after that, it has left none, and the next run finishes it as any other replace."""
     world.kafka.compact(100)
     assert len(world.in_kafka()) < 4
-    die_in(world, "replace", at)
+    world.die(at, "replace")
     assert world.coverage.doubles == {} and set(world.shown().values()) == {1}
     world.land(mode, delivery=policy)
     assert world.shown() == dict.fromkeys(
@@ -266,7 +256,7 @@ def test_no_landing_deletes_the_only_file_that_has_rows(world: SmallWorld, then:
 
 def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_deleted_since(fresh: SmallWorld) -> None:
     """[R-49] It died before its commit, and its loss might be recorded: no row is lost, and none is doubled."""
-    die_in(fresh, "land", "publish")
+    fresh.die("publish", "land")
     before = fresh.files()
     assert fresh.shown() == dict.fromkeys(range(4), 1) and not fresh.coverage.manifests, "the fault"
     fresh.kafka.expire(0, 50)
@@ -278,7 +268,7 @@ def test_a_published_file_of_a_dead_attempt_is_landed_with_what_kafka_has_delete
 
 def test_what_no_file_has_is_lost(fresh: SmallWorld) -> None:
     """[R-42] The control: the attempt had published nothing yet."""
-    die_in(fresh, "land", "verify")
+    fresh.die("verify", "land")
     fresh.kafka.expire(0, 50)
     fresh.land(on_loss="record")
     (loss,) = all_losses(fresh.coverage, fresh.kafka.read_watermarks(TOPIC, COMMITTED))
@@ -330,7 +320,7 @@ def test_what_is_left_of_a_lost_range_is_named_and_asks_for_no_run(world: SmallW
     path = the_double(world)
     data = world.files()[path]
     world.kafka.compact(100)
-    die_in(world, "replace", "commit")
+    world.die("commit", "replace")
     for name in world.lake.store.entries("staging"):
         world.lake.store.delete_folder(f"staging/{name}")
     world.lake.store.delete_folder(published_path(manifest_of(world)))

@@ -12,7 +12,6 @@ import pytest
 from pipeline_defs.auditing import check_tiling
 from pipeline_defs.core.delivery import Acceptance, Delivery
 from pipeline_defs.core.errors import BrokenPlanLog, BrokerUnavailable
-from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.resources import Edges
@@ -21,8 +20,7 @@ from pipeline_defs.settings import read_settings
 from pipeline_defs.status import read_statuses
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC
-from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
-from tests.support.strategies import EPOCH_MS
+from tests.support.interleaving import SmallWorld, Writer, watch_obstore
 
 KINDS = ["disk", "bucket"]
 
@@ -40,11 +38,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> SmallWorld:
     return made
 
 
-def grow(world: SmallWorld, records: int) -> None:
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * records, "v", EPOCH_MS)
-    world.plan()
-
-
 def lose_steps(world: SmallWorld, count: int) -> dict[str, bytes]:
     """Have the newest steps go, and return what went."""
     paths = sorted(world.lake.store.list(f"plan/{TOPIC}"))[-count:]
@@ -59,14 +52,6 @@ def everything(world: SmallWorld) -> dict[str, bytes | None]:
     """Read all that is in the lake but for what is staged."""
     trees = ["accepted", "claims", "data", "manifests", "plan", "retired"]
     return {path: world.lake.store.get(path) for tree in trees for path in world.lake.store.list(tree)}
-
-
-def die_at(step: str) -> Callable[..., None]:
-    def die(passed: str, **_: object) -> None:
-        if passed == step:
-            raise Dead
-
-    return die
 
 
 def land_it(world: SmallWorld) -> None:
@@ -86,13 +71,11 @@ def land_and_lose_manifests(world: SmallWorld) -> None:
 
 
 def publish_at_least_once(world: SmallWorld) -> None:
-    with pytest.raises(Dead):
-        world.land(delivery=Delivery.AT_LEAST_ONCE, on_step=die_at("publish"))
+    world.die("publish", delivery=Delivery.AT_LEAST_ONCE)
 
 
 def claim(world: SmallWorld) -> None:
-    with pytest.raises(Dead):
-        world.land(delivery=Delivery.AT_MOST_ONCE, on_step=die_at("scan"))
+    world.die("scan", delivery=Delivery.AT_MOST_ONCE)
 
 
 def accept_loss(world: SmallWorld) -> None:
@@ -108,11 +91,11 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
     world: SmallWorld, leave_evidence: Callable[[SmallWorld], None]
 ) -> None:
     """[R-2] Whatever the lake has of what the step planned; nothing is written, and once it is restored all goes on."""
-    grow(world, 2)
+    world.grow(2)
     leave_evidence(world)
     lost = lose_steps(world, 1)
     before = everything(world)
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * 2, "v", EPOCH_MS)
+    world.append(2)
     with pytest.raises(BrokenPlanLog, match=rf"steps are lost.*restore plan/{TOPIC}"):
         world.plan()
     with pytest.raises(BrokenPlanLog, match=f"{TOPIC}/0"):
@@ -136,28 +119,28 @@ def test_a_log_that_lost_its_newest_step_is_not_planned_or_landed_on(
 def test_no_row_is_shown_twice_after_the_newest_steps_are_lost(world: SmallWorld, count: int) -> None:
     """[R-17] One, several, or the whole plan folder: planned again from an older head, ranges would have other ends."""
     for _ in range(2):
-        grow(world, 2)
+        world.grow(2)
         world.land()
     lose_steps(world, count)
     with suppress(BrokenPlanLog):
-        grow(world, 5)
+        world.grow(5)
         world.land()
     assert world.shown() == dict.fromkeys(range(10), 1)
 
 
 def test_a_lost_step_that_nothing_was_landed_of_is_planned_again(world: SmallWorld) -> None:
     """[R-17] Nobody can know of it, and no row is missing or doubled for it."""
-    grow(world, 2)
+    world.grow(2)
     lose_steps(world, 1)
-    grow(world, 5)
+    world.grow(5)
     world.land()
     assert check_tiling(TOPIC, world.lake).passed and world.shown() == dict.fromkeys(world.in_kafka(), 1)
 
 
 def test_a_middle_step_that_is_lost_is_named(world: SmallWorld) -> None:
     """[R-2] The control of the newest one."""
-    grow(world, 2)
-    grow(world, 2)
+    world.grow(2)
+    world.grow(2)
     world.lake.store.delete_folder(sorted(world.lake.store.list(f"plan/{TOPIC}"))[1])
     with pytest.raises(BrokenPlanLog, match="expected plan step 1, found 2"):
         world.plan()
@@ -165,13 +148,13 @@ def test_a_middle_step_that_is_lost_is_named(world: SmallWorld) -> None:
 
 def test_without_a_backup_what_the_lost_step_planned_can_be_moved_away_and_is_landed_again(world: SmallWorld) -> None:
     """[R-2] As the runbook says."""
-    grow(world, 2)
+    world.grow(2)
     world.land()
     lose_steps(world, 1)
     for path in everything(world):
         if "00000006-" in path:
             world.lake.store.delete_folder(path)
-    grow(world, 5)
+    world.grow(5)
     world.land()
     assert check_tiling(TOPIC, world.lake).passed and world.shown() == dict.fromkeys(range(13), 1)
 
@@ -190,7 +173,7 @@ def test_no_step_is_called_lost_that_another_process_plans_meanwhile(
             nonlocal overtaken
             if call == number:
                 world.lake = world.open(Writer())
-                grow(world, 2)
+                world.grow(2)
                 world.land(delivery=delivery)
                 overtaken += 1
 

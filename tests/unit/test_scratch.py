@@ -9,13 +9,11 @@ import pytest
 
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.errors import LakeUnavailable
-from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.disk import Disk
 from pipeline_defs.edges.store import Answer, Store
 from tests.support.fake_log import TOPIC
 from tests.support.interleaving import Dead, SmallWorld, Writer, watch_obstore
-from tests.support.strategies import EPOCH_MS
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +61,7 @@ def test_two_runs_that_reinstate_at_once_leave_a_whole_manifest(
     world = SmallWorld(tmp_path, "disk", records=4, grid=4)
     world.land()
     world.kafka.compact(100)
-
-    def die(step: str, **_: object) -> None:
-        if step == "commit":
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.land("replace", on_step=die)
+    world.die("commit", "replace")
     for name in world.lake.store.entries("staging"):
         world.lake.store.delete_folder(f"staging/{name}")
     other, dead = world.open(Writer()), []
@@ -121,7 +113,7 @@ def test_a_scratch_file_that_is_deleted_under_the_planner_is_one_error_of_its_ti
 ) -> None:
     """[R-47] It says that it may be tried again, and the next tick plans."""
     world = SmallWorld(tmp_path, "disk")
-    world.kafka.now.partitions[0].append([SpanKind.DATA] * 3, "v", EPOCH_MS)
+    world.append(3)
     linking(monkeypatch, "plan", lambda: world.lake.store.delete_folder("staging"), nothing)
     with pytest.raises(LakeUnavailable, match=r"cannot write .*plan/.* was deleted while it was written") as caught:
         world.plan()
@@ -155,13 +147,7 @@ def test_a_run_that_dies_abandons_only_the_scan_that_it_had_begun(tmp_path: Path
     """[R-50] Ranges of different sizes are scans of their own; what was not begun is read by the next run."""
     world = SmallWorld(tmp_path, "disk", records=5, grid=3)
     world.delivery = Delivery.AT_MOST_ONCE
-
-    def die(step: str, **_: object) -> None:
-        if step == "scan":
-            raise Dead
-
-    with pytest.raises(Dead):
-        world.land(on_step=die)
+    world.die("scan")
     assert len(world.coverage.claims) == 1 and len(world.coverage.pending()) == 1
     world.land()
     (verdict,) = [offsets for offsets in world.coverage.log.ranges if world.coverage.is_landed(offsets)]
