@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pipeline_defs.attempt import Attempt
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.verdicts import Outcome, Verdict
 from pipeline_defs.landing import land
 from pipeline_defs.resources import Edges
@@ -73,8 +72,7 @@ def test_twenty_landings_at_once_lose_and_double_nothing(world: World) -> None:
     after = files(world)
     assert len(after) == len(keys)
     assert {path: after[path] for path in before} == before, "what was landed before is the very same file"
-    for check in (check_tiling, check_completeness, check_published):
-        assert check(world.name, Edges(world.settings).lake).violations == ()
+    world.assert_proven()
     assert not list((world.lake_folder / "staging").rglob("*.parquet"))
     again = world.land(keys, redo=True)
     assert {verdict.outcome for verdict in again} == {Outcome.UNCHANGED}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from dagster import DagsterRunStatus
 
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.drills.systems import KILLS, OURS
 from pipeline_defs.settings import PROJECT
@@ -139,8 +138,7 @@ def test_landing_killed_at_any_step_ends_with_every_row_once(world: World, step:
     world.launch()
     world.assert_all_landed_once()
     assert {offsets.key for offsets in world.coverage.log.ranges} == world.materialized_after_tick()
-    for check in (check_tiling, check_completeness, check_published):
-        assert check(world.name, world.edges.lake).violations == ()
+    world.assert_proven()
     after = world.coverage.manifests
     assert all(after[offsets].digest == digest for offsets, digest in digests.items())
     again = world.land([offsets.key for offsets in after], redo=True)

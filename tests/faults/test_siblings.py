@@ -13,7 +13,6 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.coverage import State
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.projection import ACTIVE, RANGE_END, RANGE_START
@@ -103,8 +102,7 @@ def test_a_run_killed_with_its_siblings_ranges_leaves_them_to_their_own_runs(wor
     assert not world.instance.get_runs(RunsFilter(statuses=ACTIVE))
     assert world.materialized_after_tick() == {offsets.key for offsets in world.coverage.log.ranges}
     assert all(world.coverage.manifests[offsets].digest == digest for offsets, digest in digests.items())
-    for check in (check_tiling, check_completeness, check_published):
-        assert check(world.name, world.edges.lake).violations == ()
+    world.assert_proven()
 
 
 def test_the_run_that_nobody_kills_ends_its_siblings(world: World) -> None:

@@ -10,7 +10,6 @@ import duckdb
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.core.losses import CLOSED
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.broker import start_broker, stop_broker
@@ -39,11 +38,6 @@ def take_sent(world: World, generation: int) -> list[Identity]:
     return rows
 
 
-def assert_proven(world: World) -> None:
-    for check in (check_tiling, check_completeness, check_published):
-        assert check(world.name, world.edges.lake).violations == ()
-
-
 @pytest.mark.parametrize("count", [60, 150, 300], ids=["fewer", "as many", "more"])
 def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: World, count: int) -> None:
     """AC4: no old row is overwritten, no new row is skipped, and what was not landed of the old one is named.
@@ -62,7 +56,7 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert identities(world) == old + take_sent(world, 1)
     (loss,) = read_ledger(world.topic, world.edges)
     assert (loss.key, loss.offsets.start, loss.offsets.end, loss.cause) == ("0-100-150", 100, 150, CLOSED)
-    assert_proven(world)
+    world.assert_proven()
     assert [v.outcome for v in world.land(["0-0-100"], redo=True)] == [Outcome.EXPIRED]
 
 
@@ -79,7 +73,7 @@ def test_a_recreated_topic_of_which_all_was_landed_loses_nothing(world: World) -
         truth += take_sent(world, generation)
         assert identities(world) == truth
     assert read_ledger(world.topic, world.edges) == []
-    assert_proven(world)
+    world.assert_proven()
 
 
 def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_loss(
@@ -107,7 +101,7 @@ def test_a_topic_recreated_while_it_is_looked_at_is_one_generation_more_and_no_l
     assert len(set(ids.values())) == 2
     assert identities(world) == old + take_sent(world, 1)
     assert read_ledger(world.topic, world.edges) == []
-    assert_proven(world)
+    world.assert_proven()
 
 
 def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
@@ -142,7 +136,7 @@ def test_a_log_truncated_on_disk_lands_again_as_a_new_generation(
             kept = [(1, 0, offset, bytes(10_000)) for offset in range(marks.end)]
             assert identities(world) == old + kept + take_sent(world, 1)
             assert read_ledger(world.topic, world.edges) == []
-            assert_proven(world)
+            world.assert_proven()
     finally:
         stop_broker(directory)
 
@@ -162,7 +156,7 @@ def test_more_partitions_and_another_configuration_change_no_digest(world: World
     assert {v.outcome for v in world.land(keys, redo=True)} == {Outcome.UNCHANGED}
     world.plan_and_land()
     world.assert_all_landed_once()
-    assert_proven(world)
+    world.assert_proven()
 
 
 def test_a_topic_deleted_while_planned_ranges_wait_fails_them_by_name(world: World) -> None:

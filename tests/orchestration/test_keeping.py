@@ -20,7 +20,6 @@ from dagster._daemon.types import DaemonHeartbeat
 
 from pipeline_defs import retirement
 from pipeline_defs.alerts import build_failure_sensor, build_watch
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.backfilling import launch_backfill
 from pipeline_defs.checks import QUICK, check_key
 from pipeline_defs.core.days import Days, EventTime
@@ -100,8 +99,7 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     assert [offsets.key for offsets in request.ranges] == ["0-80-90"]
     world.launch()
     assert keys_of(world) == [keys[0], *keys[5:], "0-80-90"]
-    for check in (check_tiling, check_completeness, check_published):
-        assert check(world.name, world.edges.lake).passed
+    world.assert_proven()
     assert trace_row(world.topic, 0, 25, world.edges)["row"]["offset"] == 25
 
     (launched,) = world.launch(choose_ranges(world.topic, [keys[2]], world.edges), redo=True)

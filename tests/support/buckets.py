@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.resources import Edges
 from tests.support.world import World
@@ -29,5 +28,4 @@ def assert_all_is_there_once(world: World) -> None:
     """Hold what the lake shows against what was sent, row by row, and files against their manifests' digests."""
     assert shown_rows(world) == sent_rows(world)
     assert not world.pending
-    for check in (check_tiling, check_completeness, check_published):
-        assert check(world.name, Edges(world.settings).lake).violations == ()
+    world.assert_proven()

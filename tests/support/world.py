@@ -17,6 +17,7 @@ import stamina
 from kafka import KafkaProducer
 
 from pipeline_defs.attempt import Attempt, Tools
+from pipeline_defs.auditing import check_completeness, check_published, check_tiling
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.decoding import DecodeVerdict, Decoding
@@ -316,6 +317,12 @@ class World:
             ),
             key=lambda row: row[:2],
         )
+
+    def assert_proven(self) -> None:
+        """Holds the lake against itself, as an audit by another process does."""
+        lake = Edges(self.settings).lake
+        for check in (check_tiling, check_completeness, check_published):
+            assert check(self.name, lake).violations == ()
 
     def assert_all_landed_once(self) -> None:
         """Holds what a glob shows against what the producer sent, row by row."""
