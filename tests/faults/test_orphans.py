@@ -87,13 +87,7 @@ def test_what_a_replace_has_still_to_exchange_stays_until_it_is(world: World) ->
     """[R-58] Between the new revision of a manifest and the exchange the old file stands; the staged one is needed."""
     world.create_topic()
     world.with_policy(isolation_level="read_uncommitted")
-    producer = world.producer(transactional_id=f"{world.name}-tx")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send(world.name, partition=0, value=b"aborted")
-    producer.flush()
-    producer.abort_transaction()
-    producer.close()
+    world.send_aborted(partition=0, value=b"aborted")
     world.send_numbered(5)
     world.plan_and_land()
     assert len(world.rows()) == 6

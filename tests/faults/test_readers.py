@@ -179,13 +179,7 @@ def fill(world: World) -> None:
     world.create_topic(retention_ms="-1")
     world.with_policy(records_per_range=PER_RANGE, target_file_bytes=10**6, isolation_level="read_uncommitted")
     world.topic = replace(world.topic, decode=by_schema(SCHEMAS[0]), latest=Latest())
-    producer = world.producer(transactional_id=f"{world.name}-tx")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send(world.name, partition=0, key=b"never", value=b'{"id": 1}')
-    producer.flush()
-    producer.abort_transaction()
-    producer.close()
+    world.send_aborted(partition=0, key=b"never", value=b'{"id": 1}')
     now_ms = world.edges.now_ms
     world.edges = Edges(world.settings, now_ms=lambda: now_ms() - LONG_AGO_MS)
     for act in (land, decode, decode_otherwise, update_latest, compact_raw):

@@ -23,9 +23,7 @@ PARTITIONS, ROUNDS = 3, 8
 def abort_some(world: World) -> None:
     """Has the log hold records that nobody may see, and the marker that says so."""
     ends = {p: world.watermarks(p).end for p in range(PARTITIONS)}
-    producer = world.producer(transactional_id=f"{world.name}-tx")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = world.begin_transaction()
     for partition in range(PARTITIONS):
         producer.send(world.name, partition=partition, value=b"aborted")
     producer.flush()

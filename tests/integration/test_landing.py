@@ -181,13 +181,13 @@ def test_transactions_leave_explained_holes_and_never_hang(world: World) -> None
     [R-28] [R-29]
     """
     world.create_topic()
-    producer = world.producer(transactional_id=f"{world.name}-tx")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = world.begin_transaction()
     world.send(({"partition": 0, "value": b"a%d" % n} for n in range(9)), producer)
     producer.commit_transaction()
     producer.begin_transaction()
-    producer_send_unrecorded(world, producer, 180)
+    for n in range(180):
+        producer.send(world.name, partition=0, value=b"x%d" % n)
+    producer.flush()
     producer.abort_transaction()
     producer.begin_transaction()
     world.send(({"partition": 0, "value": b"b%d" % n} for n in range(4)), producer)
@@ -291,12 +291,7 @@ def test_a_redo_that_reads_other_rows_keeps_the_landed_file_and_names_the_differ
     """[R-44] Landed while aborted records counted, read again when they do not: the landed file stays, the verdict says why."""
     world.create_topic()
     world.with_policy(isolation_level="read_uncommitted")
-    producer = world.producer(transactional_id=f"{world.name}-tx")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer_send_unrecorded(world, producer, 3)
-    producer.abort_transaction()
-    producer.close()
+    world.send_aborted(3, partition=0, value=b"x")
     world.send_numbered(5)
     world.plan_and_land()
     before = world.rows()
@@ -342,13 +337,3 @@ def test_a_file_that_covers_two_ranges_lands_neither(world: World, monkeypatch: 
     monkeypatch.undo()
     world.land()
     world.assert_all_landed_once()
-
-
-# ---- what tests do to a topic
-
-
-def producer_send_unrecorded(world: World, producer: Any, count: int) -> None:
-    """Produces records that will never be committed: no ground truth."""
-    for n in range(count):
-        producer.send(world.name, partition=0, value=b"x%d" % n)
-    producer.flush()

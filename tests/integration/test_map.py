@@ -21,9 +21,7 @@ from tests.support.world import World
 
 def test_the_map_shows_what_is_landed_failed_lost_and_still_to_come(world: World) -> None:
     world.create_topic(2)
-    with world.producer(transactional_id=world.name) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with world.begin_transaction() as producer:
         world.send([{"partition": 0, "value": b"x"}] * 80, producer)
         producer.commit_transaction()
     world.send_numbered(130, partition=1)

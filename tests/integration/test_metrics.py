@@ -47,9 +47,7 @@ class Scrape:
 def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     world.create_topic(2, retention_ms=str(10 * HOUR_MS))
     world.send([{"partition": 0, "value": b"x", "timestamp_ms": world.edges.now_ms() - HOUR_MS}] * 150)
-    with world.producer(transactional_id=world.name) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
+    with world.begin_transaction() as producer:
         world.send([{"partition": 1, "value": b"y"}] * 50, producer)
         producer.commit_transaction()
     world.wait_until(lambda: world.watermarks(1).end == 51)

@@ -118,26 +118,6 @@ def test_another_range_that_fails_is_told_while_the_check_is_red(world: World) -
     assert [each.metadata["concerns"].value for each in told(world)] == ["0-0-100", "0-0-100, 0-100-200"]
 
 
-def test_a_range_that_fails_leaves_the_others_of_its_run_landed(world: World) -> None:
-    """[R-56] One committed range that cannot be published does not hold up its neighbours, and is named alone."""
-    world.create_topic(2)
-    world.send_numbered(100, 0)
-    world.send_numbered(100, 1)
-    world.tick()
-    in_the_way = world.lake_folder / "data" / world.name / "g0" / "p0000"
-    in_the_way.parent.mkdir(parents=True)
-    in_the_way.write_text("in the way")
-    for _ in range(3):
-        assert not world.try_launch()[0].succeeded
-    assert [offsets.key for offsets in world.pending] == ["0-0-100"]
-    world.tick()
-    (red,) = told(world)
-    assert red.metadata["concerns"].value == "0-0-100"
-    in_the_way.unlink()
-    world.launch()
-    world.assert_all_landed_once()
-
-
 def test_a_folder_in_the_place_of_a_file_is_a_failure_and_no_success(world: World) -> None:
     """[R-56] To put-if-absent it is as if the file were there: the range must not pass for landed."""
     world.create_topic()

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 def begin(world: World, **config: Any) -> KafkaProducer:
     """Begins a transaction and sends three records in it, which are no ground truth: it is not known how it ends."""
-    producer = world.producer(transactional_id=f"{world.name}-tx", **config)
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = world.begin_transaction(**config)
     for n in range(3):
         producer.send(world.name, partition=0, value=b"t%d" % n)
     producer.flush()
@@ -80,9 +78,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
     """
     world.create_topic(2)
     world.send_numbered(5)
-    producer = world.producer(transactional_id=f"{world.name}-open")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = world.begin_transaction("open")
     begun_ms = world.edges.now_ms()
     world.send(({"partition": 0, "value": b"t%d" % n} for n in range(3)), producer)
     world.send_numbered(4)  # complete, and held back all the same
@@ -174,17 +170,6 @@ def test_a_transaction_that_ends_in_time_makes_no_noise(world: World) -> None:
     ] == [[]]
 
 
-def test_a_topic_that_is_read_uncommitted_is_held_back_by_no_transaction(world: World) -> None:
-    """[R-55] What readers of the topic do not wait for is not named."""
-    world.create_topic()
-    producer = begin(world)
-    assert len(holding(world)) == 1, "the control"
-    world.with_policy(isolation_level="read_uncommitted")
-    assert holding(world) == []
-    producer.abort_transaction()
-    producer.close()
-
-
 @pytest.fixture
 def careless(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
     """Is a world on a broker that does not ask the coordinator whether a partition is part of a transaction.
@@ -205,9 +190,7 @@ def careless(settings: Settings, spark: SparkSession, tmp_path: Path) -> Iterato
 
 def begin_hanging(world: World) -> None:
     """Has a producer write into a transaction of which it never told the coordinator, and go away."""
-    producer = world.producer(transactional_id=f"{world.name}-lost")
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer = world.begin_transaction("lost")
     producer._transaction_manager._partitions_in_transaction.add(TopicPartition(world.name, 0))
     sent = producer.send(world.name, partition=0, value=b"never committed")
     producer.flush()
@@ -226,9 +209,7 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
     world.send_numbered(5)
     begin_hanging(world)
     world.send_numbered(3)
-    begun = world.producer(transactional_id=f"{world.name}-well")
-    begun.init_transactions()
-    begun.begin_transaction()
+    begun = world.begin_transaction("well")
     begun.send(world.name, partition=1, value=b"w").get(30)
     with KafkaAdminClient(bootstrap_servers=world.settings.bootstrap_servers) as admin:
         found = admin.find_hanging_transactions(max_transaction_timeout_ms=-300_000)  # everything open, by its measure
@@ -273,16 +254,21 @@ def test_a_hanging_transaction_is_named_as_one(careless: World, monkeypatch: pyt
 
 
 def test_a_topic_that_is_read_committed_from_now_on_is_not_landed_again(world: World) -> None:
-    """[R-9] An open transaction hides records that were planned `read_uncommitted`: the log is no shorter for that."""
+    """[R-9] An open transaction hides records that were planned `read_uncommitted`: the log is no shorter for that.
+
+    [R-55] As long as it is read uncommitted it holds nothing back, and is not named.
+    """
     world.create_topic(1)
     world.with_policy(isolation_level="read_uncommitted")
     world.send_numbered(5)
     producer = begin(world)
     world.plan_and_land()
+    assert holding(world) == []
     uncommitted = world.rows()
     assert len(uncommitted) == 8, "the control: what is in the transaction is planned and landed too"
     world.with_policy(isolation_level="read_committed")
     assert world.watermarks(0).end == 5, "the fault: a reader sees less than was planned"
+    assert len(holding(world)) == 1, "the control"
     assert world.plan() == []
     producer.commit_transaction()
     producer.close()

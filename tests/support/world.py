@@ -141,6 +141,22 @@ class World:
     def producer(self, **config: Any) -> KafkaProducer:
         return self.operations.producer(**config)
 
+    def begin_transaction(self, name: str = "tx", **config: Any) -> KafkaProducer:
+        """Opens a producer with an open transaction."""
+        producer = self.producer(transactional_id=f"{self.name}-{name}", **config)
+        producer.init_transactions()
+        producer.begin_transaction()
+        return producer
+
+    def send_aborted(self, count: int = 1, **record: Any) -> None:
+        """Sends a record so many times in a transaction that is aborted: no ground truth."""
+        producer = self.begin_transaction()
+        for _ in range(count):
+            producer.send(self.name, **record)
+        producer.flush()
+        producer.abort_transaction()
+        producer.close()
+
     def send(self, records: Iterable[dict[str, Any]], producer: KafkaProducer | None = None) -> list[tuple[int, int]]:
         """Produces records (partition, key, value, headers, timestamp_ms) and remembers what was acknowledged."""
         listed = list(records)
