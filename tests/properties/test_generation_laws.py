@@ -21,6 +21,7 @@ from tests.support.strategies import (
     TOPIC,
     Script,
     World,
+    decide,
     open_log,
     scripts,
 )
@@ -43,8 +44,7 @@ def test_start_applies_to_the_first_link_and_says_what_it_skips(
 ) -> None:
     """[R-8] Law 6: as Kafka's `auto.offset.reset`, but written down."""
     state = TopicState(TOPIC, "id-0", {3: PartitionState(Watermarks(5, 12), None, start_offset)})
-    step = plan(Tail(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
-    assert step is not None
+    step = decide(Tail(), state, Policy(records_per_range=10, start=start), EPOCH_MS)
     found = [(link.offsets.start, link.offsets.end) for link in step.links if link.kind is LinkKind.SKIPPED]
     assert found == skipped
     assert [(o.start, o.end) for o in step.ranges] == ranges
@@ -56,12 +56,10 @@ def test_start_applies_once() -> None:
     """[R-8] Law 6, AC5: a partition that appears later starts at its first offset, whatever `start` says."""
     world, policy = World(), Policy(records_per_range=10, start="latest", max_age_seconds=0)
     world.grow(0, 10)
-    first = plan(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
-    assert first is not None
+    first = decide(Tail(), world.observe(Tail(), {0: 10}), policy, world.now_ms)
     world.add_partition(8, expired=3)
     world.grow(0, 4)
-    second = plan(first.tail, world.observe(first.tail, {0: 14, 1: 8}), policy, world.now_ms)
-    assert second is not None
+    second = decide(first.tail, world.observe(first.tail, {0: 14, 1: 8}), policy, world.now_ms)
     assert set(second.ranges) == {OffsetRange(0, 1, 3, 8), OffsetRange(0, 0, 10, 14)}
     assert [link.offsets for link in second.links if link.kind is LinkKind.LOST] == [OffsetRange(0, 1, 0, 3)]
     PlanLog(TOPIC, (first, second))
@@ -84,8 +82,7 @@ def test_an_empty_topic_is_opened_so_that_nothing_of_it_goes_unnoticed() -> None
     tail = open_log(world, policy)
     world.grow(0, 5)
     world.expire(0, 100)
-    step = plan(tail, world.observe(tail), policy, world.now_ms)
-    assert step is not None
+    step = decide(tail, world.observe(tail), policy, world.now_ms)
     assert [(link.kind, link.offsets) for link in step.links] == [(LinkKind.LOST, OffsetRange(0, 0, 0, 5))]
 
 
@@ -99,8 +96,7 @@ def test_a_recreated_topic_opens_a_new_generation_at_its_first_offset(count: int
     world.grow(0, 10)
     tail = open_log(world, policy)
     world.recreate(2, count)
-    step = plan(tail, world.observe(tail), policy, world.now_ms)
-    assert step is not None
+    step = decide(tail, world.observe(tail), policy, world.now_ms)
     assert (step.generation, step.topic_id) == (1, "id-1")
     assert {o.generation for o in step.ranges} <= {1}
     ranges = [(o.start, o.end) for o in step.ranges if o.partition == 1]
@@ -114,8 +110,7 @@ def test_a_truncated_topic_opens_a_generation_at_the_first_offset_of_its_log() -
     world.grow(0, 30)
     tail = open_log(world, policy)
     state = TopicState(TOPIC, "id-0", {0: PartitionState(Watermarks(7, 25), None)})
-    step = plan(tail, state, policy, world.now_ms)
-    assert step is not None
+    step = decide(tail, state, policy, world.now_ms)
     assert (step.generation, step.topic_id) == (1, "id-0")
     assert [link.kind for link in step.links] == [LinkKind.RANGE] * 3
     assert step.ranges == (OffsetRange(1, 0, 7, 10), OffsetRange(1, 0, 10, 20), OffsetRange(1, 0, 20, 25))
@@ -129,8 +124,7 @@ def test_without_topic_ids_a_generation_is_told_by_an_end_below_the_head() -> No
     world.recreate(1, 10)
     assert plan(tail, world.observe(tail), policy, world.now_ms) is None
     world.recreate(1, 9)
-    step = plan(tail, world.observe(tail), policy, world.now_ms)
-    assert step is not None
+    step = decide(tail, world.observe(tail), policy, world.now_ms)
     assert step.ranges == (OffsetRange(1, 0, 0, 9),)
 
 
@@ -140,13 +134,11 @@ def test_a_log_begun_without_a_topic_id_takes_the_first_it_sees() -> None:
     world.grow(0, 10)
     tail = open_log(world, policy)
     world.has_ids = True
-    adopted = plan(tail, world.observe(tail), policy, world.now_ms)
-    assert adopted is not None
+    adopted = decide(tail, world.observe(tail), policy, world.now_ms)
     assert (adopted.generation, adopted.topic_id, adopted.links) == (0, "id-0", ())
     assert plan(adopted.tail, world.observe(adopted.tail), policy, world.now_ms) is None
     world.recreate(1, 10)
-    step = plan(adopted.tail, world.observe(adopted.tail), policy, world.now_ms)
-    assert step is not None
+    step = decide(adopted.tail, world.observe(adopted.tail), policy, world.now_ms)
     assert step.generation == 1
 
 

@@ -23,6 +23,7 @@ from tests.support.strategies import (
     Kind,
     Script,
     World,
+    decide,
     log_of,
     open_log,
     planned,
@@ -124,8 +125,7 @@ def test_records_behind_a_loss_keep_their_age() -> None:
     world.grow(0, 50)
     world.wait(90)
     world.partitions[0].earliest = 30
-    step = plan(tail, world.observe(tail), policy, world.now_ms)
-    assert step is not None
+    step = decide(tail, world.observe(tail), policy, world.now_ms)
     assert [(link.kind, link.offsets.start, link.offsets.end) for link in step.links] == [
         (LinkKind.LOST, 10, 30),
         (LinkKind.RANGE, 30, 60),
@@ -173,8 +173,7 @@ def test_loss_is_recorded_whatever_the_budget() -> None:
     """[R-4] Law 3: a budget bounds the ranges of a step, not what must be said."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(10, 30)) for p in range(5)})
-    step = plan(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
-    assert step is not None
+    step = decide(tail, state, Policy(records_per_range=10, budget=1), EPOCH_MS)
     assert [link.kind for link in step.links] == [LinkKind.LOST] * 5 + [LinkKind.RANGE]
 
 
@@ -183,8 +182,7 @@ def test_the_partition_whose_record_has_waited_longest_goes_first(ages: list[int
     """Law 5: with a budget of one, the oldest record is the one that retention takes next."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(5)})
     marks = {p: PartitionState(Watermarks(0, 10), EPOCH_MS - 1000 * age) for p, age in enumerate(ages)}
-    step = plan(tail, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=10, budget=1), EPOCH_MS)
-    assert step is not None
+    step = decide(tail, TopicState(TOPIC, "id-0", marks), Policy(records_per_range=10, budget=1), EPOCH_MS)
     assert [o.partition for o in step.ranges] == [ages.index(4)]
 
 
@@ -201,8 +199,7 @@ def test_no_partition_is_starved_whatever_the_timestamps_of_the_others(kinds: li
         for partition, kind in enumerate(kinds):
             world.grow(partition, 1, kind)
         world.wait(5)
-        step = plan(tail, world.observe(tail), policy, world.now_ms)
-        assert step is not None
+        step = decide(tail, world.observe(tail), policy, world.now_ms)
         turns[step.ranges[0].partition] += 1
         tail = step.tail
     assert min(turns.values()) >= 1
@@ -213,8 +210,7 @@ def test_a_backlog_of_a_million_ranges_is_cut_only_as_far_as_the_budget() -> Non
     """AC25: cuts are made lazily, so a step costs its budget, not the backlog."""
     tail = Tail(1, 0, "id-0", {p: Head(0, 0) for p in range(100)})
     state = TopicState(TOPIC, "id-0", {p: PartitionState(Watermarks(0, 2**62)) for p in range(100)})
-    step = plan(tail, state, Policy(records_per_range=1, budget=5_000), EPOCH_MS)
-    assert step is not None
+    step = decide(tail, state, Policy(records_per_range=1, budget=5_000), EPOCH_MS)
     assert len(step.ranges) == 5_000
     assert {o.end for o in step.ranges if o.partition == 42} == set(range(1, 51))
 

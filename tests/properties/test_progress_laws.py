@@ -14,9 +14,9 @@ from pipeline_defs.core.dispatch import NEVER_TRIED, STALLED_AFTER_ATTEMPTS
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanLog, Tail
-from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.progress import PATIENCE_SECONDS, Silence, Unplanned, find_silences
-from tests.support.strategies import EPOCH_MS, TOPIC, World, logs, provenance, staged_file
+from tests.support.strategies import EPOCH_MS, TOPIC, World, decide, logs, provenance, staged_file
 
 PATIENCE_MS = int(PATIENCE_SECONDS * 1000)
 
@@ -40,8 +40,7 @@ def two_ranges() -> PlanLog:
     """Is a log with `0-0-10` and `0-10-20`, planned at EPOCH_MS."""
     topic = World()
     topic.grow(0, 20)
-    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None
+    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
     return PlanLog(TOPIC, (step,))
 
 

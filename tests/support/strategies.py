@@ -284,8 +284,13 @@ def planned(tick: Tick, kind: LinkKind = LinkKind.RANGE) -> list[OffsetRange]:
     return [link.offsets for link in tick.step.links if link.kind is kind] if tick.step else []
 
 
+def decide(tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, through_end: bool = False) -> PlanStep:
+    """Plans where there is something to decide."""
+    step = plan(tail, state, policy, now_ms, through_end=through_end)
+    assert step is not None
+    return step
+
+
 def open_log(world: World, policy: Policy) -> Tail:
     """Plans a topic for the first time."""
-    step = plan(Tail(), world.observe(Tail()), policy, world.now_ms)
-    assert step is not None
-    return step.tail
+    return decide(Tail(), world.observe(Tail()), policy, world.now_ms).tail

@@ -42,7 +42,7 @@ from tests.support.dropped import (
     shown,
     view,
 )
-from tests.support.strategies import EPOCH_MS, TOPIC, World, provenance
+from tests.support.strategies import EPOCH_MS, TOPIC, World, decide, provenance
 
 DAY_MS = 24 * 3_600_000
 
@@ -362,8 +362,7 @@ def test_a_view_takes_no_column_from_the_folder_of_the_lake(tmp_path: Path) -> N
     """A lake below `env=prod` has the columns that any other has."""
     lake, topic = Lake(str(tmp_path / "env=prod")), World()
     topic.grow(0, 10)
-    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
-    assert step is not None
+    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=10), EPOCH_MS)
     lake.commit_step(step)
     land(lake, R[0])
     assert "env" not in Duck(lake, [TOPIC]).query(f'SELECT * FROM "{TOPIC}"')[0]

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.planlog import PlanLog, Tail, Watermarks
-from pipeline_defs.core.planning import Policy, plan
+from pipeline_defs.core.planning import Policy
 from pipeline_defs.exposure import check_expiry, read_endangered
 from pipeline_defs.topics import Topic
-from tests.support.strategies import EPOCH_MS, TOPIC, World
+from tests.support.strategies import EPOCH_MS, TOPIC, World, decide
 
 ORDERS = Topic(TOPIC, Policy())
 
@@ -19,8 +19,7 @@ def endangered_offset(earliest: int) -> tuple[int, str]:
     """Return which offset of a planned topic of 20 is named, and what is said of it, where nothing is landed."""
     topic = World()
     topic.grow(0, 20)
-    step = plan(Tail(), topic.observe(Tail()), Policy(records_per_range=20), EPOCH_MS)
-    assert step is not None
+    step = decide(Tail(), topic.observe(Tail()), Policy(records_per_range=20), EPOCH_MS)
     kafka = SimpleNamespace(
         read_config=lambda topic: {"retention.ms": "60000", "cleanup.policy": "delete"},
         read_timestamp=lambda topic, partition, offset, level: EPOCH_MS,
