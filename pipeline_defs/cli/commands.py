@@ -21,25 +21,21 @@ from ..settings import load_env_file
 from .backfill import backfill
 from .bench import bench
 from .broker import broker
-from .compact import compact
-from .decode import dead_letters, decode
+from .compact import compact, sweep
+from .decode import dead_letters, decode, latest
 from .demo import demo
-from .doctor import doctor
+from .doctor import doctor, explain, jars
 from .drill import drill
 from .engine import engine
-from .explain import explain
 from .glance import status
 from .init import init
-from .jars import jars
 from .land import land, plan, rebuild
-from .latest import latest
 from .losses import accept_loss, losses
 from .map import coverage_map
 from .metrics import metrics
 from .produce import produce
 from .read import audit, sql, trace
 from .show import SPARK_LOGS, print_error
-from .sweep import sweep
 from .terminal import ERRORS, Output, drop_output
 from .up import up
 

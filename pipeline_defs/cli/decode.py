@@ -1,8 +1,7 @@
-"""`offsetlake decode` and `dead-letters`: what landed records say, and those that cannot be read."""
+"""`offsetlake decode`, `dead-letters` and `latest`: what landed records say, which cannot be read, the latest of each key."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,16 +11,18 @@ from ..choosing import Choice, find_decoded
 from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.decoders import Decode
-from ..core.errors import Refused
+from ..core.errors import BadSetting, RangesFailed, Refused
 from ..core.offsets import OffsetRange
 from ..core.selection import find_ranges
 from ..decoded_checks import read_dead_letters
-from ..launching import decode_through_dagster, open_instance
+from ..edges.latest_table import LatestTable
+from ..latest import find_due
+from ..latest_launching import update_latest_through_dagster
+from ..launching import decode_through_dagster
 from ..resources import Edges
-from ..steps import StepWatcher
 from ..topics import Topic
-from .progress import Shown, progress
-from .runs import print_runs
+from .progress import progress
+from .runs import launching, print_runs
 from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT
 
@@ -52,27 +53,12 @@ def decode(topic: str, **chosen: Any) -> None:
     if not ranges:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
-    logging.getLogger("dagster").setLevel(logging.ERROR)
-    with open_instance(edges.settings.dagster_home) as instance, progress(f"decoding {topic}", len(ranges)) as shown:
-        edges.watch_step = shown.watching(_watch(topic, shown))
+    steps = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}
+    with launching(edges, f"decoding {topic}", len(ranges), said=steps, counts={"reported_decoded"}) as instance:
         runs = decode_through_dagster(
             configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated
         )
         print_runs(topic, runs, "decoded")
-
-
-def _watch(topic: str, shown: Shown) -> StepWatcher:
-    """Shows how far Spark is, and counts the ranges that are decided."""
-
-    def on_step(step: str, **fields: object) -> None:
-        if step == "reported_decoded":
-            shown.advance()
-        elif step == "files_decoded":
-            shown.update(text=f"decoding {topic}, Spark has written {fields['files']} of {fields['of']} files")
-        elif step == "stage_decoded":
-            shown.update(text=f"decoding {topic}")
-
-    return on_step
 
 
 def check_decodes(topic: Topic) -> Decode:
@@ -119,3 +105,40 @@ def dead_letters(topic: str, keys: tuple[str, ...], limit: int, as_json: bool) -
             OUT.print(f"mend the decoder in defs.yaml, then: {command('decode', topic, '--dead')}", soft_wrap=True)
     if total:
         raise SystemExit(1)
+
+
+@click.command()
+@topic_argument
+@click.option("--full", is_flag=True, help="Make the table anew from all decoded ranges, whatever stands.")
+def latest(topic: str, full: bool) -> None:
+    """Bring the latest record of each key up to date with the decoded ranges.
+
+    \b
+    Examples:
+      offsetlake latest flights
+      offsetlake latest flights --full
+    """
+    configured, edges = find_topic(topic), open_edges()
+    if configured.latest is None:
+        raise BadSetting(
+            f"topic {topic} has no `latest` in its defs.yaml; nothing was read or written; add `latest: {{}}` beside `decode`"
+        )
+    edges.check_lake(topic)
+    due = find_due(topic, configured.latest, edges.decodings, full=full)
+    if not due.has_work:
+        OUT.print(f"latest records of {topic} are up to date: {_count(topic, edges):,} keys")
+        return
+    steps = {"read_decoded": ", Spark reads {ranges} ranges", "rebuild_latest": ", made anew: {reason}"}
+    with launching(edges, f"latest records of {topic}", max(due.waiting, 1), said=steps) as instance:
+        launched = update_latest_through_dagster(configured, edges, instance, full=full)
+    if not launched.succeeded:
+        raise RangesFailed(
+            f"run {launched.run_id} of topic {topic} failed; the table is as it was or as it is to be",
+            [launched.reason],
+        )
+    OUT.print(f"latest records of {topic}: {_count(topic, edges):,} keys, in run {launched.run_id}")
+
+
+def _count(topic: str, edges: Edges) -> int:
+    table = LatestTable(edges.lake, topic)
+    return table.count(table.read())[0]

@@ -1,4 +1,4 @@
-"""`offsetlake doctor`: what this machine lacks, and what to do about it."""
+"""`offsetlake doctor`, `jars` and `explain`: what this machine lacks, how it gets it, and what an error means."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from rich.markdown import Markdown
 
 from ..core.durability import Durability
 from ..core.errors import OffsetlakeError
 from ..definitions import load_topics
+from ..documents import explain as find_text
+from ..documents import read_runbook
+from ..edges.class_archive import make_archive
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
 from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
-from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file
+from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
 from ..topics import Topic
 from .engine import spark_text
 from .progress import progress
 from .show import PATIENCE_SECONDS, json_option, open_edges, print_json, print_table
+from .terminal import OUT
 
 
 @click.command()
@@ -134,3 +139,37 @@ def _ask_topics(edges: Edges) -> str:
             name if topic_id else f"{name} (no topic id: recreation shows only as an end offset below the head)"
         )
     return ", ".join(found) or f"none configured: add {defs_folder(find_project())}/<topic>/defs.yaml"
+
+
+@click.command()
+def jars() -> None:
+    """Fetch Spark's jars, check their sha256, and prepare Spark's start; what is there already is kept.
+
+    \b
+    Example:
+      OFFSETLAKE_HOME=/opt/offsetlake/home offsetlake jars
+    """
+    folder = read_settings().jars
+    with progress("fetching Spark's jars, where they are not there yet"):
+        found = resolve_jars("spark", folder)
+    make_archive(folder, "spark")
+    OUT.print(f"{len(found)} jars of Spark are in {folder}, each with its pinned sha256", soft_wrap=True)
+
+
+@click.command()
+@click.argument("kind", required=False)
+def explain(kind: str | None) -> None:
+    """Print what KIND, the word before an error's message, means and what to do. Without it: all kinds.
+
+    The name of a document, such as `security` or `decoding`, prints that document.
+
+    \b
+    Examples:
+      offsetlake explain broker_unavailable
+      offsetlake explain security
+    """
+    if kind:
+        OUT.print(Markdown(find_text(kind)))
+        return
+    rows = [(paragraph.kind, paragraph.first_sentence) for paragraph in read_runbook().values()]
+    print_table("kinds of errors", ["kind", "what it means"], rows)

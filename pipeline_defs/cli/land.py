@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -22,11 +21,10 @@ from ..moments import duration_text
 from ..planner import commit_next_step
 from ..rebuilding import rebuild_topic
 from ..resources import Edges
-from ..steps import StepWatcher
 from ..topics import Topic
 from ..transactions import holding_row, read_holding
-from .progress import Shown, progress
-from .runs import print_runs
+from .progress import progress
+from .runs import launching, print_runs
 from .show import (
     find_topic,
     find_topics,
@@ -167,27 +165,14 @@ def land(topic: str, pending: bool, keys: tuple[str, ...], on_change: str) -> No
     if not ranges:
         OUT.print(f"nothing of {topic} is pending")
         return
-    logging.getLogger("dagster").setLevel(logging.ERROR)
-    with open_instance(edges.settings.dagster_home) as instance, progress(f"landing {topic}", len(ranges)) as shown:
-        edges.watch_step = shown.watching(_watch(topic, shown))
+    steps = {
+        "scan": ", Spark reads {ranges} ranges",
+        "read": ", Spark has written {files} of {of} files",
+        "stage": "",
+    }
+    with launching(edges, f"landing {topic}", len(ranges), said=steps, counts={"landed", "failed"}) as instance:
         runs = land_through_dagster(configured, ranges, edges, instance, redo=bool(keys), on_change=on_change)
         print_runs(topic, runs, "landed")
-
-
-def _watch(topic: str, shown: Shown) -> StepWatcher:
-    """Shows the steps that landing passes, and counts the ranges that are decided."""
-
-    def on_step(step: str, **fields: object) -> None:
-        if step in {"landed", "failed"}:
-            shown.advance()
-        elif step == "scan":
-            shown.update(text=f"landing {topic}, Spark reads {fields['ranges']} ranges")
-        elif step == "read":
-            shown.update(text=f"landing {topic}, Spark has written {fields['files']} of {fields['of']} files")
-        elif step == "stage":
-            shown.update(text=f"landing {topic}")
-
-    return on_step
 
 
 @click.command()
