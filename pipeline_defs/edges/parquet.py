@@ -74,12 +74,6 @@ def told_if_damaged(what: str) -> Iterator[None]:
         ) from error
 
 
-def read_parts(folder: Path) -> Iterator[PartFile]:
-    """Reads the footers of the files with rows below a folder; Spark may add a file without rows."""
-    parts = (read_part(path) for path in files_of(folder))
-    yield from (part for part in parts if part is not None)
-
-
 def files_of(folder: Path) -> list[Path]:
     """List the Parquet files of a folder."""
     return sorted(folder.glob("*.parquet"))

@@ -61,7 +61,8 @@ def land(lake: Lake, offsets: OffsetRange, revision: int = 0, value: bytes = b"v
     path.parent.mkdir(parents=True)
     pq.write_table(rows, path)
     canonicalize(path)
-    (part,) = parquet.read_parts(path.parent)
+    part = parquet.read_part(path)
+    assert part is not None
     file = parquet.staged_file(part, staged)
     manifest = Manifest(
         TOPIC, offsets, file, (), provenance(offsets), revision, schema=part.schema, drop=last_drop(lake, offsets)

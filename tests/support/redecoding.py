@@ -141,7 +141,8 @@ class LandedTopic:
         )
         found = path.relative_to(self.root).as_posix()
         if values:
-            (part,) = (each for each in parquet.read_parts(path.parent) if each.path == path)
+            part = parquet.read_part(path)
+            assert part is not None
             file = parquet.staged_file(part, found)
         else:  # a later revision that has lost all
             start, size = offsets.start, path.stat().st_size
