@@ -11,7 +11,13 @@ from dataclasses import replace
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import StaleMetadata, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    AuthorizationError,
+    StaleMetadata,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ..core.durability import Durability, read_durability
@@ -20,8 +26,7 @@ from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
-from .kafka_answers import find_replicas, raise_forbidden, read_refusals, unknown_topic
-from .kafka_connection import Connection
+from .kafka_connection import Connection, read_refusals
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellable, read_batches, send_fetch
 from .kafka_topic import Description, Observation, read_ids_of_leaders
 from .kafka_transactions import OpenTransaction, find_open
@@ -135,8 +140,10 @@ class Kafka(Connection):
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Reads the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
         brokers = self._ask(topic, lambda admin: admin.describe_log_dirs({topic: list(partitions)}))
+        topics = (found for broker in brokers for log_dir in broker["log_dirs"] for found in log_dir["topics"])
+        replicas = (replica for found in topics if found["name"] == topic for replica in found["partitions"])
         sizes: dict[int, int] = {}
-        for replica in find_replicas(brokers, topic):
+        for replica in replicas:
             sizes[replica["partition_index"]] = max(sizes.get(replica["partition_index"], 0), replica["partition_size"])
         return sizes
 
@@ -275,7 +282,11 @@ class Kafka(Connection):
         return list(self._describe(topic).leaders)
 
     def _describe(self, topic: str) -> Description:
-        found = self._ask(topic, lambda admin: raise_forbidden(admin.describe_topics([topic])[0]))
-        if found["error_code"] == UnknownTopicOrPartitionError.errno:
-            raise unknown_topic(topic, self.bootstrap_servers)
-        return Description.of(found)
+        def question(admin: KafkaAdminClient) -> Description:
+            (found,) = admin.describe_topics([topic])
+            error = for_code(found["error_code"])
+            if issubclass(error, AuthorizationError | UnknownTopicOrPartitionError):
+                raise error  # which it says in its answer, other than of what it does not do
+            return Description.of(found)
+
+        return self._ask(topic, question)

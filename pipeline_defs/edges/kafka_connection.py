@@ -7,28 +7,44 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
 import stamina
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import (
     AuthorizationError,
     KafkaConnectionError,
     KafkaError,
+    NoError,
     StaleMetadata,
     UnknownTopicOrPartitionError,
 )
 
-from ..core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer
+from ..core.errors import BrokerRefuses, BrokerUnavailable, StaleAnswer, UnknownTopic
 from .access import OPEN, Access
-from .kafka_answers import is_retriable, unknown_topic
 from .kafka_knock import knock
 
 stamina.instrumentation.set_on_retry_hooks([])  # nor is each retry news: what fails for good says so once
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its warnings repeat what our own errors say once
 
 T = TypeVar("T")
+
+
+def is_retriable(error: Exception) -> bool:
+    """Says whether Kafka calls an error retriable; that there is no such topic is not waited for."""
+    return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+
+
+def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
+    """Reads from the answers of a group's coordinator which Kafka partitions it refused; raises what may pass."""
+    refused = {}
+    for tp, answer in sorted(answers.items()):
+        if answer is not NoError:
+            if is_retriable(answer()):
+                raise answer
+            refused[tp.partition] = answer.__name__
+    return refused
 
 
 class Connection:
@@ -84,7 +100,11 @@ class Connection:
                 topic=topic,
             ) from error
         except UnknownTopicOrPartitionError as error:
-            raise unknown_topic(topic, self.bootstrap_servers) from error
+            raise UnknownTopic(
+                f"topic {topic} does not exist on the broker at {self.bootstrap_servers}; nothing was written; create the "
+                "topic, or correct `topic` in its defs.yaml",
+                topic=topic,
+            ) from error
         except AuthorizationError as error:
             what = f" of topic {topic}" if topic else ""
             raise BrokerRefuses(

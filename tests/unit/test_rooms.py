@@ -61,7 +61,16 @@ ENVIRONMENT = {
     "bench/spark_cluster.py": "hands it to a child process, with a token",
 }
 
-WITHOUT_DAGSTER = ["attempt.py", "landing.py", "committing.py", "staging.py", "redo.py", "planner.py", "auditing.py", "compaction.py"]
+WITHOUT_DAGSTER = [
+    "attempt.py",
+    "landing.py",
+    "committing.py",
+    "staging.py",
+    "redo.py",
+    "planner.py",
+    "auditing.py",
+    "compaction.py",
+]
 
 
 @cache
