@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from ..edges.http_pages import html_page, serve_pages
-from ..edges.prometheus import Family, metrics_application, metrics_text
+from ..edges.http_pages import HTML, Page, serve_pages
+from ..edges.prometheus import CONTENT_TYPE, metrics_text
 from ..launching import open_instance
 from ..map.draw import read_picture
 from ..map.page import page
@@ -60,18 +60,20 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     (topics, broken), edges = find_topics(topic), open_edges()
     print_broken(broken)
 
-    def read() -> list[Family]:
-        with find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
-            return read_metrics(topics, edges, instance, broken)
+    reading = threading.Lock()  # nothing is gained by reading it all twice at a time
+
+    def read() -> str:
+        with reading, find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
+            return metrics_text(read_metrics(topics, edges, instance, broken))
 
     if listen is None:
-        click.echo(metrics_text(read()), nl=False)
+        click.echo(read(), nl=False)
         if broken:
             raise SystemExit(1)
         return
     host, port = listen
-    pages = {"/metrics": metrics_application(read)}
-    pages |= {f"/map/{each.name}": html_page(partial(_draw_map, each, edges)) for each in topics}
+    pages: dict[str, Page] = {"/metrics": (CONTENT_TYPE, read)}
+    pages |= {f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics}
     named = urlsplit(edges.settings.pages_url or "").hostname
     with serve_pages(host, port, pages, names=[named] if named else []) as at:
         url = f"http://{f'[{host}]' if ':' in host else host}:{at}"

@@ -1,6 +1,6 @@
-"""A small HTTP server for `GET`: each known path is an application of its own, everything else is refused.
+"""A small HTTP server for `GET`: each known path is a page made anew each time, everything else is refused.
 
-Built on wsgiref. Invariant: no stranger can make it hold more than `CONNECTIONS` threads, or one of them for longer than
+Built on http.server. Invariant: no stranger can make it hold more than `CONNECTIONS` threads, or one of them for longer than
 `patience_seconds` before its request is whole; no page answers under a name that somebody else's DNS gave this machine.
 """
 
@@ -11,27 +11,26 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from socketserver import ThreadingMixIn
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from ..core.errors import OffsetlakeError, Refused
 
 CONNECTIONS = 32
 PATIENCE_SECONDS = 10.0
-GONE = (TimeoutError, ConnectionError)  # what a client that does not read, or went away, is to a server
-_LONGEST_REQUEST = 65_536
+HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
-Application = Callable[[dict[str, Any], Any], Iterable[bytes]]  # WSGI's
+Page = tuple[str, Callable[[], str]]
+"""A content type, and what makes the text."""
 
 
 @contextmanager
 def serve_pages(
     host: str,
     port: int,
-    pages: Mapping[str, Application],
+    pages: Mapping[str, Page],
     *,
     names: Collection[str] = (),
     patience_seconds: float = PATIENCE_SECONDS,
@@ -41,13 +40,12 @@ def serve_pages(
     A request must name this machine as an IP address, as localhost, as `host`, or by one of `names`.
     """
     try:
-        server = _Server(host, port, patience_seconds)
+        server = _Server(host, port, pages, {each.lower() for each in (host, *names)}, patience_seconds)
     except OSError as error:
         raise Refused(
             f"cannot listen on {host}:{port}: {error.strerror or error}; nothing was started; give another "
             "`--listen [HOST:]PORT`"
         ) from error
-    server.set_app(_guarded(pages, {each.lower() for each in (host, *names)}))
     thread = threading.Thread(target=server.serve_forever, name="offsetlake-http", daemon=True)
     thread.start()
     try:
@@ -56,43 +54,6 @@ def serve_pages(
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def html_page(make: Callable[[], str]) -> Application:
-    """Return the application that answers with a page of HTML, made anew each time."""
-
-    def answer(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        body = make().encode()
-        start_response("200 OK", [("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(body)))])
-        return [body]
-
-    return answer
-
-
-def _guarded(pages: Mapping[str, Application], names: Collection[str]) -> Application:
-    """Return the application that asks for host, method and path before any page is made."""
-
-    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        def refuse(status: str, why: str, *headers: tuple[str, str]) -> Iterable[bytes]:
-            start_response(status, [("Content-Type", TEXT), *headers])
-            return [f"{why}\n".encode()]
-
-        if not is_ours(environ.get("HTTP_HOST", ""), names):
-            return refuse(
-                "421 Misdirected Request",
-                "this server does not answer under that name; ask by IP address, or say its name in OFFSETLAKE_PAGES_URL",
-            )
-        page = pages.get(environ["PATH_INFO"])
-        if page is None:
-            return refuse("404 Not Found", f"expected one of {', '.join(sorted(pages))}")
-        if environ["REQUEST_METHOD"] != "GET":
-            return refuse("405 Method Not Allowed", "expected GET", ("Allow", "GET"))
-        try:
-            return page(environ, start_response)
-        except OffsetlakeError as error:
-            return refuse("503 Service Unavailable", f"{error.kind}: {error}")
-
-    return answer
 
 
 def is_ours(host: str, names: Collection[str]) -> bool:
@@ -108,47 +69,62 @@ def is_ours(host: str, names: Collection[str]) -> bool:
     return True
 
 
-class _Answer(ServerHandler):
-    def log_exception(self, exc_info: Any) -> None:
-        """Say nothing of a client that went away or does not read; a fault of our own is printed whole."""
-        if not isinstance(exc_info[1], GONE):
-            super().log_exception(exc_info)
-
-
-class _Handler(WSGIRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     server: _Server
-
-    def handle(self) -> None:
-        """Answer one request as wsgiref does, which would print a traceback for each client that does not read."""
-        self.raw_requestline = self.rfile.readline(_LONGEST_REQUEST + 1)
-        if len(self.raw_requestline) > _LONGEST_REQUEST:
-            self.requestline = self.request_version = self.command = ""
-            self.send_error(414)
-        elif self.parse_request():
-            answer = _Answer(self.rfile, self.wfile, self.get_stderr(), self.get_environ())  # type: ignore[arg-type]
-            answer.request_handler = self  # type: ignore[attr-defined]
-            answer.run(self.server.get_app())  # type: ignore[arg-type]
 
     def setup(self) -> None:
         self.request.settimeout(self.server.patience_seconds)  # of each single read or write
         super().setup()
 
-    def get_environ(self) -> dict[str, Any]:
-        self.server.has_asked(self.request)
-        return super().get_environ()
+    def parse_request(self) -> bool:
+        """Read the request whole, then answer it: http.server itself would look for a method `do_GET`."""
+        if super().parse_request():
+            self.server.has_asked(self.request)
+            self._answer(*self._find_answer())
+        return False
+
+    def _find_answer(self) -> tuple[int, str, str]:
+        """Return status, content type and text; host, path and method are asked for before any page is made."""
+        pages = self.server.pages
+        if not is_ours(self.headers.get("Host", ""), self.server.names):
+            why = "this server does not answer under that name; ask by IP address, or say its name in OFFSETLAKE_PAGES_URL"
+            return 421, TEXT, f"{why}\n"
+        kind, make = pages.get(self.path.partition("?")[0], (TEXT, None))
+        if make is None:
+            return 404, TEXT, f"expected one of {', '.join(sorted(pages))}\n"
+        if self.command != "GET":
+            return 405, TEXT, "expected GET\n"
+        try:
+            return 200, kind, make()
+        except OffsetlakeError as error:
+            return 503, TEXT, f"{error.kind}: {error}\n"
+        except Exception:
+            self._answer(500, TEXT, "a fault of this server, which its stderr tells\n")
+            raise
+
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if status == 405:
+            self.send_header("Allow", "GET")
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: stderr is for who has started the command."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # the default of 5 has others try again after a second
 
-    def __init__(self, host: str, port: int, patience_seconds: float) -> None:
+    def __init__(
+        self, host: str, port: int, pages: Mapping[str, Page], names: Collection[str], patience_seconds: float
+    ) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = family
-        self.patience_seconds = patience_seconds
+        self.pages, self.names, self.patience_seconds = pages, names, patience_seconds
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         self._asking: dict[socket.socket, float] = {}  # whose request is not whole yet, and since when
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
@@ -180,6 +156,6 @@ class _Server(ThreadingMixIn, WSGIServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away or was too slow."""
+        """Say nothing of a client that went away or was too slow; a fault of our own is printed whole."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)

@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from pipeline_defs.core.errors import BrokenPlanLog
-from pipeline_defs.edges.http_pages import CONNECTIONS, html_page, serve_pages
-from pipeline_defs.edges.prometheus import Family, metrics_application
+from pipeline_defs.edges.http_pages import CONNECTIONS, HTML, Page, serve_pages
+from pipeline_defs.edges.prometheus import CONTENT_TYPE, Family, metrics_text
 
 Ask = Callable[..., tuple[int, str]]
 
@@ -23,12 +23,12 @@ def damaged() -> str:
     raise BrokenPlanLog("the plan log of topic damaged does not tile")
 
 
-PAGES = {
-    "/metrics": metrics_application(lambda: [Family("up", "is it", (), {(): 1})]),
-    "/map/orders": html_page(lambda: "<title>orders</title>"),
-    "/map/damaged": html_page(damaged),
-    "/map/large": html_page(lambda: "x" * 50_000_000),
-    "/map/wrong": html_page(lambda: "" + str({}["ours"])),
+PAGES: dict[str, Page] = {
+    "/metrics": (CONTENT_TYPE, lambda: metrics_text([Family("up", "is it", (), {(): 1})])),
+    "/map/orders": (HTML, lambda: "<title>orders</title>"),
+    "/map/damaged": (HTML, damaged),
+    "/map/large": (HTML, lambda: "x" * 50_000_000),
+    "/map/wrong": (HTML, lambda: "" + str({}["ours"])),
 }
 
 
