@@ -12,7 +12,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,145 +131,99 @@ def _emit(client: OpenLineageClient, what: Landed | Derived) -> None:
 
 def range_events(range_: Landed) -> list[RunEvent]:
     """Return the two events of a landed range: when its reading began, and when it was landed, with inputs and outputs."""
-    from openlineage.client.event_v2 import InputDataset, OutputDataset
-    from openlineage.client.generated import (
-        base_subset_dataset,
-        input_statistics_input_dataset,
-        output_statistics_output_dataset,
-    )
+    from openlineage.client import event_v2, facet_v2
 
-    manifest, provenance = range_.manifest, range_.manifest.provenance
-    part = base_subset_dataset.Partition(identifier=manifest.offsets.key, dimensions=_dimensions(manifest))
-    condition = base_subset_dataset.PartitionSubsetCondition(partitions=[part])
-    output_facets: dict[str, Any] = {
-        "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=manifest.rows,
-            size=manifest.file.bytes if manifest.file else 0,
-            fileCount=1 if manifest.file else 0,
-        ),
-        "subset": base_subset_dataset.OutputSubsetOutputDatasetFacet(outputCondition=condition),
-    }
-    input_facets: dict[str, Any] = {
-        "inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=manifest.rows),
-        "subset": base_subset_dataset.InputSubsetInputDatasetFacet(inputCondition=condition),
+    manifest, provenance, key = range_.manifest, range_.manifest.provenance, range_.manifest.offsets.key
+    dimensions = {name: str(getattr(manifest.offsets, name)) for name in ("generation", "partition", "start", "end")}
+    subset = facet_v2.base_subset_dataset
+    part = subset.PartitionSubsetCondition(partitions=[subset.Partition(identifier=key, dimensions=dimensions)])
+    read = {**_rows_read(manifest.rows), "subset": subset.InputSubsetInputDatasetFacet(inputCondition=part)}
+    statistics = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=manifest.rows,
+        size=manifest.file.bytes if manifest.file else 0,
+        fileCount=1 if manifest.file else 0,
+    )
+    written: dict[str, Any] = {
+        "outputStatistics": statistics,
+        "subset": subset.OutputSubsetOutputDatasetFacet(outputCondition=part),
     }
     facets = _schema(manifest.schema) | _version(manifest.digest)
-    namespace, name = _place(range_.data_url)
     return _events(
-        _Run(
-            f"{range_.data_url}/{manifest.offsets.key}/{provenance.attempt}",
-            f"{range_.job}.range",
-            provenance.run_id,
-            range_.job,
-            provenance.landed_at_ms - round(1000 * provenance.seconds),
-            provenance.landed_at_ms,
-        ),
-        InputDataset(namespace=f"kafka://{range_.source}", name=manifest.topic, inputFacets=input_facets),
-        OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=output_facets),
+        f"{range_.data_url}/{key}/{provenance.attempt}",
+        (f"{range_.job}.range", range_.job, provenance.run_id),
+        (provenance.landed_at_ms - round(1000 * provenance.seconds), provenance.landed_at_ms),
+        event_v2.InputDataset(namespace=f"kafka://{range_.source}", name=manifest.topic, inputFacets=read),
+        event_v2.OutputDataset(**_place(range_.data_url), facets=facets, outputFacets=written),
     )
 
 
 def table_events(made: Derived) -> list[RunEvent]:
     """Return the two events of a version of a derived table: when the work on it began, and when it was there."""
-    from openlineage.client.event_v2 import InputDataset, OutputDataset
-    from openlineage.client.generated import input_statistics_input_dataset, output_statistics_output_dataset
+    from openlineage.client import event_v2, facet_v2
 
-    read: dict[str, Any] = {}
-    if made.read is not None:
-        statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=made.read)
-        read["inputStatistics"] = statistics
-    written: dict[str, Any] = {
-        "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=made.written)
-    }
+    statistics = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=made.written)
     of_source = {} if made.source_version is None else _version(str(made.source_version))
-    source, source_name = _place(made.source_url)
-    namespace, name = _place(made.table_url)
     facets = _schema(made.columns) | _version(str(made.version))
     return _events(
-        _Run(
-            f"{made.table_url}/{made.version}/{made.run_id}",
-            f"{made.job}.table",
-            made.run_id,
-            made.job,
-            made.began_ms,
-            made.ended_ms,
-        ),
-        InputDataset(namespace=source, name=source_name, facets=of_source, inputFacets=read),
-        OutputDataset(namespace=namespace, name=name, facets=facets, outputFacets=written),
+        f"{made.table_url}/{made.version}/{made.run_id}",
+        (f"{made.job}.table", made.job, made.run_id),
+        (made.began_ms, made.ended_ms),
+        event_v2.InputDataset(**_place(made.source_url), facets=of_source, inputFacets=_rows_read(made.read)),
+        event_v2.OutputDataset(**_place(made.table_url), facets=facets, outputFacets={"outputStatistics": statistics}),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A run as OpenLineage has it: what its id is made of, its job, and Dagster's run and job above it."""
+def _events(
+    identity: str, jobs: tuple[str, str, str], times_ms: tuple[int, int], source: InputDataset, target: OutputDataset
+) -> list[RunEvent]:
+    """Return the events of a run whose id is made of `identity`; `jobs` are its own, Dagster's, and the id of Dagster's run."""
+    from openlineage.client import event_v2, facet_v2
 
-    identity: str
-    job: str
-    parent_run: str
-    parent_job: str
-    began_ms: int
-    ended_ms: int
-
-
-def _events(of: _Run, source: InputDataset, target: OutputDataset) -> list[RunEvent]:
-    from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
-    from openlineage.client.generated import parent_run
-
+    job, parent_job, parent_run = jobs
     facets: dict[str, Any] = {}
-    if _is_uuid(of.parent_run):
-        facets["parent"] = parent_run.ParentRunFacet(
-            run=parent_run.Run(runId=of.parent_run), job=parent_run.Job(namespace=NAMESPACE, name=of.parent_job)
+    with suppress(ValueError):  # a parent must be a UUID
+        facets["parent"] = facet_v2.parent_run.ParentRunFacet(
+            run=facet_v2.parent_run.Run(runId=str(uuid.UUID(parent_run))),
+            job=facet_v2.parent_run.Job(namespace=NAMESPACE, name=parent_job),
         )
     return [
-        RunEvent(
+        event_v2.RunEvent(
             eventType=state,
             eventTime=datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).isoformat(),
-            run=Run(runId=str(uuid.uuid5(uuid.NAMESPACE_URL, of.identity)), facets=facets),
-            job=Job(namespace=NAMESPACE, name=of.job),
+            run=event_v2.Run(runId=str(uuid.uuid5(uuid.NAMESPACE_URL, identity)), facets=facets),
+            job=event_v2.Job(namespace=NAMESPACE, name=job),
             inputs=[source],
             outputs=[target],
             producer=PRODUCER,
         )
-        for state, at_ms in ((RunState.START, of.began_ms), (RunState.COMPLETE, of.ended_ms))
+        for state, at_ms in zip((event_v2.RunState.START, event_v2.RunState.COMPLETE), times_ms, strict=True)
     ]
 
 
-def _schema(columns: Mapping[str, str]) -> dict[str, Any]:
-    from openlineage.client.generated import schema_dataset
+def _rows_read(count: int | None) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import input_statistics_input_dataset as facet
 
-    fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns.items()]
-    return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
+    return {} if count is None else {"inputStatistics": facet.InputStatisticsInputDatasetFacet(rowCount=count)}
+
+
+def _schema(columns: Mapping[str, str]) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import schema_dataset as facet
+
+    fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns.items()]
+    return {"schema": facet.SchemaDatasetFacet(fields=fields)}
 
 
 def _version(version: str) -> dict[str, Any]:
-    from openlineage.client.generated import dataset_version_dataset
+    from openlineage.client.facet_v2 import dataset_version_dataset as facet
 
-    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)}
-
-
-def _dimensions(manifest: Manifest) -> dict[str, str]:
-    offsets = manifest.offsets
-    named = {
-        "generation": offsets.generation,
-        "partition": offsets.partition,
-        "start": offsets.start,
-        "end": offsets.end,
-    }
-    return {name: str(value) for name, value in named.items()}
+    return {"version": facet.DatasetVersionDatasetFacet(datasetVersion=version)}
 
 
-def _place(url: str) -> tuple[str, str]:
-    """Is a dataset's namespace and name, as OpenLineage names files: `file` and the path, `s3://bucket` and the key."""
+def _place(url: str) -> dict[str, str]:
+    """Return a dataset's namespace and name, as OpenLineage names files: `file` and the path, `s3://bucket` and the key."""
     scheme, colon, rest = url.partition("://")
     if not colon:
-        return "file", url
+        return {"namespace": "file", "name": url}
     bucket, _, key = rest.partition("/")
-    return ("file", f"/{key}") if scheme == "file" else (f"{scheme}://{bucket}", key)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
+    is_file = scheme == "file"
+    return {"namespace": "file" if is_file else f"{scheme}://{bucket}", "name": f"/{key}" if is_file else key}
