@@ -18,11 +18,10 @@ from .core.advice import Standing, next_action
 from .core.coverage import Coverage, State
 from .core.dispatch import Tried
 from .core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
-from .core.lag import find_lag
+from .core.lag import find_lag, landed_per_second
 from .core.losses import all_losses
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
-from .core.pace import landed_per_second
 from .daemons import is_silent, read_silence
 from .exposure import check_expiry
 from .launching import open_instance

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline_defs.core.picture import NOT_LANDED, UNDECODED, Line, Look, Picture
 from pipeline_defs.map.page import page
-from tests.support.browser import find_browser, open_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -110,13 +109,6 @@ def large(ranges: int, partitions: int) -> Picture:
     picture.looks[bad] = Look.FAILED
     picture.notes[bad] = "failed 3 times in a row"
     return picture
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Is one real browser for this module."""
-    with open_browser(find_browser()) as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -1,14 +1,28 @@
-"""Lag (AC16, AC27): what no landed range covers is counted, and an idle topic is told once and never again."""
+"""Lag and pace (AC16, AC27): what is not landed is counted, an idle topic is told once, old landings make no pace."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.lag import TOLD_EVERY_MS, TOLD_WAITING_EVERY_MS, PartitionLag, Told, find_lag, is_lag_news
+from pipeline_defs.core.lag import (
+    PACE_WINDOW_MS,
+    TOLD_EVERY_MS,
+    TOLD_WAITING_EVERY_MS,
+    PartitionLag,
+    Told,
+    find_lag,
+    is_lag_news,
+    landed_per_second,
+)
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanLog, Watermarks
-from tests.support.strategies import EPOCH_MS, logs
+from tests.support.strategies import EPOCH_MS, TOPIC, logs, provenance, staged_file
 
 COUNTS = st.integers(0, 10**9)
 
@@ -56,3 +70,27 @@ def test_a_change_is_told_once_a_minute(lag: int, now_lag: int, waited: int) -> 
 def test_what_waits_unchanged_is_told_each_ten_minutes(lag: int, waited: int) -> None:
     """Else the plot of a topic that stands still would end where it began to."""
     assert is_lag_news(Told(lag, lag, EPOCH_MS), lag, lag, EPOCH_MS + waited) == (waited >= TOLD_WAITING_EVERY_MS)
+
+
+def landed(rows: int, seconds_ago: float, seconds: float = 1.0) -> Manifest:
+    """Is a range of so many rows that a run took `seconds` to land."""
+    offsets = OffsetRange(0, 0, 0, rows)
+    said = replace(provenance(offsets), landed_at_ms=EPOCH_MS - int(seconds_ago * 1000), seconds=seconds)
+    return Manifest(TOPIC, offsets, staged_file(offsets, range(rows)), (), said)
+
+
+@pytest.mark.parametrize(
+    ("manifests", "per_second"),
+    [
+        ([], 0.0),
+        ([landed(100, 0, 10)], 10.0),  # since it began to read
+        ([landed(100, 10, 10), landed(100, 0, 10)], 10.0),
+        ([landed(60, 50, 10)], 1.0),  # and since then nothing
+        ([landed(100, PACE_WINDOW_MS / 1000)], 0.0),
+        ([landed(100, -5)], 0.0),
+        ([landed(600, 0, 10_000)], 1.0),  # what was read before the window is not counted longer than the window
+        ([landed(50, 0, 0)], 50.0),  # at once: over a second
+    ],
+)
+def test_the_pace_of_what_was_landed_lately(manifests: list[Manifest], per_second: float) -> None:
+    assert landed_per_second(manifests, EPOCH_MS) == pytest.approx(per_second)

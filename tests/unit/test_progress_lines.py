@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 import time
@@ -63,33 +62,6 @@ def test_what_is_quick_says_nothing(shown: Callable[..., str], monkeypatch: pyte
     with command.progress("asking DuckDB"):
         pass
     assert out.getvalue() == ""
-
-
-@pytest.mark.parametrize(
-    ("module", "asks", "arguments", "said"),
-    [
-        ("glance", "find_topics", ["status"], "asking lake, broker and Dagster about all topics"),
-        ("glance", "find_topics", ["status", "flights"], "asking lake, broker and Dagster about flights"),
-        ("read", "find_topic", ["trace", "flights", "0", "7"], "following flights/0 offset 7"),
-    ],
-)
-def test_a_command_that_looks_says_so_while_it_looks(
-    module: str, asks: str, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it asks first answers only once something has been said."""
-    out = io.StringIO()
-    monkeypatch.setattr(command, "ERRORS", Console(file=out, width=120))
-    monkeypatch.setattr(command, "FIRST_SECONDS", 0.02)
-    deadline = time.monotonic() + 60
-
-    def answer(name: str | None) -> object:
-        while said not in out.getvalue():
-            assert time.monotonic() < deadline, out.getvalue()
-            time.sleep(0.01)
-        raise UnknownTopic(f"{name} is slow to find")
-
-    monkeypatch.setattr(importlib.import_module(f"pipeline_defs.cli.{module}"), asks, answer)
-    assert isinstance(CliRunner().invoke(cli, arguments).exception, UnknownTopic)
 
 
 TOPIC_COMMANDS = (
