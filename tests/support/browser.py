@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,22 +39,14 @@ class NoBrowserError(Exception):
     """Says that there is no browser, and how to get one."""
 
 
-def find_browser(
-    path: str | None = None,
-    own: Callable[[], Path] | None = None,
-    install: Callable[[str | None], str | None] | None = None,
-) -> Path:
-    """Finds a browser on the PATH, else Playwright's own, else installs Debian's; raises `NoBrowserError` where none is.
-
-    `own` says where Playwright's would be; `install` returns why it could not install, none where it could.
-    """
-    found = _on_path(path)
+def find_browser() -> Path:
+    """Finds a browser on the PATH, else Playwright's own, else installs Debian's; raises `NoBrowserError` where none is."""
+    found = _on_path()
+    if found is None and (playwrights := playwrights_own()).is_file():
+        found = playwrights
     if found is None:
-        playwrights = (own or playwrights_own)()
-        found = playwrights if playwrights.is_file() else None
-    if found is None:
-        reason = (install or install_debians)(path)
-        found = _on_path(path)
+        reason = install_debians()
+        found = _on_path()
         if found is None:
             raise NoBrowserError(
                 f"no browser for the tests: none of {', '.join(NAMES)} is on the PATH, Playwright has none of its own, and "
@@ -72,14 +64,14 @@ def playwrights_own() -> Path:
         return Path(playwright.chromium.executable_path)
 
 
-def install_debians(path: str | None = None) -> str | None:
+def install_debians() -> str | None:
     """Installs Debian's package where this user may; returns why not."""
-    apt = shutil.which("apt-get", path=path)
+    apt = shutil.which("apt-get")
     if apt is None:
         return "cannot be installed: there is no apt-get"
     sudo: list[str] = []
     if os.geteuid() != 0:
-        tool = shutil.which("sudo", path=path)
+        tool = shutil.which("sudo")
         if tool is None or subprocess.run([tool, "-n", "true"], capture_output=True, check=False).returncode:
             return "cannot be installed: this user is not root and has no sudo without a password"
         sudo = [tool, "-n"]
@@ -142,8 +134,8 @@ def read_version(executable: Path) -> str:
     return done.stdout.strip()
 
 
-def _on_path(path: str | None) -> Path | None:
-    return next((Path(found) for name in NAMES if (found := shutil.which(name, path=path))), None)
+def _on_path() -> Path | None:
+    return next((Path(found) for name in NAMES if (found := shutil.which(name))), None)
 
 
 if __name__ == "__main__":
