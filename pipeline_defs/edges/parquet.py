@@ -267,13 +267,13 @@ def rows_beyond(file: File, other: File) -> str | None:
 def _differing(before: pa.Table, after: pa.Table) -> str | None:
     if before.schema.remove_metadata() != after.schema.remove_metadata():
         return f"columns were {before.schema.names}, are {after.schema.names}"
-    if _is_equal(before, after):
+    changed = _changed_columns(before, after)
+    if not changed:
         return None
     old, new = (set(table.column("offset").to_pylist()) for table in (before, after))
     if old != new:
         gone, come = sorted(old - new), sorted(new - old)
         return f"{len(gone)} offsets gone (first {gone[:3]}), {len(come)} offsets new (first {come[:3]})"
-    changed = _changed_columns(before, after)
     return f"equal offsets, other values in {', '.join(changed)}"
 
 
@@ -349,12 +349,8 @@ def _column_batches(path: File, name: str) -> Iterator[pa.Array]:
                 yield batch.column(0)
 
 
-def _is_equal(one: pa.Table, other: pa.Table) -> bool:
-    """Says whether two tables of the same columns hold equal rows; a NaN is equal to the same NaN, as it is not to Arrow."""
-    return one.num_rows == other.num_rows and not _changed_columns(one, other)
-
-
 def _changed_columns(before: pa.Table, after: pa.Table) -> list[str]:
+    """Return the columns that differ; a NaN is equal to the same NaN, as it is not to Arrow."""
     return [name for name in before.schema.names if not _is_equal_column(before.column(name), after.column(name))]
 
 
@@ -389,16 +385,9 @@ def _min_max(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
 
     Timestamps are micros.
     """
-    index = footer.schema.to_arrow_schema().get_field_index(column)
-    if index < 0:
+    leaf = next((number for number in range(footer.num_columns) if footer.schema.column(number).path == column), None)
+    if leaf is None:
         raise ValueError(f"no column {column}")
-    statistics = []
-    for group in range(footer.num_row_groups):
-        row_group = footer.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            if chunk.path_in_schema == column and chunk.statistics is not None and chunk.statistics.has_min_max:
-                statistics.append(chunk.statistics)
-    if not statistics:
-        return None
-    return min(s.min_raw for s in statistics), max(s.max_raw for s in statistics)
+    chunks = (footer.row_group(group).column(leaf).statistics for group in range(footer.num_row_groups))
+    found = [each for each in chunks if each is not None and each.has_min_max]
+    return (min(each.min_raw for each in found), max(each.max_raw for each in found)) if found else None
