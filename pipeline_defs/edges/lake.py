@@ -17,14 +17,14 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Acceptance, Claim
 from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
-from ..core.manifest import Manifest
+from ..core.manifest import Manifest, StagedFile
 from ..core.offsets import OFFSET_DIGITS, OffsetRange
 from ..core.planlog import PlanLog, PlanStep
 from .kept import Kept
@@ -234,31 +234,26 @@ class Lake:
         put-if-absent; else the file is exchanged in one step: for another revision's, for one of another size, or, to `mend`
         it, of another digest. What was dropped and has gone is not brought back.
         """
-        path = published_path(manifest)
         self.delete_given_up(manifest)
-        file = None if manifest.is_dropped else manifest.file
-        is_first, guard = manifest.revision == 0, manifest_path(manifest.topic, manifest.offsets, 0)
-        source, is_due = staged or (file.path if file else ""), partial(self._is_due, manifest)
-        is_shown = file is None
-        try:
-            if file is not None and is_first and not mend:
-                is_shown = self.store.publish(source, path, guard=guard, is_due=is_due) is Answer.COMMITTED
-            if (
-                file is not None
-                and not is_shown
-                and not (is_first and not mend and self.store.size(path) == file.bytes)
-            ):
-                self.store.exchange(source, path, guard=guard, is_due=is_due)
-                if not is_first and source != file.path and not self.is_replaced(manifest):
-                    self.store.delete_folder(
-                        file.path
-                    )  # torn, or it would have been published: it is not owed any more
-        except FileNotFoundError:
-            pass  # another has published it, or it is gone: what stands there says which
+        if manifest.file is not None and not manifest.is_dropped:
+            self._show(manifest, manifest.file, staged or manifest.file.path, mend=mend)
         newest = self.newest(manifest)
         if newest != manifest:
             self.delete_given_up(newest)  # what was published here may have been dropped meanwhile, or before
-        return newest if (is_shown and newest == manifest) or self.is_published(newest) else None
+        return newest if self.is_published(newest) else None
+
+    def _show(self, manifest: Manifest, file: StagedFile, staged: str, *, mend: bool) -> None:
+        """Give a staged file its final name, where that is free, or has not the manifest's file."""
+        path, guard = published_path(manifest), manifest_path(manifest.topic, manifest.offsets, 0)
+        is_first, is_due = manifest.revision == 0, partial(self._is_due, manifest)
+        with suppress(FileNotFoundError):  # another has published it, or it is gone: what stands there says which
+            if is_first and not mend:
+                answer = self.store.publish(staged, path, guard=guard, is_due=is_due)
+                if answer is Answer.COMMITTED or self.store.size(path) == file.bytes:
+                    return
+            self.store.exchange(staged, path, guard=guard, is_due=is_due)
+            if not is_first and staged != file.path and not self.is_replaced(manifest):
+                self.store.delete_folder(file.path)  # torn, or it would have been published: it is not owed any more
 
     def delete_given_up(self, manifest: Manifest) -> None:
         """Delete what is under names that drops have given up, and what was staged for them, so that nobody publishes it late.
