@@ -19,6 +19,7 @@ from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
 from .compaction_job import build_compaction
+from .core.client_properties import check_addresses
 from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
@@ -50,6 +51,12 @@ def _check_start(start: str) -> str:
     return start
 
 
+def _check_servers(addresses: str | None) -> str | None:
+    if addresses is None or "{{" in addresses:  # a template is rendered, and checked again then
+        return addresses
+    return check_addresses(addresses)
+
+
 def _check_owners(owners: list[str] | str) -> list[str]:
     if isinstance(owners, str):  # which Dagster lets through, as it could be a template
         raise ValueError(f"expected a list, `owners: [{shown(owners)}]`, found a text")
@@ -68,7 +75,7 @@ class KafkaTopic(dg.Component, YamlModel):
     topic: Annotated[str, WRITTEN, AfterValidator(check_topic)] = Field(
         description="Kafka topic name; quoted, where YAML reads something else: '123'"
     )
-    bootstrap_servers: Annotated[str | None, WRITTEN] = Field(
+    bootstrap_servers: Annotated[str | None, WRITTEN, AfterValidator(_check_servers)] = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
     )
     records_per_range: Annotated[int | str, number(1, 2**31 - 1, "auto")] = Field(
