@@ -49,11 +49,11 @@ LOOKS_WITHOUT = 5  # of `up`, one a second
 class DagsterUnavailable(Unavailable):
     """Says that Dagster did not come up."""
 
-    kind = "dagster_unavailable"
-
 
 class PortTaken(DagsterUnavailable):
     """Says that another program listens at the port; Dagster's own processes would go on for ever without a UI."""
+
+    kind = DagsterUnavailable.kind
 
 
 class DagsterServer:

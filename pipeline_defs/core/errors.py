@@ -11,6 +11,7 @@ traceback and command shows names the command that prints the runbook's paragrap
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 
@@ -23,10 +24,17 @@ def first_line(error: BaseException) -> str:
 
 
 class OffsetlakeError(Exception):
-    """Is the root; `kind` is a stable code, `retriable` says whether the same call may succeed later."""
+    """The root; `retriable` says whether the same call may succeed later.
+
+    `kind` is a stable code, that of the runbook: the class's name in snake case where the class gives no other.
+    """
 
     kind = "offsetlake_error"
     retriable = False
+
+    def __init_subclass__(cls) -> None:
+        if "kind" not in vars(cls):
+            cls.kind = re.sub(r"\B(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
@@ -38,43 +46,29 @@ class OffsetlakeError(Exception):
 class Refused(OffsetlakeError):
     """Says that the request itself is wrong; nothing was read or written."""
 
-    kind = "refused"
-
 
 class BadKey(Refused):
     """Refuses a partition key that is malformed, not canonical, or not a range of the plan log."""
-
-    kind = "bad_key"
 
 
 class EmptySelection(Refused):
     """Refuses a run that selects no range: Dagster would call it a success."""
 
-    kind = "empty_selection"
-
 
 class BadSetting(Refused):
     """Refuses a setting, policy or file with a wrong key or value."""
-
-    kind = "bad_setting"
 
 
 class UnknownTopic(Refused):
     """Refuses a topic that the broker does not have, or that no defs.yaml names."""
 
-    kind = "unknown_topic"
-
 
 class UnknownSubject(Refused):
     """Refuses a subject, or a version of it, that the schema registry does not have."""
 
-    kind = "unknown_subject"
-
 
 class UnusableSchema(Refused):
     """Refuses a schema that nothing can be decoded with: not of its language, or of what Spark has no type for."""
-
-    kind = "unusable_schema"
 
 
 def unusable_schema(what: str, reason: str) -> UnusableSchema:
@@ -91,120 +85,87 @@ def unusable_schema(what: str, reason: str) -> UnusableSchema:
 class Unavailable(OffsetlakeError):
     """Says that a system outside did not answer; nothing is lost."""
 
-    kind = "unavailable"
     retriable = True
 
 
 class BrokerUnavailable(Unavailable):
     """Says that no Kafka broker answered at the configured address."""
 
-    kind = "broker_unavailable"
-
 
 class BrokerRefuses(BrokerUnavailable):
     """Says that a Kafka broker answers and does not let us in: its certificate, our login, or what is spoken there."""
 
-    kind = "broker_refuses"
     retriable = False
 
 
 class StaleAnswer(Unavailable):
     """Answer of a Kafka broker that lags behind its cluster: of a topic that is gone, or by a leader that was replaced."""
 
-    kind = "stale_answer"
-
 
 class LakeUnavailable(Unavailable):
     """Says that the lake cannot be read or written."""
-
-    kind = "lake_unavailable"
 
 
 class RegistryUnavailable(Unavailable):
     """Says that the schema registry did not answer, or would not."""
 
-    kind = "registry_unavailable"
-
 
 class OutcomeUnknown(Unavailable):
     """Says that a write may or may not have happened and reading back did not settle it."""
-
-    kind = "outcome_unknown"
 
 
 class StagedFileGone(Unavailable):
     """Says that a staged file went away before it was committed or published: a sweep, or somebody, deleted it."""
 
-    kind = "staged_file_gone"
-
 
 class JavaUnusable(Unavailable):
     """Says that no Java of the needed version was found."""
 
-    kind = "java_unusable"
     retriable = False
 
 
 class JarsUnavailable(Unavailable):
     """Says that the jars could not be resolved, or that one is not the pinned one."""
 
-    kind = "jars_unavailable"
-
 
 class ScanFailed(Unavailable):
     """Says that Spark could not read or write a scan; the ranges stay planned."""
-
-    kind = "scan_failed"
 
 
 class DiskRefuses(ScanFailed):
     """Disk that is full or read-only where Spark writes: no range's fault, so none is tried on its own."""
 
-    kind = "disk_refuses"
-
 
 class EngineUnavailable(Unavailable):
     """Spark that could not be started or reached."""
-
-    kind = "engine_unavailable"
 
 
 class EngineUnfit(EngineUnavailable):
     """Spark that answers and cannot do what is asked of it: of another version, say, or without the Kafka source."""
 
-    kind = "engine_unfit"
     retriable = False
 
 
 class EngineLost(EngineUnavailable):
     """Spark that went away while it was at work: by chance, or by what it was reading."""
 
-    kind = "engine_lost"
-
 
 class OutputUnwritable(Unavailable):
     """Standard output that takes nothing of what a command prints: a full disk behind a redirection, say."""
 
-    kind = "output_unwritable"
     retriable = False
 
 
 class DaemonUnavailable(Unavailable):
     """Says that no Dagster daemon is there to execute what was asked for."""
 
-    kind = "daemon_unavailable"
-
 
 class HistoryUnavailable(Unavailable):
     """Dagster's database of runs and events that cannot be opened: a server that is away, or a damaged file."""
 
-    kind = "history_unavailable"
-
 
 class Violation(OffsetlakeError):
     """Says that a law does not hold; collects all violations and is raised once."""
-
-    kind = "violation"
 
     def __init__(self, message: str, violations: Sequence[str] = (), **fields: object) -> None:
         text = "\n".join([message, *(f"  - {violation}" for violation in violations)])
@@ -215,31 +176,21 @@ class Violation(OffsetlakeError):
 class BrokenPlanLog(Violation):
     """Says that the plan log does not tile, or that one of its objects cannot be read."""
 
-    kind = "broken_plan_log"
-
 
 class BrokenManifest(Violation):
     """Says that a manifest cannot be read or contradicts its own name."""
-
-    kind = "broken_manifest"
 
 
 class BrokenTable(Violation):
     """A commit of a Delta log that cannot be read, or one that would break a law."""
 
-    kind = "broken_table"
-
 
 class DamagedFile(Violation):
     """Says that a Parquet file cannot be read: it was cut short or changed."""
 
-    kind = "damaged_file"
-
 
 class Unforeseen(Violation):
     """A fault that is none of these, of a library or of ours; its words are not told, for they may have a record in them."""
-
-    kind = "unforeseen"
 
 
 def unforeseen(error: Exception, what: str) -> Unforeseen:
@@ -255,22 +206,14 @@ def unforeseen(error: Exception, what: str) -> Unforeseen:
 class RangesFailed(Violation):
     """Says which ranges of a run are not landed, and why; the others of the run are landed."""
 
-    kind = "ranges_failed"
-
 
 class CompactionFailed(Violation):
     """Which groups of a table's files could not be compacted, and why; the table has them as before."""
-
-    kind = "compaction_failed"
 
 
 class TableFileGone(Violation):
     """A range whose file was dropped, and that no file of the raw table has: nothing is read in its place."""
 
-    kind = "table_file_gone"
-
 
 class RangeFilesKept(Violation):
     """Which range files were not dropped, and why; each stays where it is."""
-
-    kind = "range_files_kept"

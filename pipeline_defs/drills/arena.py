@@ -44,8 +44,6 @@ Place = tuple[int, int, int]
 class FaultNotProven(ChildFailed):
     """Says that a drill's fault did not happen, so that its numbers would mean nothing."""
 
-    kind = "fault_not_proven"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -40,8 +40,6 @@ FORKS.set_forkserver_preload(PRELOADED)
 class ChildFailed(OffsetlakeError):
     """Says that a child ended before the step at which it was to stand still, or did not end well."""
 
-    kind = "child_failed"
-
 
 class Work(Protocol):
     """Is something that a child does; it passes named steps on the way."""

@@ -41,8 +41,6 @@ _STOP_AT, _STANDS_AT, _DISK_IS_FULL = "stop_at", "stands_at", "disk_is_full"
 class NotWhole(OffsetlakeError):
     """Raised where an undisturbed system does not land what is there, so that no recovery could be measured."""
 
-    kind = "not_whole"
-
 
 def recover_from_kill(arena: Arena, name: str) -> System:
     """Kill the system's process after it has read and before it is done; its supervisor starts it again."""

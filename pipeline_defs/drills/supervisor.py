@@ -21,8 +21,6 @@ AGAIN_SECONDS = 5
 class DoesNotEnd(OffsetlakeError):
     """Says that an undisturbed system was still at it after all the time that it was given."""
 
-    kind = "does_not_end"
-
 
 def run_to_end(system: System, seconds: float = END_SECONDS, *, again_seconds: float = AGAIN_SECONDS) -> None:
     """Runs a system in this process, with the Spark session that there is; raises `DoesNotEnd` after `seconds`."""

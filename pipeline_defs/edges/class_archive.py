@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .java import class_archive, find_java, use_java
@@ -81,23 +80,16 @@ def _run_broker(jars: Path, archive: Path) -> None:
     from .broker import start_broker, stop_broker
 
     directory = archive.parent / "broker"
-    with _environment({"JDK_JAVA_OPTIONS": f'"-XX:ArchiveClassesAtExit={archive}" -Xlog:disable'}):
-        start_broker(directory, jars=sorted((jars / "broker").glob("*.jar")), timeout_seconds=_EXIT_SECONDS)
+    start_broker(
+        directory,
+        jars=sorted((jars / "broker").glob("*.jar")),
+        timeout_seconds=_EXIT_SECONDS,
+        java_options=(f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:disable"),
+    )
     stop_broker(directory, timeout_seconds=_EXIT_SECONDS)
 
 
 _JOBS: Mapping[str, Callable[[Path, Path], None]] = {"spark": _run_spark, "broker": _run_broker}
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def main(arguments: list[str]) -> int:

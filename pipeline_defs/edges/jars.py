@@ -1,8 +1,7 @@
 """The jars that Spark and the embedded broker need beside pyspark: resolved once, pinned by sha256, kept as files.
 
 Ivy, which pyspark brings, fetches what ivy.xml names; jars.sha256 says what must come out. Starts no broker and no
-Spark. Invariant: a path returned here had its pinned sha256 when it was last hashed and has not changed since by
-size or time; a directory `<cache>/<conf>` is complete or absent.
+Spark. Invariant: a path returned here has just had its pinned sha256; a directory `<cache>/<conf>` is complete or absent.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -31,7 +28,6 @@ SETUP: Sequence[JarsConf] = ("broker", "spark")  # the others are fetched by tho
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 PINS_FILE = Path(__file__).with_name("jars.sha256")
 
-_RECORD = "verified.json"
 _RESOLVE_SECONDS = 900
 _ADVICE = "check the network (the first run needs it) and run `make setup` again"
 
@@ -66,31 +62,19 @@ def read_pins(conf: JarsConf, pins_file: Path = PINS_FILE) -> dict[str, str]:
 
 
 def verify_jars(directory: Path, pins: Mapping[str, str]) -> None:
-    """Raises JarsUnavailable when a jar of `directory` is not the pinned one; names each such file.
-
-    Hashes only what was not recorded with this pin, size and time before; the record is a cache, losing it costs a
-    second.
-    """
-    seen = _read_record(directory)
-    record: dict[str, list[str | int]] = {}
-    wrong = []
-    for name, expected in pins.items():
-        path = directory / name
-        stat = path.stat()
-        record[name] = [expected, stat.st_size, stat.st_mtime_ns]
-        if seen.get(name) == record[name]:
-            continue
-        found = _sha256(path)
-        if found != expected:
-            wrong.append(f"{path} expected sha256 {expected}, found {found}")
+    """Raises JarsUnavailable when a jar of `directory` is not the pinned one; names each such file."""
+    found = {name: _sha256(directory / name) for name in pins}
+    wrong = [
+        f"{directory / name} expected sha256 {expected}, found {found[name]}"
+        for name, expected in pins.items()
+        if found[name] != expected
+    ]
     if wrong:
         raise JarsUnavailable(
             f"jar refused: {'; '.join(wrong)}; it is not the pinned file and was not used: remove {directory} and run "
             f"`make setup` again, and if it comes back ask who serves it",
             files=tuple(wrong),
         )
-    if record != seen:
-        _write_record(directory, record)
 
 
 def _is_complete(directory: Path, pins: Mapping[str, str]) -> bool:
@@ -171,24 +155,6 @@ def _names(names: set[str]) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_record(directory: Path) -> dict[str, list[str | int]]:
-    try:
-        record: dict[str, list[str | int]] = json.loads((directory / _RECORD).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record
-
-
-def _write_record(directory: Path, record: Mapping[str, list[str | int]]) -> None:
-    """Keeps what was verified; a directory that cannot be written costs only the next hashing."""
-    scratch = directory / f".{_RECORD}.{os.getpid()}"
-    try:
-        scratch.write_text(json.dumps(record), "utf-8")
-        scratch.replace(directory / _RECORD)
-    except OSError:
-        scratch.unlink(missing_ok=True)
 
 
 @contextmanager

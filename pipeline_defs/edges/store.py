@@ -54,6 +54,8 @@ EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes 
 class _Contended(OutcomeUnknown):
     """Says that a name was taken a moment ago and nothing is there: asked again, it may say more."""
 
+    kind = OutcomeUnknown.kind
+
 
 class Answer(StrEnum):
     """Says how a put-if-absent ended; the third answer is `OutcomeUnknown`."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import ast
+import importlib
+import pkgutil
 import re
 import traceback
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
 
+import pipeline_defs
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.component import KafkaTopic
-from pipeline_defs.core.errors import BadKey, Refused
+from pipeline_defs.core.errors import BadKey, OffsetlakeError, Refused
 from pipeline_defs.days_config import DaysConfig
 from pipeline_defs.decode_config import BudgetConfig, DecodeConfig, SideConfig
 from pipeline_defs.documents import explain
 from pipeline_defs.latest_config import LatestConfig
-from pipeline_defs.settings import DOCS, PROJECT, VARIABLES
+from pipeline_defs.settings import DOCS, VARIABLES
 from tests.support.markdown import without_blocks
 from tests.support.messages import texts
 
@@ -28,19 +31,17 @@ FIELDS = {name for model in MODELS for name in model.model_fields}
 
 
 def kinds() -> set[str]:
-    """Reads every `kind` that a class of the package gives itself."""
-    found = set()
-    for path in (PROJECT / "pipeline_defs").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                found |= {
-                    line.value.value
-                    for line in node.body
-                    if isinstance(line, ast.Assign)
-                    and ast.unparse(line.targets[0]) == "kind"
-                    and isinstance(line.value, ast.Constant)
-                }
-    return found
+    """Return the kinds of all errors of the package."""
+    for module in pkgutil.walk_packages(pipeline_defs.__path__, "pipeline_defs."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return {error.kind for error in _errors(OffsetlakeError)}
+
+
+def _errors(kind: type[OffsetlakeError]) -> Iterator[type[OffsetlakeError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _errors(each)
 
 
 def test_every_kind_has_its_paragraph_and_no_other_has() -> None:

@@ -60,28 +60,6 @@ def test_a_jar_with_another_sha256_is_refused_by_name(cache: Path, pins: dict[st
     )
 
 
-def test_a_jar_changed_after_it_was_verified_is_refused(cache: Path) -> None:
-    jars.resolve_jars("spark", cache)
-    (cache / "spark/one.jar").write_text("eno")
-    with pytest.raises(JarsUnavailable, match=re.escape(f"jar refused: {cache / 'spark/one.jar'} expected")):
-        jars.resolve_jars("spark", cache)
-
-
-def test_a_jar_only_touched_is_hashed_again_and_used(cache: Path) -> None:
-    """Control: it is the content that counts, not the time."""
-    jars.resolve_jars("spark", cache)
-    os.utime(cache / "spark/one.jar", (1, 1))
-    assert len(jars.resolve_jars("spark", cache)) == 2
-
-
-def test_a_verified_jar_is_refused_once_its_pin_changes(cache: Path, tmp_path: Path) -> None:
-    jars.resolve_jars("spark", cache)
-    pins_file = tmp_path / "jars.sha256"
-    pins_file.write_text(pins_file.read_text().replace(hashlib.sha256(b"one").hexdigest(), "0" * 64))
-    with pytest.raises(JarsUnavailable, match=r"expected sha256 0{64}"):
-        jars.resolve_jars("spark", cache)
-
-
 def test_without_java_nothing_is_resolved_and_nothing_is_left(
     tmp_path: Path, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
