@@ -97,10 +97,6 @@ class _Run(Generic[G]):
     tools: Tools
     staging: Staging
 
-    @property
-    def log(self) -> DeltaLog:
-        return self.table.log
-
 
 def compact(
     topic: str, attempt: Attempt, tools: Tools, target_bytes: int, *, every: bool = False
@@ -150,8 +146,8 @@ def _compact_or_fail(run: _Run[G], group: G) -> CompactionVerdict:
 
 def _why_gone(run: _Run[G], group: G) -> str:
     store = run.tools.lake.store
-    gone = [file for file in group.files if not store.exists(f"{run.log.folder}/{file.path}")]
-    urls = ", ".join(store.url(f"{run.log.folder}/{file.path}") for file in gone[:3])
+    gone = [file for file in group.files if not store.exists(f"{run.table.log.folder}/{file.path}")]
+    urls = ", ".join(store.url(f"{run.table.log.folder}/{file.path}") for file in gone[:3])
     text = f"{run.table.topic}: {urls or 'a staged file'} is not there; nothing was compacted with it"
     return f"{text}; {run.table.how_to_mend(gone[0])}" if gone else f"{text}; the next compaction tries it again"
 
@@ -160,7 +156,7 @@ def _compact(run: _Run[G], group: G) -> CompactionVerdict:
     """Write, verify and commit one compacted file, or say why not."""
     tools, key = run.tools, group.key
     folder = run.staging.root / f"compacted-{uuid.uuid4().hex[:8]}"
-    with run.staging.opened([f"{run.log.folder}/{file.path}" for file in group.files]) as files:
+    with run.staging.opened([f"{run.table.log.folder}/{file.path}" for file in group.files]) as files:
         if changed := _changed(run, group, files):
             return CompactionVerdict(group, CompactionOutcome.FAILED, violations=changed)
         tools.on_step("compaction_read", key=key, files=len(files))
@@ -177,7 +173,7 @@ def _compact(run: _Run[G], group: G) -> CompactionVerdict:
     file = run.table.add(group, parts[0], run.staging, tools.now_ms())
     tools.on_step("compaction_named", key=key, path=file.path)
     if not _commit(run, group, file):
-        tools.lake.store.delete_folder(f"{run.log.folder}/{file.path}")
+        tools.lake.store.delete_folder(f"{run.table.log.folder}/{file.path}")
         return CompactionVerdict(group, CompactionOutcome.OVERTAKEN)
     return CompactionVerdict(group, CompactionOutcome.COMPACTED, file)
 
@@ -187,18 +183,18 @@ def _commit(run: _Run[G], group: G, file: TableFile) -> bool:
     at_ms = run.tools.now_ms()
     removes = {each.path: at_ms for each in group.files}
     while True:
-        table = run.log.read()
+        table = run.table.log.read()
         if not removes.keys() <= table.files.keys():
             return False
-        if run.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
+        if run.table.log.commit(Commit([file], removes, is_compaction=True), table, at_ms):
             run.tools.on_step("compaction_committed", key=group.key, version=table.version + 1)
-            write_checkpoint_if_due(run.table.topic, run.log, table.version + 1, run.tools.on_step)
+            write_checkpoint_if_due(run.table.topic, run.table.log, table.version + 1, run.tools.on_step)
             return True
 
 
 def _changed(run: _Run[G], group: G, files: Sequence[File]) -> list[str]:
     """Name the files that have not the digest that the log says."""
-    folder = run.tools.lake.store.url(run.log.folder)
+    folder = run.tools.lake.store.url(run.table.log.folder)
     return [
         f"{run.table.topic}: the table's file {folder}/{file.path} has sha256 {found}, expected {file.tags[DIGEST]}; nothing "
         f"was compacted with it; {run.table.how_to_mend(file)}"

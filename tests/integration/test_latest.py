@@ -1,4 +1,7 @@
-"""Latest by key on real Spark: equal to a full recomputation, whatever comes late, is redone, or is at it at the same time."""
+"""Latest by key: equal to a full recomputation, whatever comes late, is redone, or is at it at the same time.
+
+On real Spark where the winners are the subject; where the table is, its log, its files, who is overtaken, on the fake.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +62,10 @@ VALUES = pa.struct([("n", pa.int64()), ("version", pa.int64())])
 
 
 class State:
-    """A topic with its latest table in a lake of its own."""
+    """A topic with its latest table in a lake of its own; without an engine the fake finds the winners."""
 
-    def __init__(self, folder: str, engine: Engine, key_type: pa.DataType = pa.string()) -> None:  # noqa: B008
-        self.spark = SparkLatest(engine)
+    def __init__(self, folder: str, engine: Engine | None = None, key_type: pa.DataType = pa.string()) -> None:  # noqa: B008
+        self.spark: Any = FakeLatest() if engine is None else SparkLatest(engine)
         self.topic = DecodedTopic(Lake(folder), f"t{uuid.uuid4().hex[:8]}", key_type)
         self.config = Latest()
         self.marks: Sequence[dict[int, int]] = ()
@@ -143,9 +146,9 @@ def test_any_history_is_equal_to_a_full_recomputation(
     assert state.topic.shown() == shown
 
 
-def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path, engine: Engine) -> None:
+def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path) -> None:
     """[R-91] The next update says that the version went in, and reads no row; ranges of one file are told apart after it."""
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}, EPOCH_MS + 9), 1: ("b", {"n": 2}), 2: ("c", {"n": 3})})
     state.topic.put(LATER, {20: ("a", {"n": 4}), 21: ("b", None)})
     state.update()
@@ -161,9 +164,9 @@ def test_a_compaction_of_the_decoded_table_changes_no_key(tmp_path: Path, engine
     assert [row[4] for row in state.topic.shown()] == ["d", "a"], "the key c has no record any more"
 
 
-def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> None:
+def test_two_updates_at_once_lose_nothing(tmp_path: Path) -> None:
     """[R-87] Both have seen the same version; one commits, the other is told, looks again and finds nothing due."""
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2}), 2: ("c", None)})
     state.update()
     state.topic.put(LATER, {20: ("a", {"n": 3}), 21: ("b", None), 22: ("d", {"n": 4})})
@@ -185,9 +188,9 @@ def test_two_updates_at_once_lose_nothing(tmp_path: Path, engine: Engine) -> Non
     state.assert_right()
 
 
-def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_path: Path, engine: Engine) -> None:
+def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_path: Path) -> None:
     """[R-87] A version is read, whatever is committed beside it; the check of a table that is behind says so."""
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
 
     def redo(step: str, **fields: object) -> None:
@@ -203,6 +206,15 @@ def test_a_range_that_is_decoded_again_while_it_is_read_is_the_next_updates(tmp_
     state.update()
     state.assert_right()
     assert [row[4] for row in state.topic.shown()] == ["b"], "that the key a has no record any more is seen"
+
+
+def upserted_twice(tmp_path: Path) -> State:
+    state = State(str(tmp_path / "lake"))
+    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
+    state.update()
+    state.topic.put(LATER, {20: ("k1", {"n": 20}), 21: ("k2", None)})
+    state.update()
+    return state
 
 
 def _cut(path: Path, size: int) -> None:
@@ -245,14 +257,10 @@ def _shorten_a_file(state: State) -> None:
     ids=["empty", "torn", "at_a_line", "last_line", "file_gone", "file_short", "no_log"],
 )
 def test_what_a_power_cut_tears_is_made_anew_under_another_id(
-    break_it: Callable[[State], None], why: str, tmp_path: Path, engine: Engine
+    break_it: Callable[[State], None], why: str, tmp_path: Path
 ) -> None:
     """[R-88]"""
-    state = State(str(tmp_path / "lake"), engine)
-    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
-    state.update()
-    state.topic.put(LATER, {20: ("k1", {"n": 20}), 21: ("k2", None)})
-    state.update()
+    state = upserted_twice(tmp_path)
     before, right = DeltaTable(str(state.folder)).metadata().id, state.topic.shown()
     assert find_due(state.topic.name, state.config, state.tools().decodings).has_work is False, "the control"
     break_it(state)
@@ -262,13 +270,9 @@ def test_what_a_power_cut_tears_is_made_anew_under_another_id(
     assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
 
 
-def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path, engine: Engine) -> None:
+def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path) -> None:
     """[R-88]"""
-    state = State(str(tmp_path / "lake"), engine)
-    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(9)})
-    state.update()
-    state.topic.put(LATER, {20: ("k1", {"n": 20}), 21: ("k2", None)})
-    state.update()
+    state = upserted_twice(tmp_path)
     _last_entry(state).unlink()
     assert len(state.topic.shown()) == 9, "the fault: the version is not there any more"
     assert state.update() == Updated(1, "", has_committed=True)
@@ -298,9 +302,9 @@ def test_columns_grow_and_what_cannot_be_gone_on_from_is_made_anew(tmp_path: Pat
     state.assert_right()
 
 
-def test_where_no_record_is_decoded_any_more_no_key_is_left(tmp_path: Path, engine: Engine) -> None:
+def test_where_no_record_is_decoded_any_more_no_key_is_left(tmp_path: Path) -> None:
     """[R-88] By a schema that none of them has, say: then the decoded table has no column of theirs."""
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1}), 1: ("b", {"n": 2})})
     state.update()
     assert len(state.topic.shown()) == 2, "the control"
@@ -315,8 +319,8 @@ def test_where_no_record_is_decoded_any_more_no_key_is_left(tmp_path: Path, engi
     assert state.update() == Updated(), "there is nothing to make a table of"
 
 
-def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path, engine: Engine) -> None:
-    state = State(str(tmp_path / "lake"), engine)
+def test_a_sequence_that_is_no_field_or_has_no_order_is_refused(tmp_path: Path) -> None:
+    state = State(str(tmp_path / "lake"))
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
     state.config = Latest("value.nothing")
     with pytest.raises(BadSetting, match="found no field nothing among n; nothing was written"):
@@ -348,10 +352,10 @@ def test_fractions_are_keys_and_a_time_without_a_zone_is_a_value(tmp_path: Path,
     assert shown[-1][5] == {"at": at + timedelta(days=23)}
 
 
-def test_many_small_files_become_few(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_files_become_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates that only insert add a file each."""
     monkeypatch.setattr("pipeline_defs.latest.MOST_FILES", 3)
-    state = State(str(tmp_path / "lake"), engine)
+    state = State(str(tmp_path / "lake"))
     counts = []
     for number in range(5):
         state.topic.put(OffsetRange(0, 0, number, number + 1), {number: (f"k{number}", {"n": number})})
@@ -468,9 +472,9 @@ def launch(world: World) -> LaunchedUpdate:
     return update_latest_through_dagster(world.topic, edges, world.instance, full=False, topics=world.definitions)
 
 
-def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path, engine: Engine) -> None:
+def test_a_lake_that_delta_rs_cannot_open_is_refused(tmp_path: Path) -> None:
     """It would end the whole process, with a panic of its own."""
-    state = State(str(tmp_path / "lake[1]"), engine)
+    state = State(str(tmp_path / "lake[1]"))
     state.topic.put(RANGE, {0: ("a", {"n": 1})})
     with pytest.raises(Refused, match=r"found '\['; nothing was written; move the lake to a path without"):
         state.update()
