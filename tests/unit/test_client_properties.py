@@ -139,7 +139,10 @@ def test_addresses_of_brokers_are_taken(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [f"user:{SECRET}@kafka:9092", f"a:1,{SECRET}", "http://h:1", " ", "h:99999", "h:0", "h:", ":1", "a:1,", "h:1x"],
+    [
+        *(f"user:{SECRET}@kafka:9092", f"a:1,{SECRET}", "http://h:1", " ", "", "h", "h:99999", "h:65536", "h:0", "h:"),
+        *(":1", "a:1,", "h:9,,k:9", "h:1x", "::1:9", "h:9;k:9"),
+    ],
 )
 def test_what_is_no_address_of_a_broker_is_refused_without_showing_it(text: str) -> None:
     """A login in an address would be printed by every client that cannot connect."""

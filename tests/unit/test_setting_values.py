@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import GenericError
 
-from pipeline_defs.core.client_properties import check_addresses, parse_client_properties
+from pipeline_defs.core.client_properties import parse_client_properties
 from pipeline_defs.core.decoders import Format, Side
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable, OffsetlakeError, OutcomeUnknown
 from pipeline_defs.edges.access import read_access
@@ -203,17 +203,6 @@ def test_an_address_that_is_no_registrys_is_refused_when_definitions_load(addres
         Side(Format.AVRO, registry=f"http://u:{SECRET}@h")
     assert SECRET not in str(caught.value)
     assert Side(Format.AVRO, registry="http://h:8081, https://[::1]:8081")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "h", "h:", ":9", "h:0", "h:99999", "h:9a", "http://h:9", "h:9,,k:9", "::1:9", "h:9;k:9", f"u:{SECRET}@h:9"],
-)
-def test_a_list_of_brokers_that_is_none_is_refused_and_not_shown(text: str) -> None:
-    with pytest.raises(ValueError, match=r"broker \d is not host:port") as caught:
-        check_addresses(text)
-    assert SECRET not in str(caught.value)
-    assert check_addresses("a:1, b:2,[::1]:3") == "a:1, b:2,[::1]:3"
 
 
 @pytest.mark.parametrize(

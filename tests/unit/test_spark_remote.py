@@ -113,13 +113,6 @@ def test_grpc_prints_nothing_where_a_token_is_for_a_server_without_tls(listener:
     assert "Handshake failed" in done.stderr
 
 
-def test_who_names_a_remote_where_nobody_is_is_told_what_names_it(listener: socket.socket) -> None:
-    url = url_of(listener)
-    listener.close()
-    with pytest.raises(EngineUnavailable, match=r"nobody answers there; .*OFFSETLAKE_SPARK_REMOTE is its address"):
-        RemoteEngine(url).session({})
-
-
 def test_only_a_remote_that_says_nothing_is_waited_for(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
