@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from pyspark.sql import Column
+from pyspark.sql import functions as f
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,10 @@ class Decoded:
 
 def failed(error_class: Column | str, error: Column) -> Column:
     """Is a failure: its class, and what a person is told."""
-    from pyspark.sql import functions as f
-
     name = f.lit(error_class) if isinstance(error_class, str) else error_class
     return f.struct(name.alias("error_class"), error.alias("error"))
 
 
 def no_id() -> Column:
     """Is the `schema_id` of what no registry has the schema of."""
-    from pyspark.sql import functions as f
-
     return f.lit(None).cast("int")

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from ..core.avro import END, MARK, VALUE, enclose, record_name
 from ..core.client_properties import ANYBODY, RegistryLogin
@@ -18,10 +22,6 @@ from .decoded import Decoded, Outcome, failed, no_id
 from .schema_registry import Registered, connect
 from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unparsed, read_type, whole_schema
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 KIND = "AVRO"
 NOT_UTF8 = "a string in it is not UTF-8"
@@ -37,8 +37,6 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
-    from pyspark.sql import functions as f
-
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the avro schema of the {column}"
@@ -52,8 +50,6 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
-    from pyspark.sql import functions as f
-
     session, raw = rows.sparkSession, f.col(column)
     avro = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
     writers, unusable = usable(avro, _text)
@@ -93,8 +89,6 @@ def _decoded(
     written_with: Column,
     schemas: Mapping[str, str],
 ) -> Decoded:
-    from pyspark.sql import functions as f
-
     read = f.struct(raw.isNull().alias("is_null"), datum.alias("datum"), written_with.alias("schema_id"))
 
     def judge(read: Column) -> Outcome:
@@ -112,9 +106,6 @@ def _are_texts_utf8(value: Column, kind: DataType) -> Column:
 
     Spark copies an Avro string's bytes as they are, and of one that is not UTF-8 DuckDB reads nothing of the whole file.
     """
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
-
     nothing = f.lit(None).cast("boolean")
     match kind:
         case StringType():
@@ -134,14 +125,10 @@ def _are_texts_utf8(value: Column, kind: DataType) -> Column:
 
 
 def _is_utf8(each: Column, kind: DataType) -> Column:
-    from pyspark.sql import functions as f
-
     return f.coalesce(_are_texts_utf8(each, kind), f.lit(True))  # noqa: FBT003
 
 
 def _has_text(kind: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
-
     match kind:
         case StructType():
             return any(_has_text(each.dataType) for each in kind)
@@ -151,9 +138,6 @@ def _has_text(kind: DataType) -> bool:
 
 
 def _read(body: Column, writer: str, reader: str) -> Column:
-    from pyspark.sql import functions as f
-    from pyspark.sql.avro.functions import from_avro
-
     return from_avro(f.concat(body, f.lit(END)), enclose(writer), {**OPTIONS, "avroSchema": enclose(reader)})
 
 

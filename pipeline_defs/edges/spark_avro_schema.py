@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import DataType
 
 from ..core.avro import VALUE, enclose, find_clashes, inline_references, parse_avro, refuse_bomb
 from ..core.errors import unusable_schema
 from .engine import first_cause
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,6 @@ def whole_schema(text: str, references: Iterable[str], what: str) -> str:
 def check_schema(session: SparkSession, schema: str, what: str) -> str:
     """Return a reader's schema, once Avro and Spark have both taken it; raise `UnusableSchema`."""
     from grpc import StatusCode
-    from pyspark.errors import PySparkException
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     try:
@@ -67,8 +68,6 @@ def find_unparsed(session: SparkSession, schemas: Mapping[int, str]) -> dict[int
 
     One of them, met first in a task, would fail the whole job.
     """
-    from pyspark.errors import PySparkException
-
     # a record that contains itself has no type in Spark, which a writer's need not: cut off, it has one
     options = {"recursiveFieldMaxDepth": "1"}
     try:
@@ -82,9 +81,6 @@ def find_unparsed(session: SparkSession, schemas: Mapping[int, str]) -> dict[int
 
 
 def _types(session: SparkSession, schemas: Sequence[str], options: Mapping[str, str]) -> list[DataType]:
-    from pyspark.sql import functions as f
-    from pyspark.sql.avro.functions import from_avro
-
     options = {"enableStableIdentifiersForUnionType": "true", **options}
     nothing = f.lit(None).cast("binary")
     data = [from_avro(nothing, enclose(schema), options)[VALUE].alias(str(at)) for at, schema in enumerate(schemas)]

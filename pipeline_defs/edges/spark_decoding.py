@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import SERIALIZED, Decode, Format, Side
@@ -21,9 +23,6 @@ from .spark_json import decode_json
 from .spark_json_schema import decode_json_schema
 from .spark_protobuf import decode_protobuf
 from .spark_serialized import decode_serialized
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 WHOLE_FILES = str(1 << 40)  # bytes: no file is cut, and none shares a task with another one
 DECODE_CONF: Mapping[str, str] = {
@@ -46,16 +45,12 @@ Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
 def decode_none(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     """Leaves bytes as they are."""
-    from pyspark.sql import functions as f
-
     nothing = f.lit(None).cast("string")
     return Decoded(f.col(column), lambda raw: Outcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
 
 
 def decode_string(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
     """Reads UTF-8; other bytes are an error, never replacement characters."""
-    from pyspark.sql import functions as f
-
     raw, failure = f.col(column), failed("not_utf8", f.lit("the bytes are not UTF-8"))
     read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
     return Decoded(
@@ -64,14 +59,10 @@ def decode_string(rows: DataFrame, column: str, side: Side, login: RegistryLogin
 
 
 def _decode_json(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
-    from pyspark.sql import functions as f
-
     return decode_json(f.col(column), side.schema or "")
 
 
 def _decode_serialized(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
-    from pyspark.sql import functions as f
-
     return decode_serialized(f.col(column), side)
 
 
@@ -101,8 +92,6 @@ class Decision:
 
     def read(self, rows: DataFrame) -> tuple[DataFrame, Mapping[str, Outcome]]:
         """Decodes rows: these with one column more, and what became of each side in terms of it."""
-        from pyspark.sql import functions as f
-
         # Spark puts what a column is made of wherever that column is asked for, and would decode each record once for each
         # part of it, and again for each filter. It does not do so with what is not the same each time, as this number is
         once = f.monotonically_increasing_id().alias("once")
@@ -143,8 +132,6 @@ class SparkDecoder:
         """Writes the rows of landed files that can be decoded below `folder`."""
 
         def good(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
-            from pyspark.sql import functions as f
-
             columns = [*map(f.col, (*IDENTITY, "headers")), *(side.value.alias(name) for name, side in sides.items())]
             rows = read.where(sides["key"].is_right & sides["value"].is_right).select(*columns, *_schema_ids(sides))
             return rows if self._event_time is None else with_event_time(rows, self._event_time)
@@ -173,8 +160,6 @@ class SparkDecoder:
 
 
 def _dead_letters(read: DataFrame, sides: Mapping[str, Outcome]) -> DataFrame:
-    from pyspark.sql import functions as f
-
     key, value = sides["key"], sides["value"]
     failure = f.when(~key.is_right, key.failure).otherwise(value.failure)
     columns = [

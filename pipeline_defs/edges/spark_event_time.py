@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame, types
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType, StructType
 
 from ..core.calendar import FIRST, LAST, SECONDS_A_DAY, day_of
 from ..core.days import UNITS, EventTime, Kind
 from ..core.decoded_table import EVENT_TIME
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
-
 
 def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
     """Return decoded rows with their event time; raise `BadSetting` where it is no column of theirs, or no time."""
-    from pyspark.sql import functions as f
-
     kind, found = _find(rows.schema, event_time)
     if not event_time.accepts(kind):
         raise event_time.refuse(found)
@@ -32,8 +28,6 @@ def with_event_time(rows: DataFrame, event_time: EventTime) -> DataFrame:
 
 
 def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
-    from pyspark.sql import types
-
     found: DataType = schema
     at = "the row"
     for name in event_time.parts:
@@ -51,8 +45,6 @@ def _find(schema: StructType, event_time: EventTime) -> tuple[Kind | None, str]:
 
 def _from_integer(column: Column, per_second: int) -> Column:
     """Return the moment so many units after 1970; null where no calendar has it: a cast beyond would fail the whole job."""
-    from pyspark.sql import functions as f
-
     first, end = (day * SECONDS_A_DAY * per_second for day in (FIRST, LAST + 1))
     micros = column.cast("bigint") * f.lit(1_000_000 // per_second)
     return f.when(column.between(first, end - 1), f.timestamp_micros(micros))

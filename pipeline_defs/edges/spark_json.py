@@ -6,16 +6,18 @@ Spark's own parser does the work; what it would pass over in silence is an error
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from ..core.errors import LONGEST_REASON, BadSetting
 from ..core.json_mismatch import Shape
 from .decoded import Decoded, Outcome, failed, no_id
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
 
 CORRUPT = "c"
 STRICT = {
@@ -37,9 +39,6 @@ HALF_A_PAIR = r"\\u[dD][89a-fA-F]"
 
 def parse_schema(ddl: str) -> DataType:
     """Read a schema in Spark's DDL, in a job of the engine; raise `BadSetting` where Spark does not take it."""
-    from pyspark.errors import AnalysisException
-    from pyspark.sql.types import DataType
-
     try:
         return DataType.fromDDL(ddl)
     except AnalysisException as error:  # not of a server that went away, which is the engine's to say
@@ -62,9 +61,6 @@ def decode_json(source: Column, ddl: str) -> Decoded:
     | a field that is null or missing | null; an error where the schema says `NOT NULL` |
     | a field that the schema does not name | passed over: it is in the landed range |
     """
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import MapType, StringType, StructField, StructType
-
     schema = parse_schema(ddl)
     text = source.cast("string")
     # Spark reads the first value of a text and passes over what comes after it. So each text is read as the first of two
@@ -112,9 +108,6 @@ def decode_json(source: Column, ddl: str) -> Decoded:
 
 def _explain(text: Column, schema: DataType) -> Column:
     """Say which field is not of its type; asked only of what is set aside, in Spark's Python workers."""
-    from pyspark.sql.pandas.functions import pandas_udf
-    from pyspark.sql.types import StringType
-
     from .json_batches import batch_explainer
 
     make: Any = pandas_udf  # its overloads know no types that are strings
@@ -125,8 +118,6 @@ def _explain(text: Column, schema: DataType) -> Column:
 
 
 def _shape(schema: DataType, *, is_nullable: bool = True) -> Shape:
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     match schema:
         case StructType():
             fields = tuple((each.name, _shape(each.dataType, is_nullable=each.nullable)) for each in schema)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import StringType
 
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
@@ -13,9 +18,6 @@ from .json_checks import Checked, check_schema, read_columns
 from .schema_registry import Registered, connect
 from .spark_json import decode_json
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 KIND = "JSON"
 Unread = tuple["Column", "Column", "Column"]
@@ -26,8 +28,6 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
-    from pyspark.sql import functions as f
-
     if side.registry:
         return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     raw = f.col(column)
@@ -37,8 +37,6 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
 
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
-    from pyspark.sql import functions as f
-
     raw = f.col(column)
     if side.schema:
         reader, columns = read_columns(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
@@ -64,8 +62,6 @@ def _join(
     document: Decoded, violation: Column, unread: Unread | None, written_with: Column, schemas: Mapping[str, str]
 ) -> Decoded:
     """Is what is read as JSON together with what its schema forbids: what was not read, is no JSON, has no place."""
-    from pyspark.sql import functions as f
-
     is_unread, *why = unread or (f.lit(False), f.lit(None).cast("string"), f.lit(None).cast("string"))  # noqa: FBT003
     read = f.struct(
         document.read.alias("document"),
@@ -88,9 +84,6 @@ def _join(
 
 
 def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
-    from pyspark.sql.pandas.functions import pandas_udf
-    from pyspark.sql.types import StringType
-
     from .json_batches import batch_checker
 
     make: Any = pandas_udf  # its overloads know no types that are strings

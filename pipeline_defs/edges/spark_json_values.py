@@ -8,11 +8,10 @@ looked at: making them here would take as long as all the rest. Nothing here par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, MapType, ShortType, StructField, StructType, VariantType
 
 # the years 1 to 9999, which every reader of the files can say
 DAY = "(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -31,8 +30,6 @@ EXPECTED = {
 
 def read_type(schema: DataType) -> DataType:
     """Is what a schema is read as, for `settle`: VARIANT for what has to be told apart in the JSON, SMALLINT for TINYINT."""
-    from pyspark.sql.types import ArrayType, MapType, ShortType, StructField, StructType, VariantType
-
     match schema:
         case StructType():
             return StructType([StructField(each.name, read_type(each.dataType), each.nullable) for each in schema])
@@ -46,9 +43,6 @@ def read_type(schema: DataType) -> DataType:
 
 def settle(value: Column, schema: DataType) -> Column:
     """Is a value that was read as `read_type` says, as its schema has it; null where it cannot be."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     if read_type(schema) == schema:
         return value
     match schema:
@@ -77,15 +71,10 @@ def find_wrong(value: Column, settled: Column, schema: DataType, path: str = "")
     | `DATE`, `TIMESTAMP_NTZ`, `TINYINT` | what `settle` has no value for |
     | `MAP` | a key twice |
     """
-    from pyspark.sql import functions as f
-
     return f.coalesce(*_wrong_parts(value, settled, schema, path), f.lit(None).cast("string"))
 
 
 def _wrong_parts(value: Column, settled: Column, schema: DataType, path: str) -> Iterator[Column]:
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     name, where = schema.simpleString(), path or "the whole"
     match schema:
         case StructType():
@@ -111,8 +100,6 @@ def _wrong_parts(value: Column, settled: Column, schema: DataType, path: str) ->
 
 
 def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Column]:
-    from pyspark.sql import functions as f
-
     if _is_plain(schema):
         for leaves, name, where in _numbers(values, schema, path):
             is_beyond = [f.array_contains(leaves, f.lit(float(sign)).cast(name)) for sign in ("inf", "-inf")]
@@ -130,8 +117,6 @@ def _wrong_elements(values: Column, schema: DataType, path: str) -> Iterator[Col
 
 def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Column, str, str]]:
     """Yields arrays of the numbers that may be infinite in an array's elements, with their type and where they stand."""
-    from pyspark.sql.types import StructType
-
     if isinstance(schema, StructType):
         for each in schema:
             yield from _numbers(values[each.name], each.dataType, f"{path}.{each.name}")
@@ -140,15 +125,11 @@ def _numbers(values: Column, schema: DataType, path: str) -> Iterator[tuple[Colu
 
 
 def _has_rules(schema: DataType) -> bool:
-    from pyspark.sql import functions as f
-
     return any(True for _ in _wrong_parts(f.lit(None), f.lit(None), schema, ""))
 
 
 def _is_plain(schema: DataType) -> bool:
     """Says whether of an array's elements nothing can be wrong but that a number is infinite."""
-    from pyspark.sql.types import StructType
-
     if isinstance(schema, StructType):
         return all(each.nullable and _is_plain(each.dataType) for each in schema)
     return schema.simpleString() in INFINITE or not _has_rules(schema)
@@ -156,6 +137,4 @@ def _is_plain(schema: DataType) -> bool:
 
 def is_null(value: Column, schema: DataType) -> Column:
     """Says whether a value that was read as `read_type` says is null, or not there."""
-    from pyspark.sql import functions as f
-
     return value.isNull() | f.is_variant_null(value) if schema.simpleString() in TEXTS else value.isNull()

@@ -8,6 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
@@ -17,7 +23,6 @@ from .spark_wire import Wire, head_of, read_wire, schema_id, usable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
-    from pyspark.sql import Column, DataFrame
 
 KIND = "PROTOBUF"
 
@@ -27,8 +32,6 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
 
     Raises `UnusableSchema`, `UnknownSubject` and `RegistryUnavailable`, before anything is decoded.
     """
-    from pyspark.sql import functions as f
-
     if side.registry:
         return _decode_registered(column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the protobuf schema of the {column}"
@@ -39,8 +42,6 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
 
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
-    from pyspark.sql import functions as f
-
     raw = f.col(column)
     if side.schema:
         what = f"the reader's schema of {wire.topic}'s {column}"
@@ -88,9 +89,6 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple
 def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
     """Is struct<value, error>, of bodies that are not null."""
     import pyarrow as pa
-    from pyspark.sql.pandas.functions import pandas_udf
-    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
-    from pyspark.sql.types import StringType, StructField, StructType
 
     from .protobuf_batches import arrow_type, batch_decoder, open_reader
 
@@ -107,8 +105,6 @@ def _decoded(
     is_unread: Column, message: Column, failure: tuple[Column, Column], written_with: Column, schemas: Mapping[str, str]
 ) -> Decoded:
     """Is what was read of messages; `failure` is what is wrong where there is no body to read."""
-    from pyspark.sql import functions as f
-
     read = f.struct(is_unread.alias("is_unread"), message.alias("message"), written_with.alias("schema_id"))
 
     def judge(read: Column) -> Outcome:

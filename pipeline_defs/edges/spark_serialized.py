@@ -5,13 +5,11 @@ Every value comes back as it was written, -0.0, NaN, infinities and the least th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column
+from pyspark.sql import functions as f
 
 from ..core.decoders import SERIALIZED, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 BYTES = {Format.SHORT: 2, Format.INTEGER: 4, Format.LONG: 8, Format.FLOAT: 4, Format.DOUBLE: 8}
 FRACTION_BITS = {Format.FLOAT: 23, Format.DOUBLE: 52}  # of IEEE 754; what is left, but for the sign, is the exponent
@@ -20,8 +18,6 @@ UUID = r"(?i)^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z"
 
 def decode_serialized(raw: Column, side: Side) -> Decoded:
     """Decode what a serializer of Kafka's wrote; anything of another length, or that is no UUID, is an error."""
-    from pyspark.sql import functions as f
-
     if side.format is Format.UUID:
         text = raw.cast("string")
         value, wrong = f.when(text.rlike(UUID), f.lower(text)), f.lit("expected the 36 characters of a UUID")
@@ -38,8 +34,6 @@ def decode_serialized(raw: Column, side: Side) -> Decoded:
 
 def _number(digits: Column, kind: Format) -> Column:
     """Return the number that hexadecimal digits are the bits of."""
-    from pyspark.sql import functions as f
-
     width = 8 * BYTES[kind]
     # never more than 64 bits, also of keys that are too long, of which Spark may work this out and not use it
     bits = f.conv(f.substring(digits, 1, width // 4), 16, -10).cast("bigint")

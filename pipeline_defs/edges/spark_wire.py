@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
 from ..core.errors import UnknownSubject, UnusableSchema, unusable_schema
 from ..core.subjects import BY_RECORD, name_subject
 from .schema_registry import Registered, Registry
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 Usable = TypeVar("Usable")
 
@@ -53,8 +53,6 @@ class Wire:
 
     def explain(self, raw: Column, failures: Mapping[int, tuple[str, str]]) -> tuple[Column, Column]:
         """Return class and text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
-        from pyspark.sql import functions as f
-
         failures = {**failures, **{each: (UNUSABLE, reason) for each, reason in self.broken.items()}}
         strange = f.format_string(f"registry {self.registry.url} has no schema %s", f.conv(f.hex(_number(raw)), 16, 10))
         found = f.concat(f.length(raw).cast("string"), f.lit(" bytes, "), f.hex(f.substring(raw, 1, HEAD)))
@@ -70,8 +68,6 @@ class Wire:
 
 def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
     """Looks up the ids of some rows; a Spark job over `column`. Raises `RegistryUnavailable`."""
-    from pyspark.sql import functions as f
-
     head = f.when(
         is_framed(f.col(column)), f.substring(column, 1, HEAD)
     )  # what is of another format counts once, as null
@@ -114,8 +110,6 @@ def head_of(schema_id: int) -> bytes:
 
 def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) -> Column:
     """Is the column of the row's schema id; one expression for all rows, so that no id has a file of its own."""
-    from pyspark.sql import functions as f
-
     head = f.substring(raw, 1, HEAD)
     chosen = f.when(f.lit(False), otherwise)  # noqa: FBT003
     for each, choice in choices.items():
@@ -125,19 +119,13 @@ def choose_by_id(raw: Column, choices: Mapping[int, Column], otherwise: Column) 
 
 def schema_id(raw: Column) -> Column:
     """Is the id in front of a key or value; null where it is not of the wire format."""
-    from pyspark.sql import functions as f
-
     return f.when(is_framed(raw), f.conv(f.hex(_number(raw)), 16, 10).try_cast("int"))
 
 
 def is_framed(raw: Column) -> Column:
     """Says whether a key or value has the 0 byte and an id."""
-    from pyspark.sql import functions as f
-
     return (f.length(raw) >= HEAD) & (f.substring(raw, 1, 1) == f.lit(b"\0"))
 
 
 def _number(raw: Column) -> Column:
-    from pyspark.sql import functions as f
-
     return f.substring(raw, 2, HEAD - 1)
