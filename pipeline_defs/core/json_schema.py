@@ -7,7 +7,7 @@ larger than a column's; and no schema, however it refers to itself, takes more s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from .bounds import MOST_CHECKS, MOST_COLUMNS, MOST_LEVELS
@@ -71,31 +71,24 @@ def refuse_loop(schema: Any, references: Mapping[str, Any]) -> None:
     `{"$ref": "#"}` allows every document. A tree, whose parts refer to the whole, is none: each part is another value.
     """
     known = _References(references)
-    done: set[int] = set()
-    for root in (schema, *references.values()):
-        for start in _subschemas(root):
-            waiting: list[tuple[Any, Any, bool]] = [(start, root, False)]
-            open_: set[int] = set()
-            while waiting:
-                each, where, is_left = waiting.pop()
-                if is_left:
-                    open_.discard(id(each))
-                    done.add(id(each))
-                elif id(each) in open_:
-                    raise ValueError("its references lead back to themselves, so that it says nothing of a value")
-                elif isinstance(each, dict) and id(each) not in done:
-                    open_.add(id(each))
-                    waiting.append((each, where, True))
-                    waiting += [(*found, False) for found in _at_same_value(each, where, known)]
+    leads_to = {
+        id(each): [id(found) for found in _at_same_value(each, root, known)]
+        for root in (schema, *references.values())
+        for each in _subschemas(root)
+    }
+    try:
+        TopologicalSorter(leads_to).prepare()
+    except CycleError:
+        raise ValueError("its references lead back to themselves, so that it says nothing of a value") from None
 
 
-def _at_same_value(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[tuple[Any, Any]]:
-    """Yield the schemas that look at the same value as the one they stand in, and the document of each."""
+def _at_same_value(schema: Mapping[str, Any], root: Any, references: _References) -> Iterator[Any]:
+    """Yield the schemas that look at the same value as the one they stand in."""
     for word, value in schema.items():
         if word in REFERENCES:
-            yield references.follow(str(value), root)
+            yield references.follow(str(value), root)[0]
         elif word in SAME:
-            yield from ((each, root) for each in _schemas_in(word, value))
+            yield from _schemas_in(word, value)
 
 
 def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -140,22 +133,6 @@ class _References:
         return self._named[id(root)]
 
 
-@dataclass(slots=True)
-class _Visit:
-    """A schema whose checks are being counted: those of its own value so far, and of the most costly part of it."""
-
-    schema: Mapping[str, Any]
-    inner: Iterator[tuple[bool, Any, Any]]
-    same: int = 0
-    parts: int = 0
-
-    def add(self, count: int, *, is_same: bool) -> None:
-        if is_same:
-            self.same += count
-        else:
-            self.parts = max(self.parts, count)
-
-
 class _Checks:
     """Counts the checks of one value: those of schemas of the same value add up, of its parts the most costly one counts."""
 
@@ -164,25 +141,22 @@ class _Checks:
 
     def of(self, schema: Any, root: Any) -> int:
         """Count the checks of a schema, each schema in it once; one within itself counts as one check."""
-        if not isinstance(schema, dict):
-            return 1
-        known, visits, waits = {id(schema): 1}, [_Visit(schema, self._inner(schema, root))], [True]
-        while True:
-            visit = visits[-1]
-            for is_same, inner, where in visit.inner:
-                if isinstance(inner, dict) and id(inner) not in known:
-                    known[id(inner)] = 1
-                    visits.append(_Visit(inner, self._inner(inner, where)))
-                    waits.append(is_same)
-                    break
-                visit.add(known.get(id(inner), 1), is_same=is_same)
+        known: dict[int, int] = {}
+        waiting = [(schema, root, False)]  # no recursion: definitions that refer to each other are hundreds of levels
+        while waiting:
+            each, where, is_left = waiting.pop()
+            if not isinstance(each, dict) or (id(each) in known and not is_left):
+                continue
+            inner = [*self._inner(each, where)]
+            if is_left:
+                counts = [(is_same, known.get(id(found), 1)) for is_same, found, _ in inner]
+                same = sum(count for is_same, count in counts if is_same)
+                known[id(each)] = 1 + same + max((count for is_same, count in counts if not is_same), default=0)
             else:
-                known[id(visit.schema)] = count = 1 + visit.same + visit.parts
-                visits.pop()
-                is_same = waits.pop()
-                if not visits:
-                    return count
-                visits[-1].add(count, is_same=is_same)
+                known[id(each)] = 1
+                waiting.append((each, where, True))
+                waiting += [(found, its_root, False) for _, found, its_root in reversed(inner)]
+        return known.get(id(schema), 1)
 
     def _inner(self, schema: Mapping[str, Any], root: Any) -> Iterator[tuple[bool, Any, Any]]:
         """Yield the schemas in one, whether they look at the same value, and the document that each stands in."""
