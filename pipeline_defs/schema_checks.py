@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .core.avro import columns_of, parse_avro, refuse_unreadable
 from .core.columns import ANY, Column, row_of
 from .core.ddl import NotDdl, parse_ddl
 from .core.decoders import SERIALIZED, Decode, Format, Side
-from .core.errors import BadSetting, unusable_schema
+from .core.errors import BadSetting
 
 
 def row_of_decode(decode: Decode) -> Column:
@@ -35,7 +34,9 @@ def read_side(side: Side, name: str) -> Column:
         case Format.JSON:
             return _read_ddl(side.schema, name)
         case Format.AVRO:
-            return _read_avro(side.schema, what)
+            from .edges.spark_avro_schema import reader_schema
+
+            return reader_schema(side.schema, (), what).column
         case Format.PROTOBUF:
             return _read_proto(side.schema, side.message, what)
         case _:
@@ -52,24 +53,6 @@ def _read_ddl(text: str, name: str) -> Column:
             f"the schema of `decode.{name}` is not Spark's DDL, expected such as `id BIGINT, at TIMESTAMP`: {error}; nothing "
             "was decoded; correct `inline_schema`, or the file that `schema_file` names, in defs.yaml"
         ) from error
-
-
-def _read_avro(text: str, what: str) -> Column:
-    from .edges.spark_avro_schema import NOT_A_SCHEMA, whole_schema
-
-    try:
-        refuse_unreadable(parse_avro(text))
-    except NOT_A_SCHEMA as error:
-        raise unusable_schema(what, _reason(error)) from error
-    schema = whole_schema(text, (), what)
-    try:
-        return columns_of(parse_avro(schema))
-    except NOT_A_SCHEMA as error:
-        raise unusable_schema(what, _reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else "it is no Avro schema, or nested too deep to be read"
 
 
 def _read_proto(text: str, message: str | None, what: str) -> Column:

@@ -40,7 +40,7 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     if side.registry:
         return _decode_registered(rows, column, side, read_wire(rows, column, connect(side.registry, login)))
     what = f"the avro schema of the {column}"
-    reader = check_schema(rows.sparkSession, whole_schema(side.schema or "", (), what), what)
+    reader = check_schema(rows.sparkSession, side.schema or "", (), what)
     raw = f.col(column)
     broken = f.lit(
         "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"
@@ -55,13 +55,13 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
     writers, unusable = usable(avro, _text)
     if side.schema:
         what = f"the reader's schema of {wire.topic}'s {column}"
-        reader = check_schema(session, whole_schema(side.schema, (), what), what)
+        reader = check_schema(session, side.schema, (), what)
     else:
         names = {record_name(text) for text in writers.values()}
         record = side.message or (names.pop() if len(names) == 1 else None)
         latest = wire.read_reader(side.subject, record, KIND)
         what = f"schema {latest.id} of registry {wire.registry.url}"
-        reader = check_schema(session, whole_schema(latest.text, latest.references.values(), what), what)
+        reader = check_schema(session, latest.text, latest.references.values(), what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
     known = {each: avro[each] for each in writers}
     unparsed = find_unparsed(session, writers)
@@ -142,7 +142,7 @@ def _read(body: Column, writer: str, reader: str) -> Column:
 
 
 def _text(schema: Registered) -> str:
-    return whole_schema(schema.text, schema.references.values(), f"schema {schema.id}")
+    return whole_schema(schema.text, schema.references.values(), f"schema {schema.id}").text
 
 
 def _is_other(mismatch: Mismatch | None) -> bool:

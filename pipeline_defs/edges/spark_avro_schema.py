@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType
 
-from ..core.avro import VALUE, enclose, find_clashes, inline_references, parse_avro, refuse_bomb
+from ..core.avro import VALUE, AvroSchema, enclose, parse_avro, read_avro
 from ..core.errors import unusable_schema
 from .engine import first_cause
 
@@ -30,25 +30,29 @@ NOT_A_SCHEMA = (ValueError, LookupError, TypeError, AttributeError, RecursionErr
 """What reading JSON as a schema raises where it is none: each part of it may be of any type."""
 
 
-def whole_schema(text: str, references: Iterable[str], what: str) -> str:
+def whole_schema(text: str, references: Iterable[str], what: str) -> AvroSchema:
     """Return a schema with what it refers to put into it; raise `UnusableSchema` for what is none, and for one too large."""
     try:
-        schema = inline_references(text, references)
-        refuse_bomb(parse_avro(schema))
+        return read_avro(text, references)
     except NOT_A_SCHEMA as error:
         raise unusable_schema(what, _explain(error)) from error
+
+
+def reader_schema(text: str, references: Iterable[str], what: str) -> AvroSchema:
+    """Return a schema that records can be read with, as far as is known without Spark; raise `UnusableSchema`."""
+    schema = whole_schema(text, references, what)
+    if schema.refused:
+        raise unusable_schema(what, "; ".join(schema.refused))
     return schema
 
 
-def check_schema(session: SparkSession, schema: str, what: str) -> str:
+def check_schema(session: SparkSession, text: str, references: Iterable[str], what: str) -> str:
     """Return a reader's schema, once Avro and Spark have both taken it; raise `UnusableSchema`."""
     from grpc import StatusCode
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+    schema = reader_schema(text, references, what).text
     try:
-        clashes = find_clashes(parse_avro(schema))
-        if clashes:
-            raise ValueError(f"fields differ in case only: {', '.join(clashes)}")
         read_type(session, schema)
     except (*NOT_A_SCHEMA, PySparkException) as error:
         if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() is StatusCode.UNAVAILABLE:
