@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .attempt import Attempt
 from .core.command_lines import command
@@ -25,9 +25,11 @@ from .edges.decodings import Decodings
 from .edges.event_time import count_days
 from .edges.lake import Lake
 from .edges.remote_file import File
-from .edges.spark_decoding import SparkDecoder
 from .staging_places import Landed, LocalStaging, Staging
 from .steps import StepWatcher, no_step
+
+if TYPE_CHECKING:
+    from .edges.spark_decoding import SparkDecoder
 
 SHOWN = 3  # dead letters in a message
 

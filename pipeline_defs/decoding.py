@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 from .attempt import Attempt
 from .core.command_lines import command
+from .core.decoded_table import IDENTITY
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
 from .core.errors import (
     DiskRefuses,
@@ -34,7 +35,6 @@ from .edges import parquet
 from .edges.columns_of_table import ColumnsDiffer
 from .edges.decodings import TREE, DecodedRanges, decoded_table_log
 from .edges.lake import Lake
-from .edges.spark_decoding import IDENTITY
 from .raw_table import write_checkpoint_if_due
 from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
 from .staging_places import Landed

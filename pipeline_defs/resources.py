@@ -31,7 +31,6 @@ from .edges.lake_memory import LakeMemory
 from .edges.openlineage import Sender
 from .edges.remote_engine import RemoteEngine
 from .edges.spark import Spark, spark_config
-from .edges.spark_decoding import SparkDecoder
 from .edges.spark_files import SparkFiles
 from .edges.spark_knock import without_parameters
 from .edges.spark_latest import SparkLatest
@@ -221,6 +220,8 @@ class Edges:
         self, decode: Decode, pyspark: LazyPySparkResource, log_step: StepWatcher = no_step
     ) -> DecodeTools:
         """Return the tools of one decoding run; Spark is looked for, or started, at the first range that is read."""
+        from .edges.spark_decoding import SparkDecoder  # with every format's library
+
         return DecodeTools(
             decodings=self.decodings,
             decode=decode,

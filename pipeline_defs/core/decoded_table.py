@@ -23,6 +23,7 @@ from .offsets import OffsetRange, parse_key
 from .raw_table import DIGEST, KEY, WEIGHT, range_file, stats_of
 
 _NAME = re.compile(r"_dead=(?:true|false)/(?:g\d+-p\d+-\d{20}-\d{20}|compacted)\.[0-9a-f-]{36}\.parquet", re.ASCII)
+IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")  # columns of decoded rows and of dead letters
 EVENT_TIME = "event_time"  # a column of decoded rows, where the topic has days
 DEAD = "_dead"  # the partition column: whether rows are dead letters
 _RANGES = "ranges"  # tag of a compacted file: the keys of its ranges

@@ -14,16 +14,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import grpc_tools
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 
 from ..core.bounds import MOST_COLUMNS, MOST_LEVELS
 from ..core.columns import Column
 from ..core.errors import UnusableSchema, unusable_schema
 from ..core.near import meant
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 MAIN = "offsetlake_schema.proto"
 _OF_ABSL = re.compile(r"WARNING: All log messages before absl|[WI]\d{4} |\s*$")  # what protoc says of itself, on stderr
@@ -51,7 +52,6 @@ class ProtoFile:
     def messages(self) -> Mapping[str, Descriptor]:
         """Are the messages that the schema itself defines, by their full names, at any depth."""
         from google.protobuf.descriptor_pb2 import FileDescriptorSet
-        from google.protobuf.descriptor_pool import DescriptorPool
 
         pool = DescriptorPool()
         for file in FileDescriptorSet.FromString(self.descriptors).file:
@@ -67,9 +67,6 @@ def compile_proto(text: str, references: Mapping[str, str], what: str) -> ProtoF
 
 @lru_cache(maxsize=1_000)
 def _compile(text: str, references: tuple[tuple[str, str], ...], what: str) -> ProtoFile:
-    import grpc_tools
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
     known = Path(grpc_tools.__file__).parent / "_proto"
     compiled = FileDescriptorSet()
     with tempfile.TemporaryDirectory() as name:
@@ -125,9 +122,6 @@ def _write(path: Path, content: str, what: str) -> None:
 
 def _read_described(text: str) -> FileDescriptorProto | None:
     """Is a schema that is a descriptor in base64, as Confluent's clients for Python register it; none where it is text."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.message import DecodeError
-
     try:
         return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (ValueError, DecodeError):
@@ -280,8 +274,6 @@ def _zigzag(number: int) -> bytes:
 
 
 def _type(field: FieldDescriptor) -> str:
-    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
-
     name: str = FieldDescriptorProto.Type.Name(field.type)
     return name.removeprefix("TYPE_").lower()
 

@@ -24,6 +24,7 @@ from .spark_avro_schema import Mismatch, check_schema, find_mismatch, find_unpar
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
 KIND = "AVRO"
+NOT_ONE_DATUM = "the bytes are not one datum of {}: they end within it, go on behind it, or are of another one"
 NOT_UTF8 = "a string in it is not UTF-8"
 OPTIONS: Mapping[str, str] = {
     "mode": "PERMISSIVE",
@@ -42,17 +43,20 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
     what = f"the avro schema of the {column}"
     reader = check_schema(rows.sparkSession, side.schema or "", (), what)
     raw = f.col(column)
-    broken = f.lit(
-        "the bytes are not one datum of the schema: they end within it, go on behind it, or are of another one"
-    )
     kind = read_type(rows.sparkSession, reader)
-    return _decoded(raw, _read(raw, reader, reader), kind, (f.lit("avro_malformed"), broken), no_id(), {})
+    return _decoded(
+        raw,
+        _read(raw, reader, reader),
+        kind,
+        (f.lit("avro_malformed"), f.lit(NOT_ONE_DATUM.format("the schema"))),
+        no_id(),
+        {},
+    )
 
 
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     session, raw = rows.sparkSession, f.col(column)
-    avro = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
-    writers, unusable = usable(avro, _text)
+    writers, failures = usable(wire.writers, KIND, _text)
     if side.schema:
         what = f"the reader's schema of {wire.topic}'s {column}"
         reader = check_schema(session, side.schema, (), what)
@@ -63,7 +67,6 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
         what = f"schema {latest.id} of registry {wire.registry.url}"
         reader = check_schema(session, latest.text, latest.references.values(), what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
-    known = {each: avro[each] for each in writers}
     unparsed = find_unparsed(session, writers)
 
     def judge(schema: Registered) -> Mismatch | None:
@@ -71,14 +74,16 @@ def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> 
             raise unusable_schema("it", unparsed[schema.id])
         return find_mismatch(writers[schema.id], reader)
 
-    mismatches, refused = usable(known, judge)
-    readable = {each: _read(body, writers[each], reader) for each, found in mismatches.items() if not _is_other(found)}
+    mismatches, refused = usable({each: wire.writers[each] for each in writers}, KIND, judge)
+    readable = {
+        each: _read(body, writers[each], reader)
+        for each, found in mismatches.items()
+        if found is None or not found.is_other_type
+    }
     datum = choose_by_id(raw, readable, _read(f.lit(None).cast("binary"), reader, reader))
-    failures = {each: _failure(schema, mismatches.get(each)) for each, schema in wire.writers.items()}
-    failures |= {**unusable, **refused}
-    error_class, error = wire.explain(raw, failures)
+    failures |= {each: _failure(each, mismatch) for each, mismatch in mismatches.items()} | refused
     schemas = {str(each): text for each, text in writers.items()} | ({} if side.schema else {"reader": reader})
-    return _decoded(raw, datum, read_type(session, reader), (error_class, error), schema_id(raw), schemas)
+    return _decoded(raw, datum, read_type(session, reader), wire.explain(raw, failures), schema_id(raw), schemas)
 
 
 def _decoded(
@@ -145,20 +150,11 @@ def _text(schema: Registered) -> str:
     return whole_schema(schema.text, schema.references.values(), f"schema {schema.id}").text
 
 
-def _is_other(mismatch: Mismatch | None) -> bool:
-    return mismatch is not None and mismatch.is_other_type
-
-
-def _failure(schema: Registered, mismatch: Mismatch | None) -> tuple[str, str]:
-    """Is the class and the text of what is wrong with a record of this schema that could not be read."""
-    if schema.kind != KIND:
-        return "wrong_schema_type", f"schema {schema.id} is {schema.kind}, expected {KIND}"
+def _failure(schema_id: int, mismatch: Mismatch | None) -> tuple[str, str]:
+    """Return class and text of what is wrong with a record of this schema that could not be read."""
     if mismatch:
         return (
             "incompatible_schema",
-            f"written with schema {schema.id}, which the reader's cannot read: {mismatch.reason}",
+            f"written with schema {schema_id}, which the reader's cannot read: {mismatch.reason}",
         )
-    return (
-        "avro_malformed",
-        f"the bytes are not one datum of schema {schema.id}: they end within it, go on behind it, or are of another one",
-    )
+    return "avro_malformed", NOT_ONE_DATUM.format(f"schema {schema_id}")

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ..core.client_properties import ANYBODY, RegistryLogin
+from ..core.decoded_table import IDENTITY
 from ..core.decoders import SERIALIZED, Decode, Format, Side
 from .decoded import Decoded, Outcome, failed, no_id
 from .engine import Engine
@@ -39,7 +40,6 @@ RAW_SCHEMA = (
 TEXTS = (Format.JSON, Format.STRING, Format.UUID)
 BY_WORKERS = (Format.JSON, Format.JSON_SCHEMA, Format.PROTOBUF)  # by Python of ours, all of it or what goes wrong
 READ = "_"  # the column of what is read of keys and values
-IDENTITY = ("topic", "generation", "partition", "offset", "timestamp")
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
 

@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from ..core.errors import LONGEST_REASON, BadSetting
 from ..core.json_mismatch import Shape
 from .decoded import Decoded, Outcome, failed, no_id
+from .json_batches import batch_explainer
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
 
 CORRUPT = "c"
@@ -108,8 +109,6 @@ def decode_json(source: Column, ddl: str) -> Decoded:
 
 def _explain(text: Column, schema: DataType) -> Column:
     """Say which field is not of its type; asked only of what is set aside, in Spark's Python workers."""
-    from .json_batches import batch_explainer
-
     make: Any = pandas_udf  # its overloads know no types that are strings
     explained: Column = make(batch_explainer(_shape(schema)), StringType())(
         text.cast("binary")

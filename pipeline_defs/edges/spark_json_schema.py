@@ -14,8 +14,9 @@ from pyspark.sql.types import StringType
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
+from .json_batches import batch_checker
 from .json_checks import Checked, check_schema, read_columns
-from .schema_registry import Registered, connect
+from .schema_registry import connect
 from .spark_json import decode_json
 from .spark_wire import HEAD, Wire, choose_by_id, read_wire, schema_id, usable
 
@@ -44,14 +45,12 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
         latest = wire.read_reader(side.subject, side.message, KIND)
         what = f"schema {latest.id} of registry {wire.registry.url}"
         reader, columns = read_columns(latest.text, latest.references, what)
-    writers = {each: schema for each, schema in wire.writers.items() if schema.kind == KIND}
-    checked, unusable = usable(
-        writers, lambda schema: check_schema(schema.text, schema.references, f"schema {schema.id}")
+    checked, failures = usable(
+        wire.writers, KIND, lambda schema: check_schema(schema.text, schema.references, f"schema {schema.id}")
     )
     known = choose_by_id(raw, {each: f.lit(each) for each in checked}, f.lit(None).cast("int"))
     body = f.when(known.isNotNull(), f.substring(raw, HEAD + 1, 2**31 - 1))
     violation = _find_violations(known, body, checked)
-    failures = {each: _failure(schema) for each, schema in wire.writers.items() if each not in writers} | unusable
     unread = (raw.isNotNull() & body.isNull(), *wire.explain(raw, failures))
     schemas = {str(each): _text(schema) for each, schema in checked.items()}
     schemas |= {} if side.schema else {"reader": _text(reader)}
@@ -84,15 +83,9 @@ def _join(
 
 
 def _find_violations(number: Column, body: Column, schemas: Mapping[int, Checked]) -> Column:
-    from .json_batches import batch_checker
-
     make: Any = pandas_udf  # its overloads know no types that are strings
     found: Column = make(batch_checker(dict(schemas)), StringType())(number, body)
     return found
-
-
-def _failure(schema: Registered) -> tuple[str, str]:
-    return "wrong_schema_type", f"schema {schema.id} is {schema.kind}, expected {KIND}"
 
 
 def _text(schema: Checked) -> str:

@@ -6,8 +6,10 @@ Protobuf's bytes do not say what they are: where a registry names their writers'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import pandas_udf
@@ -17,12 +19,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from ..core.client_properties import ANYBODY, RegistryLogin
 from ..core.decoders import Side
 from .decoded import Decoded, Outcome, failed, no_id
+from .protobuf_batches import arrow_type, batch_decoder, open_reader
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
 from .schema_registry import Registered, connect
 from .spark_wire import Wire, head_of, read_wire, schema_id, usable
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor
 
 KIND = "PROTOBUF"
 
@@ -52,7 +52,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
         text, file = _text(latest), compile_proto(latest.text, latest.references, what)
     reader = find_message(file, side.message, what)
     body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
-    compared, unusable = usable(wire.writers, lambda schema: _compare(schema, reader))
+    compared, unusable = usable(wire.writers, KIND, lambda schema: _compare(schema, reader))
     failures = {each: failure for each, (_, failure) in compared.items()} | unusable
     for each, (prefixes, _) in compared.items():
         for prefix in prefixes:
@@ -69,8 +69,6 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
 
 def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple[str, str]]:
     """Are the prefixes behind which a writer's messages can be read, and what is wrong with a record that has none."""
-    if schema.kind != KIND:
-        return [], ("wrong_schema_type", f"schema {schema.id} is {schema.kind}, expected {KIND}")
     messages = compile_proto(schema.text, schema.references, f"schema {schema.id}").messages()
     written = messages.get(reader.full_name)
     if written is None:
@@ -88,10 +86,6 @@ def _compare(schema: Registered, reader: Descriptor) -> tuple[list[bytes], tuple
 
 def _read(body: Column, file: ProtoFile, message: Descriptor) -> Column:
     """Is struct<value, error>, of bodies that are not null."""
-    import pyarrow as pa
-
-    from .protobuf_batches import arrow_type, batch_decoder, open_reader
-
     found = open_reader(file.descriptors, message.full_name).handler.schema()
     columns = from_arrow_type(arrow_type(pa.struct(list(found))))
     wanted = pa.schema([pa.field("value", to_arrow_type(columns))]).serialize().to_pybytes()

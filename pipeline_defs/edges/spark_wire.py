@@ -87,14 +87,17 @@ def read_wire(rows: DataFrame, column: str, registry: Registry) -> Wire:
 
 
 def usable(
-    writers: Mapping[int, Registered], use: Callable[[Registered], Usable]
+    writers: Mapping[int, Registered], kind: str, use: Callable[[Registered], Usable]
 ) -> tuple[dict[int, Usable], dict[int, tuple[str, str]]]:
-    """Return what becomes of each writer's schema, and of those that cannot be used the failure of their records.
+    """Return what becomes of each writer's schema, and of those that cannot be used, or are of another kind, the failure.
 
     One writer's schema says nothing of the others: only what was written with it is set aside.
     """
     used, failures = {}, {}
     for each, schema in writers.items():
+        if schema.kind != kind:
+            failures[each] = ("wrong_schema_type", f"schema {each} is {schema.kind}, expected {kind}")
+            continue
         try:
             used[each] = use(schema)
         except UnusableSchema as error:
