@@ -16,35 +16,28 @@ import jsonschema
 
 from pipeline_defs.core.decoders import Format, Side
 from pipeline_defs.edges.spark_wire import head_of
-from tests.support import fuzz_avro, fuzz_json
+from tests.support import fuzz_avro, fuzz_json, outcomes
 from tests.support.fake_registry import fake_registry
 from tests.support.fuzz import draws, mutate
 from tests.support.fuzz_protobuf import draw_message, draw_schema
-from tests.support.outcomes import decode_rows, decoding_session
 
 if TYPE_CHECKING:
     from pipeline_defs.edges.engine import Engine
 
 RECORDS = 150
 SECRET = "hush"
-RAW = "topic string, offset long, key binary, value binary"
 
 
 def decode(engine: Engine, records: Sequence[bytes | None], side: Side) -> list[tuple[Any, str | None, str | None]]:
     """Return value, error class and error of records in their order; nothing is lost, and no error says what a record says."""
-    rows = [("orders", at, None, value) for at, value in enumerate(records)]
-    frame, _ = decode_rows(decoding_session(engine).createDataFrame(rows, RAW), side)
-    found = frame.orderBy("offset").collect()
-    assert [row.offset for row in found] == [*range(len(records))]
-    outcomes = []
-    for row, body in zip(found, records, strict=True):
-        value = row.value.asDict(recursive=True) if hasattr(row.value, "asDict") else row.value
-        why, error = (row.failure.error_class, row.failure.error) if row.failure else (None, None)
+    found = outcomes.decode(engine, records, side)
+    assert [row.offset for row in found.rows] == [*range(len(records))]
+    read = [*zip(found.values, found.classes, found.errors, strict=True)]
+    for (value, why, error), body in zip(read, records, strict=True):
         assert (why is None) == (error is None)
         assert error is None or (SECRET not in error and len(error) < 1_500), error
         assert why is None or (value is None and body is not None)
-        outcomes.append((value, why, error))
-    return outcomes
+    return read
 
 
 def test_json_is_what_pythons_parser_reads_or_a_dead_letter(engine: Engine) -> None:
@@ -84,11 +77,11 @@ def test_avro_is_what_fastavro_wrote_or_a_dead_letter(engine: Engine) -> None:
             bodies.append(out.getvalue())
             expected.append(value)
         changed = [mutate(dice, body) for body in bodies] + [dice.randbytes(dice.randrange(30)) for _ in range(50)]
-        outcomes = decode(engine, [*bodies, None, *changed], Side(Format.AVRO, json.dumps(schema)))
-        for body, value, (found, why, _) in zip(bodies, expected, outcomes, strict=False):
-            assert why is None and _plain(found) == _plain(value), (seed, body, why, found, value)
-        assert outcomes[RECORDS] == (None, None, None)
-        assert any(why for _, why, _ in outcomes[RECORDS:]), "the control"
+        found = decode(engine, [*bodies, None, *changed], Side(Format.AVRO, json.dumps(schema)))
+        for body, value, (read, why, _) in zip(bodies, expected, found, strict=False):
+            assert why is None and _plain(read) == _plain(value), (seed, body, why, read, value)
+        assert found[RECORDS] == (None, None, None)
+        assert any(why for _, why, _ in found[RECORDS:]), "the control"
 
 
 def _plain(value: Any) -> Any:
@@ -147,8 +140,8 @@ def test_json_of_a_schema_is_what_another_validator_allows_or_a_dead_letter(engi
         documents = [_document(dice, schema) for _ in range(RECORDS)]
         bodies: list[bytes | None] = [json.dumps(document).encode() for document in documents]
         changed = [mutate(dice, body) for body in bodies if body]
-        outcomes = decode(engine, [*bodies, None, *changed], Side(Format.JSON_SCHEMA, json.dumps(schema)))
-        for document, (value, why, error) in zip(documents, outcomes, strict=False):
+        found = decode(engine, [*bodies, None, *changed], Side(Format.JSON_SCHEMA, json.dumps(schema)))
+        for document, (value, why, error) in zip(documents, found, strict=False):
             if other.is_valid(document):
                 right += 1
                 assert why is None and _has(value, document), (seed, document, why, error, value)
@@ -203,11 +196,9 @@ def test_any_bytes_of_any_wire_format_are_a_row_or_a_dead_letter(engine: Engine)
                     head + dice.choice([body, body, dice.randbytes(4), b""]) for head in heads
                 ]
                 records = [mutate(dice, each) if each and dice.random() < 0.3 else each for each in records]
-                outcomes = decode(
-                    engine, [*records, None, head_of(number) + body], Side(formats[kind], registry=fake.url)
-                )
-                assert outcomes[-1] == ({"n": 1}, None, None), (seed, kind)
-                for each, (_, why, _) in zip(records, outcomes, strict=False):
+                found = decode(engine, [*records, None, head_of(number) + body], Side(formats[kind], registry=fake.url))
+                assert found[-1] == ({"n": 1}, None, None), (seed, kind)
+                for each, (_, why, _) in zip(records, found, strict=False):
                     if each == head_of(number) + body:
                         assert why is None, (seed, kind)
                     elif each and not each.startswith(head_of(number)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline_defs.core.decoders import SERIALIZED, Format, Side
-from tests.support.outcomes import decode_rows, decoding_session
+from tests.support.outcomes import decode
 
 if TYPE_CHECKING:
     from pipeline_defs.edges.engine import Engine
@@ -64,16 +64,6 @@ VALUES: dict[Format, list[Any]] = {
 }
 
 
-def decode(engine: Engine, name: Format, records: list[bytes | None]) -> tuple[list[Any], list[Any], str]:
-    rows = [("orders", 0, at, None, value) for at, value in enumerate(records)]
-    frame = decoding_session(engine).createDataFrame(
-        rows, "topic string, partition int, offset long, key binary, value binary"
-    )
-    decoded, _ = decode_rows(frame, Side(name))
-    found = decoded.orderBy("offset").collect()
-    return [row.value for row in found], [row.failure for row in found], decoded.schema["value"].dataType.simpleString()
-
-
 def bits(value: float) -> bytes:
     """Tell -0.0 from 0.0."""
     return struct.pack(">d", value)
@@ -82,26 +72,26 @@ def bits(value: float) -> bytes:
 @pytest.mark.parametrize("name", WIRE)
 def test_each_number_is_the_one_that_was_written(engine: Engine, name: Format) -> None:
     written = VALUES[name]
-    values, failures, kind = decode(engine, name, [None, *(struct.pack(WIRE[name], each) for each in written)])
-    assert kind == SERIALIZED[name].lower() and failures == [None] * len(failures) and values[0] is None
+    found = decode(engine, [None, *(struct.pack(WIRE[name], each) for each in written)], Side(name))
+    assert found.type == SERIALIZED[name].lower() and {*found.classes} == {None} and found.values[0] is None
     how: Callable[[Any], Any] = bits if isinstance(written[0], float) else int
-    assert [how(each) for each in values[1:]] == [how(each) for each in written]
+    assert [how(each) for each in found.values[1:]] == [how(each) for each in written]
 
 
 @pytest.mark.parametrize("name", [Format.FLOAT, Format.DOUBLE])
 def test_what_is_no_number_stays_none(engine: Engine, name: Format) -> None:
-    values, failures, _ = decode(engine, name, [struct.pack(WIRE[name], math.nan), struct.pack(WIRE[name], -math.nan)])
-    assert all(math.isnan(each) for each in values) and failures == [None, None]
+    found = decode(engine, [struct.pack(WIRE[name], each) for each in (math.nan, -math.nan)], Side(name))
+    assert all(map(math.isnan, found.values)) and found.classes == [None, None]
 
 
 @pytest.mark.parametrize("name", WIRE)
 def test_bytes_of_another_length_are_set_aside_each(engine: Engine, name: Format) -> None:
     size = struct.calcsize(WIRE[name])
     wrong = [b"\xff" * length for length in (0, 1, size - 1, size + 1, 3 * size, 5_000)]
-    values, failures, _ = decode(engine, name, [*wrong, b"\0" * size])
-    assert values == [None] * len(wrong) + [0]
-    said = [(f"{name}_malformed", f"found {len(each)} bytes, expected {size}") for each in wrong]
-    assert [tuple(each) for each in failures[:-1]] == said and failures[-1] is None
+    found = decode(engine, [*wrong, b"\0" * size], Side(name))
+    assert found.values == [None] * len(wrong) + [0]
+    assert found.classes == [f"{name}_malformed"] * len(wrong) + [None]
+    assert found.errors[:-1] == [f"found {len(each)} bytes, expected {size}" for each in wrong]
 
 
 def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:
@@ -115,7 +105,7 @@ def test_a_uuid_is_text_and_anything_else_is_none(engine: Engine) -> None:
         b"1-1-1-1-1",
     ]
     records = [None, *(str(each).encode() for each in right), str(right[0]).upper().encode(), *wrong]
-    values, failures, kind = decode(engine, Format.UUID, records)
-    assert kind == "string"
-    assert values == [None, *map(str, right), str(right[0]), *[None] * len(wrong)]
-    assert [each and each.error_class for each in failures] == [None] * 22 + ["uuid_malformed"] * len(wrong)
+    found = decode(engine, records, Side(Format.UUID))
+    assert found.type == "string"
+    assert found.values == [None, *map(str, right), str(right[0]), *[None] * len(wrong)]
+    assert found.classes == [None] * 22 + ["uuid_malformed"] * len(wrong)

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pipeline_defs.core.client_properties import ANYBODY, RegistryLogin
 from pipeline_defs.core.decoders import Side
 from pipeline_defs.edges.spark_decoding import DECODE_CONF, DECODERS, Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
     from pipeline_defs.edges.engine import Engine
+
+
+RAW = "topic string, partition int, offset long, key binary, value binary"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of some records, in their order."""
+
+    rows: Sequence[Any]
+    schemas: Mapping[str, str]
+    type: str
+
+    @property
+    def values(self) -> list[Any]:
+        return [row.value.asDict(recursive=True) if hasattr(row.value, "asDict") else row.value for row in self.rows]
+
+    @property
+    def classes(self) -> list[str | None]:
+        return [row.failure.error_class if row.failure else None for row in self.rows]
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [row.failure.error if row.failure else None for row in self.rows]
+
+    @property
+    def ids(self) -> list[int | None]:
+        return [row.schema_id for row in self.rows]
+
+
+def decode(
+    engine: Engine,
+    records: Sequence[bytes | None],
+    side: Side,
+    topic: str = "orders",
+    login: RegistryLogin = ANYBODY,
+) -> Outcomes:
+    """Decode values of a topic's only partition."""
+    values = [(topic, 0, at, None, value) for at, value in enumerate(records)]
+    frame, schemas = decode_rows(decoding_session(engine).createDataFrame(values, RAW), side, login)
+    rows = frame.orderBy("offset").collect()
+    return Outcomes(rows, schemas, frame.schema["value"].dataType.simpleString())
 
 
 def decoding_session(engine: Engine) -> SparkSession:

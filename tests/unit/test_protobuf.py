@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from pipeline_defs.core.errors import UnusableSchema
@@ -65,29 +63,6 @@ def test_a_batch_keeps_each_message_at_its_place() -> None:
     assert [error is None for error in errors] == [True, True, False, True, True]
     assert decode(ORDER, "Order", []) == ([], [])
     assert decode(ORDER, "Order", [None]) == ([None], [None])
-
-
-def test_protobufs_own_runtime_judges_each_message() -> None:
-    """Bytes changed at random: what it takes is read, what it does not take is an error, whatever stands beside it."""
-    kind = message_of(ORDER, "Order")
-    order = GetMessageClass(kind)
-    whole = order(id=7, note="word", lines=[{"number": 1}, {"size": 1}], counts={"a": 1, "b": 2}, big=1 << 40)
-    dice, bodies, sound = random.Random(7), [], []
-    for _ in range(4_000):
-        body = bytearray(whole.SerializeToString())
-        for _ in range(dice.randint(1, 3)):
-            body[dice.randrange(len(body))] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)])
-        bodies.append(bytes(body[: dice.randrange(len(body))] if dice.random() < 0.2 else body))
-        try:
-            order.FromString(bodies[-1])
-        except DecodeError:
-            sound.append(False)
-        else:
-            sound.append(True)
-    values, errors = decode(ORDER, "Order", bodies)
-    assert {True, False} == set(sound), "the control: some are sound and some are not"
-    assert [error is None for error in errors] == sound
-    assert [value is not None for value in values] == sound
 
 
 SPELLINGS = """

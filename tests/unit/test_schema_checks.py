@@ -83,6 +83,7 @@ WRONG = [
     ("json", "  ", "it is empty"),
     ("json", '{"type": "object"}', "expected a column's name, found {"),
     ("avro", "{", "Expecting property name"),
+    ("avro", "5", "expected a JSON object, list or string, found 5"),
     ("avro", '{"type": "recrod", "name": "R"}', "has the type recrod, which nobody defines, did you mean `record`"),
     ("avro", json.dumps(ORDER).replace('"long"', '"lnog"', 1), "whole.id has the type lnog, .*did you mean `long`"),
     ("avro", '{"type": "fixed", "name": "F", "size": 2147483647}', "fixed F has 2,147,483,647 bytes"),
@@ -137,6 +138,8 @@ WRONG = [
     ("protobuf", "message {", "it is no Protobuf schema: .*Expected message name"),
     ("protobuf", 'syntax = "proto3"; message A { A a = 1; }', "A contains itself"),
     ("json_schema", '{"type": "objec"}', "objec"),
+    ("json_schema", "{", "Expecting property name"),
+    ("json_schema", '{"$ref": "http://127.0.0.1:9/x"}', "nothing is fetched"),
     ("json_schema", '{"properties": {"a": {}, "A": {}}}', "differ in case only: a, A"),
     ("json_schema", '{"$schema": "http://example.com/mine"}', "Unknown meta-schema"),
 ]
