@@ -44,6 +44,10 @@ SERIALIZED: Mapping[Format, str] = {
 """What serializers of Kafka's own write, with no schema beside: the column's type, as Spark's DDL has it."""
 
 
+BY_RECORD = frozenset({"record_name", "topic_record_name"})
+"""Subjects, as `name_subject` has them, for which a record's name is needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """Is how keys, or values, are decoded.
@@ -108,3 +112,24 @@ class Decode:
         if not schemas:
             return self.fingerprint
         return hashlib.sha256(json.dumps([self.fingerprint, dict(schemas)], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def name_subject(subject: str | None, topic: str, column: str, record: str = "") -> str:
+    """Is the subject of a topic's keys or values (`column`); `record` is needed where the strategy names it.
+
+    | `subject` in defs.yaml | the subject of the values of `orders` |
+    |---|---|
+    | nothing, or `topic_name` | `orders-value` |
+    | `record_name` | the record's full name, `com.acme.Order` |
+    | `topic_record_name` | `orders-com.acme.Order` |
+    | anything else | what is written |
+    """
+    match subject:
+        case None | "topic_name":
+            return f"{topic}-{column}"
+        case "record_name":
+            return record
+        case "topic_record_name":
+            return f"{topic}-{record}"
+        case _:
+            return subject

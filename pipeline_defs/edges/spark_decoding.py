@@ -43,37 +43,29 @@ READ = "_"  # the column of what is read of keys and values
 Decoder = Callable[["DataFrame", str, Side, RegistryLogin], Decoded]
 
 
-def decode_none(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
+def decode_none(raw: Column) -> Decoded:
     """Leaves bytes as they are."""
     nothing = f.lit(None).cast("string")
-    return Decoded(f.col(column), lambda raw: Outcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
+    return Decoded(raw, lambda raw: Outcome(raw, f.lit(True), failed(nothing, nothing), no_id()))  # noqa: FBT003
 
 
-def decode_string(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
+def decode_string(raw: Column) -> Decoded:
     """Reads UTF-8; other bytes are an error, never replacement characters."""
-    raw, failure = f.col(column), failed("not_utf8", f.lit("the bytes are not UTF-8"))
+    failure = failed("not_utf8", f.lit("the bytes are not UTF-8"))
     read = f.struct(raw.isNull().alias("is_null"), f.try_validate_utf8(raw.cast("string")).alias("text"))
     return Decoded(
         read, lambda read: Outcome(read["text"], read["is_null"] | read["text"].isNotNull(), failure, no_id())
     )
 
 
-def _decode_json(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
-    return decode_json(f.col(column), side.schema or "")
-
-
-def _decode_serialized(rows: DataFrame, column: str, side: Side, login: RegistryLogin = ANYBODY) -> Decoded:  # noqa: ARG001
-    return decode_serialized(f.col(column), side)
-
-
 DECODERS: Mapping[Format, Decoder] = {
-    Format.NONE: decode_none,
-    Format.STRING: decode_string,
-    Format.JSON: _decode_json,
+    Format.NONE: lambda _rows, column, _side, _login: decode_none(f.col(column)),
+    Format.STRING: lambda _rows, column, _side, _login: decode_string(f.col(column)),
+    Format.JSON: lambda _rows, column, side, _login: decode_json(f.col(column), side.schema or ""),
     Format.JSON_SCHEMA: decode_json_schema,
     Format.AVRO: decode_avro,
     Format.PROTOBUF: decode_protobuf,
-    **dict.fromkeys(SERIALIZED, _decode_serialized),
+    **dict.fromkeys(SERIALIZED, lambda _rows, column, side, _login: decode_serialized(f.col(column), side)),
 }
 
 

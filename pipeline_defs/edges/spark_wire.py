@@ -12,8 +12,8 @@ from typing import TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from ..core.decoders import BY_RECORD, name_subject
 from ..core.errors import UnknownSubject, UnusableSchema, unusable_schema
-from ..core.subjects import BY_RECORD, name_subject
 from .schema_registry import Registered, Registry
 
 Usable = TypeVar("Usable")

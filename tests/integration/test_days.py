@@ -23,11 +23,15 @@ from pipeline_defs.days import report_days
 from pipeline_defs.decoded_checks import check_decoded, check_outside
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.deriving import run_derive_tick
+from pipeline_defs.edges.engine import Engine
+from pipeline_defs.edges.event_time import count_days
+from pipeline_defs.edges.spark_decoding import RAW_SCHEMA, SparkDecoder
 from pipeline_defs.launching import decode_through_dagster
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.reader import read
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from tests.support.outcomes import decoding_session
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -235,27 +239,26 @@ def test_a_tick_tells_what_was_wiped_and_leaves_days_to_a_run_that_is_at_work(wo
     ],
 )
 def test_whatever_the_type_the_table_has_the_event_time_and_when_its_files_begin_and_end(
-    world: World, schema: str, event_time: EventTime, at: object
+    engine: Engine, tmp_path: Path, schema: str, event_time: EventTime, at: object
 ) -> None:
     """[R-89] A reader's filter passes over files by the log; none that has a row of the day: a moment is rounded away."""
-    configure(world, event_time, schema)
-    world.create_topic()
-    noon_ms = 1_357_128_000_000
-    world.send({**record(at, n), "timestamp_ms": noon_ms} for n in range(3))
-    if at is not None:
-        world.send([record(None, 3)])
-    world.plan_and_land()
-    world.decode()
-    table = DeltaTable(world.edges.lake.store.url(f"tables/decoded/{world.name}"))
-    rows = table.to_pyarrow_table(columns=["event_time"])
-    times = rows["event_time"].drop_null().cast("int64").to_pylist()
-    assert len(times) == 3 and len(rows) == 3 + (at is not None)
+    noon = datetime(2013, 1, 2, 12, tzinfo=UTC)
+    values = [record(at, n)["value"] for n in range(3)] + [record(None, 3)["value"]] * (at is not None)
+    rows = [("t", 0, 0, n, noon, 0, None, value, None) for n, value in enumerate(values)]
+    landed = tmp_path / "landed.parquet"
+    decoder = SparkDecoder(engine, Decode(Side(), Side(Format.JSON, schema), event_time=event_time))
+    raw = decoding_session(engine).createDataFrame(rows, RAW_SCHEMA.format(key="BINARY", value="BINARY"))
+    pq.write_table(raw.toArrow(), landed)
+    decoder.stage_decoded([landed], decoder.decide([landed]), str(tmp_path / "decoded"))
+    (file,) = (tmp_path / "decoded").glob("*.parquet")
+    column = pq.read_table(file)["event_time"]
+    times = column.drop_null().cast("int64").to_pylist()
+    assert len(times) == 3 and column.null_count == (at is not None)
     assert {micros // 86_400_000_000 for micros in times} == {15_707}
-    (decoding,) = world.decodings.values()
-    assert decoding.event_days == {"2013-01-02": 3} | ({"none": 1} if at is not None else {})
-    assert decoding.first_event_ms is not None and decoding.last_event_ms is not None
-    assert decoding.first_event_ms * 1000 <= min(times) and max(times) <= decoding.last_event_ms * 1000
-    assert len(rows.filter(pc.is_null(rows["event_time"]))) == (at is not None)
+    days, first_ms, last_ms = count_days(file)
+    assert days == {"2013-01-02": 3} | ({"none": 1} if at is not None else {})
+    assert first_ms is not None and last_ms is not None
+    assert first_ms * 1000 <= min(times) and max(times) <= last_ms * 1000
 
 
 def test_a_day_is_read_in_each_form_and_what_cannot_be_is_refused(world: World) -> None:
