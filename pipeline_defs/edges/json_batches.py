@@ -1,16 +1,41 @@
-"""Batches of JSON checked against their schemas, in Spark's Python workers.
+"""Batches of JSON in Spark's Python workers: checked against their schemas; why those do not fit that Spark set aside.
 
-What a worker imports is here and nothing else.
+What a worker imports is here and nothing else. Invariant: what is said has the schema's names, and nothing of what a document
+says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd  # noqa: TID253 (a worker needs it at once, and nobody else imports this file early)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from ..core.json_mismatch import Shape, explain_mismatch
 from .json_checks import find_violation, open_checker
+
+WHOLE_NUMBERS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+NUMBER, STRING = frozenset({"number"}), frozenset({"string"})
+TAKES = {
+    **dict.fromkeys((*WHOLE_NUMBERS, "FLOAT", "DOUBLE"), NUMBER),
+    **dict.fromkeys(("BINARY", "DATE", "TIMESTAMP_NTZ"), STRING),
+    "TIMESTAMP": NUMBER | STRING,
+    "BOOLEAN": frozenset({"boolean"}),
+    "STRUCT": frozenset({"object"}),
+    "MAP": frozenset({"object"}),
+    "ARRAY": frozenset({"array"}),
+}
+NAMES = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
+UNEXPLAINED = "it is not of the schema's types"
 
 
 def batch_checker(schemas: Mapping[int, tuple[str, tuple[tuple[str, str], ...]]]) -> Callable[..., pd.Series]:
@@ -26,10 +51,58 @@ def batch_checker(schemas: Mapping[int, tuple[str, tuple[tuple[str, str], ...]]]
     return check
 
 
-def batch_explainer(shape: Shape) -> Callable[..., pd.Series]:
-    """Make the function that a worker calls with each batch of documents that are not of a shape."""
+def batch_explainer(schema: DataType) -> Callable[..., pd.Series]:
+    """Make the function that a worker calls with each batch of documents that are not of a schema."""
 
     def explain(bodies: pd.Series) -> pd.Series:
-        return pd.Series([None if body is None else explain_mismatch(body, shape) for body in bodies], dtype=object)
+        return pd.Series([None if body is None else explain_mismatch(body, schema) for body in bodies], dtype=object)
 
     return explain
+
+
+def explain_mismatch(body: bytes, schema: DataType) -> str:
+    """Say which field of a document is not of its type, as `id: expected BIGINT, found string`."""
+    try:
+        document = json.loads(body.decode())
+        if document is None:
+            return f"expected {_name(schema)}, found null"
+        return next(_find(document, schema, "", is_nullable=True), UNEXPLAINED)
+    except (ValueError, RecursionError):  # Spark reads it, and Python does not: a number of 5,000 digits
+        return UNEXPLAINED
+
+
+def _name(schema: DataType) -> str:
+    return schema.simpleString().partition("<")[0].partition("(")[0].upper()
+
+
+def _find(value: Any, schema: DataType, path: str, *, is_nullable: bool) -> Iterator[str]:
+    if value is None:
+        if not is_nullable:
+            yield f"{path or 'the whole'} is null or missing"
+        return
+    name, found = _name(schema), NAMES[type(value)]
+    found = found if found not in TAKES.get(name, {found}) else _beyond(value, name)
+    if found:
+        yield f"{path}: expected {name}, found {found}".removeprefix(": ")
+        return
+    match schema:
+        case StructType():
+            for each in schema:
+                below = f"{path}.{each.name}".lstrip(".")
+                yield from _find(value.get(each.name), each.dataType, below, is_nullable=each.nullable)
+        case ArrayType():
+            for each in value:
+                yield from _find(each, schema.elementType, f"{path}[]", is_nullable=schema.containsNull)
+        case MapType():
+            for each in value.values():
+                yield from _find(each, schema.valueType, f"{path}{{}}", is_nullable=schema.valueContainsNull)
+
+
+def _beyond(value: Any, name: str) -> str:
+    """Say what is wrong with a number of the right JSON type; nothing where nothing is."""
+    bits = WHOLE_NUMBERS.get(name)
+    if bits is None:
+        return ""
+    if isinstance(value, float):
+        return "a number with a fraction or exponent"
+    return "" if -(1 << bits - 1) <= value < 1 << bits - 1 else "a number beyond it"

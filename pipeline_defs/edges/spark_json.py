@@ -12,10 +12,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from ..core.errors import LONGEST_REASON, BadSetting
-from ..core.json_mismatch import Shape
 from .decoded import Decoded, Outcome, failed, no_id
 from .json_batches import batch_explainer
 from .spark_json_values import TIMESTAMP_FORMAT, find_wrong, is_null, read_type, settle
@@ -110,19 +109,5 @@ def decode_json(source: Column, ddl: str) -> Decoded:
 def _explain(text: Column, schema: DataType) -> Column:
     """Say which field is not of its type; asked only of what is set aside, in Spark's Python workers."""
     make: Any = pandas_udf  # its overloads know no types that are strings
-    explained: Column = make(batch_explainer(_shape(schema)), StringType())(
-        text.cast("binary")
-    )  # which need not be UTF-8
+    explained: Column = make(batch_explainer(schema), StringType())(text.cast("binary"))  # which need not be UTF-8
     return explained
-
-
-def _shape(schema: DataType, *, is_nullable: bool = True) -> Shape:
-    match schema:
-        case StructType():
-            fields = tuple((each.name, _shape(each.dataType, is_nullable=each.nullable)) for each in schema)
-            return Shape("STRUCT", is_nullable, fields)
-        case ArrayType():
-            return Shape("ARRAY", is_nullable, (("", _shape(schema.elementType, is_nullable=schema.containsNull)),))
-        case MapType():
-            return Shape("MAP", is_nullable, (("", _shape(schema.valueType, is_nullable=schema.valueContainsNull)),))
-    return Shape(schema.simpleString().partition("(")[0].upper().replace("TIMESTAMP_LTZ", "TIMESTAMP"), is_nullable)

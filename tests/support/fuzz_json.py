@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import dataclass
 from typing import Any
-
-from pipeline_defs.core.json_mismatch import Shape
 
 BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 LEAVES = [*BITS, "DOUBLE", "BOOLEAN", "STRING"]
 TEXTS = ["", "word", "ü \U0001f600", 'quote " and \\', "4711-hush", "\n\t", "null", "5"]
 NUMBERS: list[Any] = [0, -1, 127, 128, -129, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63), 0.5, -1e300, 1e-5, 10**25]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A column's type: its name in capitals, and what is in it by name; of a list or map without one."""
+
+    name: str
+    is_nullable: bool = True
+    inner: tuple[tuple[str, Shape], ...] = ()
 
 
 class Wrong(Exception):

@@ -6,26 +6,23 @@ import json
 from typing import Any
 
 import pytest
+from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
-from pipeline_defs.core.json_mismatch import UNEXPLAINED, Shape, explain_mismatch
+from pipeline_defs.edges.json_batches import UNEXPLAINED, explain_mismatch
 
-ID = ("id", Shape("BIGINT", is_nullable=False))
-INNER = Shape("STRUCT", True, (("x", Shape("INT")), ("at", Shape("TIMESTAMP"))))
-ORDER = Shape(
-    "STRUCT",
-    True,
-    (
-        ID,
-        ("b", Shape("TINYINT")),
-        ("ok", Shape("BOOLEAN")),
-        ("price", Shape("DOUBLE")),
-        ("d", Shape("DATE")),
-        ("note", Shape("STRING")),
-        ("sum", Shape("DECIMAL")),
-        ("in", INNER),
-        ("many", Shape("ARRAY", True, (("", INNER),))),
-        ("by", Shape("MAP", True, (("", Shape("INT", is_nullable=False)),))),
-    ),
+INNER = StructType().add("x", "integer").add("at", "timestamp")
+ORDER = (
+    StructType()
+    .add("id", "long", nullable=False)
+    .add("b", "byte")
+    .add("ok", "boolean")
+    .add("price", "double")
+    .add("d", "date")
+    .add("note", "string")
+    .add("sum", DecimalType(10, 2))
+    .add("in", INNER)
+    .add("many", ArrayType(INNER))
+    .add("by", MapType(StringType(), IntegerType(), valueContainsNull=False))
 )
 
 
