@@ -147,7 +147,10 @@ class _Reader:
             return self._name(schema, namespace, path, within)
         if isinstance(schema, list):
             return self._union(schema, namespace, path, within)
-        kind = schema.get("type")
+        if not isinstance(schema, dict) or "type" not in schema:
+            self.wrong.append(f"{path} is {json.dumps(schema)[:40]}, expected a type")
+            return _Part(schema)
+        kind = schema["type"]
         if not isinstance(kind, str):
             inner = self.read(kind, namespace, path, within)
             return _sized({**schema, "type": inner.schema}, inner.column, [inner])

@@ -83,6 +83,7 @@ WRONG = [
     ("json", "  ", "it is empty"),
     ("json", '{"type": "object"}', "expected a column's name, found {"),
     ("avro", "{", "Expecting property name"),
+    ("avro", '{"type": "array", "items": 5}', r"the whole\[\] is 5, expected a type"),
     ("avro", "5", "expected a JSON object, list or string, found 5"),
     ("avro", '{"type": "recrod", "name": "R"}', "has the type recrod, which nobody defines, did you mean `record`"),
     ("avro", json.dumps(ORDER).replace('"long"', '"lnog"', 1), "whole.id has the type lnog, .*did you mean `long`"),
