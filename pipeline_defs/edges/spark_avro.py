@@ -57,15 +57,9 @@ def decode_avro(rows: DataFrame, column: str, side: Side, login: RegistryLogin =
 def _decode_registered(rows: DataFrame, column: str, side: Side, wire: Wire) -> Decoded:
     session, raw = rows.sparkSession, f.col(column)
     writers, failures = usable(wire.writers, KIND, _text)
-    if side.schema:
-        what = f"the reader's schema of {wire.topic}'s {column}"
-        reader = check_schema(session, side.schema, (), what)
-    else:
-        names = {record_name(text) for text in writers.values()}
-        record = side.message or (names.pop() if len(names) == 1 else None)
-        latest = wire.read_reader(side.subject, record, KIND)
-        what = f"schema {latest.id} of registry {wire.registry.url}"
-        reader = check_schema(session, latest.text, latest.references.values(), what)
+    names = {record_name(text) for text in writers.values()}
+    given = wire.read_reader(side, side.message or (names.pop() if len(names) == 1 else None), KIND)
+    reader = check_schema(session, given.text, given.references.values(), given.what)
     body = f.substring(raw, HEAD + 1, 2**31 - 1)
     unparsed = find_unparsed(session, writers)
 

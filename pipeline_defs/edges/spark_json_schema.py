@@ -39,12 +39,8 @@ def decode_json_schema(rows: DataFrame, column: str, side: Side, login: Registry
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     raw = f.col(column)
-    if side.schema:
-        reader, columns = read_columns(side.schema, {}, f"the reader's schema of {wire.topic}'s {column}")
-    else:
-        latest = wire.read_reader(side.subject, side.message, KIND)
-        what = f"schema {latest.id} of registry {wire.registry.url}"
-        reader, columns = read_columns(latest.text, latest.references, what)
+    given = wire.read_reader(side, side.message, KIND)
+    reader, columns = read_columns(given.text, given.references, given.what)
     checked, failures = usable(
         wire.writers, KIND, lambda schema: check_schema(schema.text, schema.references, f"schema {schema.id}")
     )

@@ -22,7 +22,7 @@ from .decoded import Decoded, Outcome, failed, no_id
 from .protobuf_batches import arrow_type, batch_decoder, open_reader
 from .protobuf_schema import ProtoFile, compile_proto, encode_path, find_message, find_mismatches
 from .schema_registry import Registered, connect
-from .spark_wire import Wire, head_of, read_wire, schema_id, usable
+from .spark_wire import Reader, Wire, head_of, read_wire, schema_id, usable
 
 KIND = "PROTOBUF"
 
@@ -43,14 +43,9 @@ def decode_protobuf(rows: DataFrame, column: str, side: Side, login: RegistryLog
 
 def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
     raw = f.col(column)
-    if side.schema:
-        what = f"the reader's schema of {wire.topic}'s {column}"
-        text, file = side.schema, compile_proto(side.schema, {}, what)
-    else:
-        latest = wire.read_reader(side.subject, side.message, KIND)
-        what = f"schema {latest.id} of registry {wire.registry.url}"
-        text, file = _text(latest), compile_proto(latest.text, latest.references, what)
-    reader = find_message(file, side.message, what)
+    given = wire.read_reader(side, side.message, KIND)
+    file = compile_proto(given.text, given.references, given.what)
+    reader = find_message(file, side.message, given.what)
     body = f.when(f.lit(False), f.lit(None).cast("binary"))  # noqa: FBT003
     compared, unusable = usable(wire.writers, KIND, lambda schema: _compare(schema, reader))
     failures = {each: failure for each, (_, failure) in compared.items()} | unusable
@@ -62,7 +57,7 @@ def _decode_registered(column: str, side: Side, wire: Wire) -> Decoded:
             )
     read = _read(body, file, reader)
     writers = {str(each): _text(schema) for each, schema in wire.writers.items() if schema.kind == KIND}
-    schemas = writers | ({} if side.schema else {"reader": text})
+    schemas = writers | ({} if side.schema else {"reader": _text(given)})
     is_unread = raw.isNotNull() & body.isNull()
     return _decoded(is_unread, read, wire.explain(raw, failures), schema_id(raw), schemas)
 
@@ -109,7 +104,7 @@ def _decoded(
     return Decoded(read, judge, schemas)
 
 
-def _text(schema: Registered) -> str:
+def _text(schema: Registered | Reader) -> str:
     """Is the schema with what it imports, as one text to be told apart by."""
     imported: Mapping[str, str] = schema.references
     return "\n".join([*(f"// {name}\n{text}" for name, text in sorted(imported.items())), schema.text])

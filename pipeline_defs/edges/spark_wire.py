@@ -12,7 +12,7 @@ from typing import TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ..core.decoders import BY_RECORD, name_subject
+from ..core.decoders import BY_RECORD, Side, name_subject
 from ..core.errors import UnknownSubject, UnusableSchema, unusable_schema
 from .schema_registry import Registered, Registry
 
@@ -25,6 +25,15 @@ UNUSABLE = "unusable_schema"
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """A schema that rows are read with, what it refers to by name, and `what` messages call it."""
+
+    text: str
+    references: Mapping[str, str]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wire:
     """What rows of one topic say of their writers; `broken` are ids whose schema the registry cannot give whole, and why."""
 
@@ -34,22 +43,24 @@ class Wire:
     writers: Mapping[int, Registered]
     broken: Mapping[int, str]
 
-    def read_reader(self, subject: str | None, record: str | None, kind: str) -> Registered:
-        """Return the latest version of the subject, which all of the rows are read with, of a language such as AVRO.
+    def read_reader(self, side: Side, record: str | None, kind: str) -> Reader:
+        """Return what all of the rows are read with: the side's own schema, else the latest version of its subject.
 
-        `record` names the record, or message, where the subject's name has it and writers' schemas do not decide it.
+        `record` names the record, or message, where the subject's name has it; `kind` is a language such as AVRO.
         """
+        if side.schema:
+            return Reader(side.schema, {}, f"the reader's schema of {self.topic}'s {self.column}")
+        subject = side.subject
         if subject in BY_RECORD and not record:
             raise UnusableSchema(
                 f"subject {subject} of {self.topic}'s {self.column} needs a record's name, expected `message` beside it in "
                 "defs.yaml; nothing was decoded"
             )
         latest = self.registry.read_latest(name_subject(subject, self.topic, self.column, record or ""))
+        what = f"schema {latest.id} of registry {self.registry.url}"
         if latest.kind != kind:
-            raise unusable_schema(
-                f"schema {latest.id} of registry {self.registry.url}", f"it is {latest.kind}, expected {kind}"
-            )
-        return latest
+            raise unusable_schema(what, f"it is {latest.kind}, expected {kind}")
+        return Reader(latest.text, latest.references, what)
 
     def explain(self, raw: Column, failures: Mapping[int, tuple[str, str]]) -> tuple[Column, Column]:
         """Return class and text of what is wrong with a row that was not decoded; `failures` are those of each writer."""
