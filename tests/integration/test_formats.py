@@ -28,7 +28,8 @@ def avro(number: int) -> bytes:
     return out.getvalue()
 
 
-FORMATS = {
+# schema, good records of 0, 1 and 2, what bytes of none of them are
+FORMATS: dict[str, tuple[str | None, list[bytes], str]] = {
     "json": ("id BIGINT, name STRING", [b'{"id": %d, "name": "n"}' % n for n in range(3)], "not_utf8"),
     "avro": (AVRO, [avro(n) for n in range(3)], "avro_malformed"),
     "protobuf": (PROTO, [b"\x08" + bytes([n]) + b"\x12\x01n" for n in range(3)], "protobuf_malformed"),
@@ -36,20 +37,22 @@ FORMATS = {
     "string": (None, [b"0", b"1", b"2"], "not_utf8"),
     "integer": (None, [bytes([0, 0, 0, n]) for n in range(3)], "integer_malformed"),
 }
+BAD = b"\xff\xfe\x00"
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_format_from_defs_yaml_to_the_views(world: World, name: str) -> None:
-    schema, good, error = FORMATS[name]
+@pytest.mark.parametrize(("key", "value"), [("string", "json"), ("integer", "avro"), ("json_schema", "protobuf")])
+def test_a_format_from_defs_yaml_to_the_views(world: World, key: str, value: str) -> None:
+    sides = {
+        side: SideConfig(format=name, inline_schema=FORMATS[name][0]) for side, name in (("key", key), ("value", value))
+    }
     component = KafkaTopic(
-        topic=world.name,
-        decode=DecodeConfig(
-            value=SideConfig(format=name, inline_schema=schema), dead_letters=BudgetConfig(records=1, share=0.5)
-        ),
+        topic=world.name, decode=DecodeConfig(**sides, dead_letters=BudgetConfig(records=2, share=0.5))
     )
     world.topic = dataclasses.replace(component.as_topic(), policy=world.topic.policy)
     world.create_topic(1)
-    world.send({"partition": 0, "value": value} for value in [*good, b"\xff\xfe\x00"])
+    keys, values = FORMATS[key][1], FORMATS[value][1]
+    pairs = [*zip(keys, values, strict=True), (BAD, values[0]), (keys[0], BAD)]
+    world.send({"partition": 0, "key": each, "value": other} for each, other in pairs)
     world.plan()
     world.launch()
     ranges = list(world.coverage.log.ranges)
@@ -58,6 +61,11 @@ def test_a_format_from_defs_yaml_to_the_views(world: World, name: str) -> None:
     )
     assert launched.succeeded, launched.reason
     duck = Duck(world.edges.lake, [world.name])
-    value = "value::INTEGER" if schema is None else "value.id"
-    assert duck.query(f'SELECT "offset", {value} FROM decoded."{world.name}" ORDER BY 1')[1] == [(0, 0), (1, 1), (2, 2)]
-    assert duck.query(f'SELECT "offset", error_class FROM dead_letters."{world.name}"')[1] == [(3, error)]
+    ids = [
+        f"{side}::INTEGER" if FORMATS[name][0] is None else f"{side}.id"
+        for side, name in (("key", key), ("value", value))
+    ]
+    rows = duck.query(f'SELECT "offset", {", ".join(ids)} FROM decoded."{world.name}" ORDER BY 1')[1]
+    assert rows == [(n, n, n) for n in range(3)]
+    dead = duck.query(f'SELECT "offset", side, error_class FROM dead_letters."{world.name}" ORDER BY 1')[1]
+    assert dead == [(3, "key", FORMATS[key][2]), (4, "value", FORMATS[value][2])]
