@@ -164,27 +164,17 @@ def _load_flights(edges: Edges, topic: Topic, days: int) -> int:
 
 
 def _watch_landing(edges: Edges, topic: Topic) -> None:
-    """Shows ranges as they land, until every record on the broker is landed."""
+    """Shows records as they land, until every one on the broker is landed, and every range."""
     marks = edges.kafka(topic).read_watermarks(TOPIC, topic.policy.isolation_level)
     on_broker = sum(mark.end - mark.earliest for mark in marks.values())
-    last_rows, moved = -1, time.monotonic()
-    with _bar("landing records", on_broker) as (bar, task):
-        while True:
-            coverage = edges.lake.coverage(TOPIC)
-            landed = [o for o in coverage.manifests if coverage.is_landed(o)]
-            rows = sum(coverage.manifests[o].rows for o in landed)
-            planned = len(coverage.log.ranges)
-            bar.update(task, completed=rows, description=f"landing records, {len(landed)} of {planned} ranges")
-            if rows >= on_broker and planned == len(landed):
-                return
-            if rows != last_rows:
-                last_rows, moved = rows, time.monotonic()
-            elif time.monotonic() - moved > PATIENCE_SECONDS:
-                raise NothingHappens(
-                    f"{rows:,} of {on_broker:,} records are landed and nothing moved for {PATIENCE_SECONDS} s; look at "
-                    "the runs in Dagster, and at its log in the demo folder of OFFSETLAKE_HOME"
-                )
-            time.sleep(0.5)
+
+    def waiting() -> int:
+        coverage = edges.lake.coverage(TOPIC)
+        landed = [offsets for offsets in coverage.manifests if coverage.is_landed(offsets)]
+        rows = sum(coverage.manifests[offsets].rows for offsets in landed)
+        return max(on_broker - rows, len(coverage.log.ranges) - len(landed))
+
+    _watch("landing records", on_broker, waiting)
 
 
 def _watch_deriving(edges: Edges, topic: Topic) -> None:

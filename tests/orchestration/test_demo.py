@@ -1,4 +1,4 @@
-"""The demo as a person runs it, killed once with SIGKILL on the way: real flights, the real sensor and daemon, a backfill."""
+"""The demo as a person runs it, killed once with SIGKILL on the way: real flights, the real sensor and daemon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,6 @@ from tests.conftest import JARS
 from tests.support.decoded import shown_places
 from tests.support.environment import plain_environment
 from tests.support.world import PATIENCE_SECONDS
-
-LAUNCH = """
-mutation ($params: LaunchBackfillParams!) {
-  launchPartitionBackfill(backfillParams: $params) {
-    __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
-  }
-}
-"""
-BACKFILL = "query ($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
 
 
 @pytest.fixture
@@ -73,20 +63,11 @@ def wait_for(condition: Any) -> Iterator[None]:
         yield
 
 
-def ask(url: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-    body = json.dumps({"query": query, "variables": variables}).encode()
-    request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
-        found: dict[str, Any] = json.load(answer)["data"]
-    return found
-
-
-@pytest.mark.parametrize(("days", "flights"), [(31, 27_004), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("days", "flights"), [(1, 842), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
 def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, flights: int) -> None:
     """AC6, AC18: SIGKILL while it lands; started again it finds what is left running, and every check is green.
 
-    Then a backfill of all ranges through the UI's own call is a visible no-op, though it reads them again, and Ctrl-C
-    stops every process.
+    Then Ctrl-C stops every process.
     """
     records = flights + len(POISON)
     demo = start_demo(home, days)
@@ -117,23 +98,6 @@ def test_the_demo_survives_a_kill_and_lands_every_flight(home: Path, days: int, 
         f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM read_parquet(\'{home}/lake/data/**/*.parquet\')'
     )
     assert duckdb.sql(rows).fetchall() == [(records, records)]
-
-    url = next(word for line in lines if "Dagster is at" in line for word in line.split() if word.startswith("http"))
-    keys = [offsets.key for offsets in lake.read_plan_log("flights").ranges]
-    assert len(keys) > 1
-    before = lake.read_manifests("flights")
-    params = {"assetSelection": [{"path": ["raw", "flights"]}], "partitionNames": keys}
-    launched = ask(url.rstrip(";"), LAUNCH, {"params": params})["launchPartitionBackfill"]
-    assert launched["__typename"] == "LaunchBackfillSuccess", launched
-
-    def ended() -> bool:
-        answer = ask(url.rstrip(";"), BACKFILL, {"id": launched["backfillId"]})["partitionBackfillOrError"]
-        assert answer["status"] not in {"FAILED", "COMPLETED_FAILED"}, answer
-        return bool(answer["status"] == "COMPLETED_SUCCESS")
-
-    for _ in wait_for(ended):
-        pass
-    assert lake.read_manifests("flights") == before
 
     broker = read_broker(home / "broker")
     dagster = json.loads((home / "demo" / "dagster.json").read_text())

@@ -89,7 +89,7 @@ def test_a_missed_target_is_named_with_what_was_found_and_what_was_expected() ->
     ]
 
 
-@pytest.mark.parametrize("size", [100, 1_000, 10_000])
+@pytest.mark.parametrize("size", [100, 10_000])
 def test_values_are_of_their_size_all_different_and_the_same_each_time(size: int) -> None:
     load = Load(size, 500, 100)
     produced = list(values(load))
@@ -134,11 +134,6 @@ def test_the_parts_of_the_time_to_visible_add_up_to_it() -> None:
     assert seconds["seen_by_glob"] == 0.5
 
 
-def test_this_process_has_memory_and_has_used_time() -> None:
-    assert read_peak_bytes(os.getpid()) > 1_000_000
-    assert read_cpu_seconds(os.getpid()) > 0
-
-
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 FAMILY = f"""
 import subprocess, sys
@@ -168,6 +163,8 @@ def test_processes_that_still_run_are_counted_with_what_is_above_them() -> None:
     found = read_tree(os.getppid())
     assert found[0].pid == os.getppid()
     assert os.getpid() in {each.pid for each in found}
+    assert read_peak_bytes(os.getpid()) > 1_000_000
+    assert read_cpu_seconds(os.getpid()) > 0
     assert read_tree(2**22 + 1) == []
 
 
