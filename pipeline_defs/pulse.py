@@ -17,13 +17,11 @@ from dagster_pyspark import LazyPySparkResource
 from .core.dispatch import Tried
 from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, unforeseen
 from .dead_runs import end_dead_runs
-from .deriving import DeriveTick, run_derive_tick
-from .latest_due import LatestTick, run_latest_tick
 from .moments import duration_text
 from .projection import ACTIVE, FAILED
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
 from .resources import Edges
-from .ticking import Tick, run_tick
+from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
 from .topics import LAND_PENDING, TOOK_TAG, Topic
 
 TICK_SECONDS = 5
@@ -65,7 +63,7 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
     if not topics:
         return dg.Definitions()
 
-    @dg.op(name=LAND_AND_DERIVE, pool=LAND_PENDING)
+    @dg.op(name=LAND_AND_DERIVE)
     def land_op(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
         land_and_derive(topics, context, edges, pyspark)
 

@@ -29,13 +29,13 @@ from .decoding import decode
 from .landing import land_topics
 from .latest_asset import update_and_tell
 from .latest_check import RECOMPUTED, check_share, share_of
-from .latest_due import run_latest_tick
 from .moments import Pace
 from .projection import as_evaluation
 from .raw_asset import landed_lineage, materialization
 from .resources import Edges
 from .runs import at_work, attempt_id, step_logger
 from .settings import code_version
+from .ticking import run_latest_tick
 from .topics import LAND_PENDING, TOOK_TAG, Duty, Topic
 from .tries import UPDATE, read_held, read_tried, trying
 from .undecoded import read_undecoded

@@ -13,11 +13,10 @@ import dagster as dg
 
 from .core.offsets import OffsetRange
 from .days import report_days
-from .deriving import find_unseen_decoded, report_decoded
 from .landing import mirror_frontier
 from .projection import find_unseen, read_data_versions, read_order, register_keys
 from .resources import Edges
-from .ticking import landed_event
+from .ticking import find_unseen_decoded, landed_event, report_decoded
 from .topics import Topic
 from .tries import read_held
 

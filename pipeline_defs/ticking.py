@@ -4,20 +4,30 @@ All is read from the lake and from Dagster. Two ticks at once are harmless.
 """
 
 import uuid
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import dagster as dg
 
 from .checks import report_standing
 from .core.coverage import Coverage
+from .core.decoding import Decided, Decoding
 from .core.dispatch import choose_due
 from .core.lag import find_lag
+from .core.latest import Latest
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
+from .days import report_days
+from .decoded_asset import decoded_event
+from .edges.decodings import DecodedRanges
+from .latest import find_due
 from .planner import commit_next_step
 from .progress import Situation, held_back, read_situation, waiting_text
 from .projection import (
+    Order,
     open_pool,
+    read_order,
+    read_turns,
     register_keys,
     report_lag,
     report_losses,
@@ -27,8 +37,13 @@ from .raw_asset import materialization
 from .raw_table import try_append
 from .resources import Edges
 from .topics import Topic
+from .tries import read_tried_update
+from .undecoded import read_undecoded
+from .waiting import UPDATING, backing_off_text, pending_text
 
 EVENTS_PER_TICK = 200
+BACKLOG_SECONDS = 120
+BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,8 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
         coverage = edges.lake.coverage(topic.name)
     registered = register_keys(instance, topic, coverage)
     if registered:
-        open_pool(instance, topic.landing.pool)
+        for duty in (topic.landing, *([topic.decoding] if topic.decode is not None else [])):
+            open_pool(instance, duty.pool)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
     found = read_situation(topic, coverage, edges, instance)
@@ -94,3 +110,81 @@ def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
     """Is the event of a range that the lake has landed, told to Dagster outside of any run."""
     return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), edges)
+
+
+# ---- decoded
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveTick:
+    """The ranges that are to be decoded now, how many were told of, and in words what others wait for."""
+
+    due: tuple[OffsetRange, ...]
+    told: int
+    waiting: str = ""
+
+
+def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> DeriveTick:
+    """Runs one tick: what a crash left untold is told."""
+    coverage = edges.lake.coverage(topic.name)
+    found = read_undecoded(topic, coverage, edges, instance)
+    held, now_ms = found.held.keys(), edges.now_ms()
+    decoded = found.decoded.with_empty(coverage)
+    unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
+    for offsets in unseen[:EVENTS_PER_TICK]:
+        report_decoded(topic, decoded[offsets], edges, instance)
+    if not held:  # a run that decodes tells of its days
+        report_days(topic, instance, edges)
+    return DeriveTick(tuple(found.choose(now_ms)), len(unseen), found.text(now_ms))
+
+
+def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
+    """Says whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
+
+    Else each batch of a backlog would have the same files written anew. It never waits for longer than that.
+    """
+    since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in decoded.known.values()), default=0)
+    if edges.now_ms() - since_ms >= BACKLOG_SECONDS * 1000:
+        return False
+    return bool(decoded.find_due(edges.lake.coverage(decoded.topic)))
+
+
+def find_unseen_decoded(
+    topic: Topic, order: Order, published: AbstractSet[OffsetRange], instance: dg.DagsterInstance
+) -> list[OffsetRange]:
+    """Finds decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
+    seen = instance.get_materialized_partitions(topic.decoded_key)
+    return [offsets for offsets in order if offsets in published and offsets is not None and offsets.key not in seen]
+
+
+def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
+    """Tells Dagster outside of any run that a range is decoded."""
+    instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
+
+
+# ---- latest
+
+
+@dataclass(frozen=True, slots=True)
+class LatestTick:
+    """What one tick found: how many ranges are due, whether an update is to be made now, and what is waited for."""
+
+    ranges: int
+    is_due: bool = False
+    waiting: str = ""
+
+
+def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges) -> LatestTick:
+    """Run one tick; an update under way, a failure a moment ago, or a backlog that is being decoded has it wait."""
+    due = find_due(topic.name, config, edges.decodings)
+    tried, is_held = read_tried_update(instance, topic.upserting)
+    now_ms = edges.now_ms()
+    turns = read_turns(instance, topic.upserting, now_ms)
+    is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
+    ranges = due.waiting
+    if not due.has_work:
+        return LatestTick(0)
+    postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
+    head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
+    waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
+    return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)

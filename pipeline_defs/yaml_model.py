@@ -115,9 +115,10 @@ def as_written(context: dg.ResolutionContext, value: Any) -> Any:
         return _TEMPLATES.from_string(value).render(**context.scope)
     except (jinja2.TemplateError, ResolutionException, TypeError, AttributeError, ValueError) as error:
         said = str(error).partition(". ")[0]
+        braces = " ".join(_BRACES.findall(value))  # what stands around them may be a login
         raise ValueError(
-            f"the template {shown(value)!r} cannot be rendered: {shown(said)}; expected such as '{{{{ env.NAME }}}}' with that "
-            "variable set, or a text without {{"
+            f"the template {shown(braces)!r} cannot be rendered: {shown(said)}; expected such as '{{{{ env.NAME }}}}' with "
+            "that variable set, or a text without {{"
         ) from None
 
 
@@ -127,6 +128,7 @@ def _refuse_nothing(value: object) -> object:
     return value
 
 
+_BRACES = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
 _TEMPLATES = jinja2.Environment(undefined=jinja2.StrictUndefined, finalize=_refuse_nothing, autoescape=False)  # noqa: S701  no HTML
 WRITTEN = dg.Resolver(as_written, inject_before_resolve=False)
 """How Dagster is to take a text, and a list or mapping of texts."""

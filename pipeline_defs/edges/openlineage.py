@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "offsetlake"  # of jobs
 PRODUCER = "https://pypi.org/project/offsetlake"
+IMPORT_SECONDS = 60.0
 PATIENCE_SECONDS = 2.0  # at the end of a run, when its ranges are landed and reported
 for _name in ("openlineage", "urllib3.connectionpool"):  # what was not sent is said once, by who asked for it
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -78,6 +79,7 @@ class Sender:
         self._asked = self._sent = 0
         self._failure = ""
         self._thread: threading.Thread | None = None
+        self._is_ready = threading.Event()  # the client is there: a busy machine takes seconds to import it
 
     def tell(self, what: Landed | Derived) -> None:
         """Have a range or a table told; return at once."""
@@ -92,6 +94,7 @@ class Sender:
         if self._thread is None:
             return None
         self._queue.put(None)
+        self._is_ready.wait(IMPORT_SECONDS)
         self._thread.join(patience_seconds)
         left = self._asked - self._sent
         reason = self._failure or f"no answer within {patience_seconds:g} s"
@@ -103,12 +106,15 @@ class Sender:
             from openlineage.client import OpenLineageClient
 
             client = OpenLineageClient()
+            self._is_ready.set()
             while (what := self._queue.get()) is not None:
                 _emit(client, what)
                 self._sent += 1
             client.close(PATIENCE_SECONDS)
         except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
             self._failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._is_ready.set()
 
 
 @contextmanager

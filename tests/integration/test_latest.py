@@ -38,10 +38,10 @@ from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
 from pipeline_defs.latest_check import check_share
-from pipeline_defs.latest_due import LatestTick, run_latest_tick
 from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through_dagster
 from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
+from pipeline_defs.ticking import LatestTick, run_latest_tick
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest

@@ -17,10 +17,10 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.deriving import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.launching import Launched, decode_through_dagster
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from pipeline_defs.ticking import DeriveTick, is_backlog, run_derive_tick
 from tests.support.world import World
 
 

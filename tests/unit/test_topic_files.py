@@ -96,6 +96,10 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         HEAD + "  bootstrap_servers: '{{ env.OFFSETLAKE_TEST_NOPE }}'\n",
         "line 4: `bootstrap_servers`: the template .* cannot be rendered: it gives nothing",
     ),
+    "a login before a template that cannot be rendered": (
+        HEAD + "  bootstrap_servers: 'user:hush-4711@{{ nope }}:1'\n",
+        "the template '{{ nope }}' cannot be rendered",
+    ),
     "a template that does not end": (HEAD + "  bootstrap_servers: 'a {{ b'\n", "line 4: `bootstrap_servers`: the template"),
     "a template as a topic": (HEAD.replace("bad", "'{{ env.HOME }}'"), "line 3: `topic`: topic name .* is not one Kafka allows"),
     "bytes that are no text": (HEAD.encode() + b"  description: \xe9\n", "line 4 has the byte 0xe9, expected UTF-8"),
