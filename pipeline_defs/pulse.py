@@ -134,21 +134,21 @@ def find_postponed(instance: dg.DagsterInstance, location: str, now_ms: int) -> 
         job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={LOCATION_TAG: location}
     )
     records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
-    failed = list(takewhile(_failed_early, records))
-    if not failed:
+    early = list(takewhile(_took_nothing, records))
+    if not early:
         return ""
-    last = failed[0]
-    tried = Tried(len(failed), int((last.end_time or last.update_timestamp.timestamp()) * 1000))
+    last = early[0]
+    tried = Tried(len(early), int((last.end_time or last.update_timestamp.timestamp()) * 1000))
     if tried.is_due(now_ms):
         return ""
     return (
-        f"run {last.dagster_run.run_id[:8]}, the last of {len(failed)} in a row, ended before it had taken anything: "
+        f"run {last.dagster_run.run_id[:8]}, the last of {len(early)} in a row, ended before it had taken anything: "
         f"the next is asked for in {duration_text(tried.due_in_seconds(now_ms))}"
     )
 
 
-def _failed_early(record: dg.RunRecord) -> bool:
-    return record.dagster_run.status in FAILED and TOOK_TAG not in record.dagster_run.tags
+def _took_nothing(record: dg.RunRecord) -> bool:
+    return TOOK_TAG not in record.dagster_run.tags
 
 
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
