@@ -49,35 +49,29 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(settings
         with Power(
             tmp_path / "world" / "power", one.settings, [world.topic for world in worlds], one.instance
         ) as power:
-            with frozen(one.settings):
-                for world in worlds:
+            for world, is_terminate in ((one, True), (two, False)):
+                with frozen(one.settings):
                     world.send_numbered(RECORDS)
-                struck = [strike(power, one, is_terminate=True), strike(power, two, is_terminate=False)]
-                for world, (run, family) in zip(worlds, struck, strict=True):
+                    wait(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
+                    run = run_in_its_step(world)
+                    assert run is not None
+                    pid = power.pid_of(run)
+                    assert pid is not None
+                    family = power.family(pid)
+                    if is_terminate:
+                        assert one.instance.run_launcher.terminate(run.run_id)
+                    else:
+                        os.kill(pid, signal.SIGTERM)
                     wait(lambda family=family: not family & power.processes())  # type: ignore[misc]
-                    wait(lambda world=world, run=run: status(world, run) in ENDED)  # type: ignore[misc]
-                assert status(one, struck[0][0]) is DagsterRunStatus.CANCELED
-                assert not any(world.rows() for world in worlds), "the fault: they were in the middle"
+                    wait(lambda run=run: status(one, run) in ENDED)  # type: ignore[misc]
+                    if is_terminate:
+                        assert status(one, run) is DagsterRunStatus.CANCELED
+                    assert not world.rows(), "the fault: it was in the middle"
             wait(lambda: all(len(world.rows()) == RECORDS for world in worlds), every_seconds=0.5)
             wait(lambda: not one.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])))
         sweep_orphans(one.edges.lake, one.edges.now_ms(), -60)
         for world in worlds:
             world.assert_all_landed_once()
-
-
-def strike(power: Power, world: World, *, is_terminate: bool) -> tuple[DagsterRun, set[int]]:
-    """Tell a run of a topic to end once its step has begun; return it with its process and all below."""
-    wait(lambda: run_in_its_step(world) is not None)
-    run = run_in_its_step(world)
-    assert run is not None
-    pid = power.pid_of(run)
-    assert pid is not None
-    family = power.family(pid)
-    if is_terminate:
-        assert world.instance.run_launcher.terminate(run.run_id)
-    else:
-        os.kill(pid, signal.SIGTERM)
-    return run, family
 
 
 @contextmanager
