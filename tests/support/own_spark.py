@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.killing import QUICK_JVM
-
 
 def spark_defaults(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> Mapping[str, str]:
-    """Write the defaults of a small Spark below a folder; return the variables by which it finds them and starts quickly."""
+    """Write the defaults of a small Spark below a folder; return the variable by which it finds them."""
     folder.mkdir()
     settings = {
         **conf,
@@ -24,4 +22,4 @@ def spark_defaults(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) 
         "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
     }
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-    return {"SPARK_CONF_DIR": str(folder), "JDK_JAVA_OPTIONS": QUICK_JVM}
+    return {"SPARK_CONF_DIR": str(folder)}
