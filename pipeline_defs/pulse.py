@@ -4,6 +4,7 @@ Invariant: of these runs at most one waits or is at work; what arrives meanwhile
 broker that is broken stops no other.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_t
 from .topics import LAND_PENDING, TOOK_TAG, Topic
 
 TICK_SECONDS = 5
+SLOW_SECONDS = 5  # an answer in vain that takes longer is not waited for by other topics of the cluster
 SHOWN = 5  # in a tick's one line; the checks name more
 LOCATION_TAG = "offsetlake/location"
 MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
@@ -123,9 +125,9 @@ def waiting_text(ticks: Sequence[TopicTick]) -> str:
 
 
 def is_active(instance: dg.DagsterInstance, location: str) -> bool:
-    """Return whether a run that this location's sensor asked for waits or is at work."""
-    asked = RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE, tags={LOCATION_TAG: location})
-    return bool(instance.get_run_records(asked, limit=1))
+    """Return whether a run of this location waits or is at work; one that a person launched says of no other."""
+    active = instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE))
+    return any(run.tags.get(LOCATION_TAG, location) == location for run in active)
 
 
 def find_postponed(instance: dg.DagsterInstance, location: str, now_ms: int) -> str:
@@ -163,17 +165,25 @@ def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Ed
 
 
 def _tick_cluster(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
-    """Tick the topics of a cluster; once it has not answered for one of them, the others do not wait for it again."""
+    """Tick the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
+
+    Who was kept waiting is the last one next time: it may be of that topic alone.
+    """
     ticks: list[TopicTick] = []
     silent: BrokerUnavailable | None = None
-    for topic in topics:
+    for topic in sorted(topics, key=lambda each: each.name in edges.slow_topics):
+        began = time.monotonic()
         landing: Tick | None = None
         error: OffsetlakeError | None = silent
         if silent is None:
             try:
                 landing = run_tick(topic, instance, edges)
+                edges.slow_topics.discard(topic.name)
             except BrokerUnavailable as unavailable:
-                error = silent = unavailable
+                error = unavailable
+                if time.monotonic() - began > SLOW_SECONDS:
+                    silent = unavailable
+                    edges.slow_topics.add(topic.name)
             except OffsetlakeError as broken:
                 error = broken
             except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)

@@ -18,8 +18,8 @@ from dagster._core.events import AssetMaterializationPlannedData
 from .attempt import Attempt
 from .checks import QUICK, as_result, check_key, lake_result
 from .core.decoding import Decided, Decoding
-from .core.dispatch import choose_due, take_turns
-from .core.errors import OffsetlakeError, RangesFailed, unforeseen
+from .core.dispatch import take_turns
+from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, unforeseen
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, violations_by_range
 from .days import report_days
@@ -35,13 +35,15 @@ from .raw_asset import landed_lineage, materialization
 from .resources import Edges
 from .runs import at_work, attempt_id, step_logger
 from .settings import code_version
-from .ticking import run_latest_tick
+from .ticking import find_due_ranges, find_undecoded, run_latest_tick
 from .topics import LAND_PENDING, TOOK_TAG, Duty, Topic
-from .tries import UPDATE, read_held, read_tried, trying
-from .undecoded import read_undecoded
+from .tries import ALL, UPDATE, trying
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
+
+    from .attempt import Tools
+    from .edges.kafka import Kafka
 
 LAND_AND_DERIVE = "land_and_derive"  # the op
 RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
@@ -62,17 +64,20 @@ def land_and_derive(
         run.land()
         run.decode()
         run.update()
-        if run.failures:
+        failures = run.failures or ([] if run.has_taken else [*run.passed_over.values()])
+        if failures:
             landed = sum(run.landed.values())
             raise RangesFailed(
-                f"{landed} ranges landed, and there were {len(run.failures)} failures; what failed is tried again",
-                run.failures,
+                f"{landed} ranges landed, and there were {len(failures)} failures; what failed is tried again", failures
             )
 
 
 @dataclass
 class _PulseRun:
-    """One run: its topics by name, how many ranges of each it has landed, and what failed, in words."""
+    """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
+
+    `passed_over` says of which topics nothing could be taken, and why.
+    """
 
     topics: dict[str, Topic]
     context: dg.OpExecutionContext
@@ -80,6 +85,8 @@ class _PulseRun:
     pyspark: LazyPySparkResource
     landed: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    passed_over: dict[str, str] = field(default_factory=dict)
+    has_taken: bool = False
 
     # ---- land
 
@@ -101,9 +108,7 @@ class _PulseRun:
         for name, topic in self.topics.items():
             with self._isolated(topic, self._pass_over):
                 coverage = self.edges.lake.coverage(name)
-                instance = self.context.instance
-                held, tried = read_held(instance, topic.landing), read_tried(instance, topic.landing)
-                due = choose_due(coverage.pending(), held, tried, self.edges.now_ms())
+                due = find_due_ranges(topic, coverage, self.context.instance, self.edges.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: planned_ms[offsets])
                 if due:
@@ -117,13 +122,14 @@ class _PulseRun:
             done, tell, tools = {}, {}, {}
             for name, ranges in batch.items():
                 topic, keys = self.topics[name], [offsets.key for offsets in ranges]
-                done[name] = opened.enter_context(self._taking(topic.landing, keys))
+                done[name] = opened.enter_context(self._taking(topic.landing, [*keys, ALL]))
                 with self._isolated(topic, self._fail):
                     tools[name] = edges.tools(topic, self.pyspark, log_step)
                     tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
-            keys_of = {name: [offsets.key for offsets in batch[name]] for name in tell}
+            self._leave_silent(tools)
+            keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
             pace = Pace(sum(map(len, keys_of.values())), edges.now_ms)
-            for name, told in land_topics(keys_of, self._attempt(), tools) if tell else ():
+            for name, told in land_topics(keys_of, self._attempt(), tools) if tools else ():
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
                     continue
@@ -136,46 +142,73 @@ class _PulseRun:
                 edges.watch_step("landed", key=told.offsets.key)
                 context.log_event(materialization(self.topics[name], told, edges))
                 edges.watch_step("reported", key=told.offsets.key)
-                done[name].add(told.offsets.key)
+                done[name].update((told.offsets.key, ALL))
+                self.landed[name] += 1
                 tell[name](told)
-        self.landed.update({name: len(done[name]) for name in batch})
+
+    def _leave_silent(self, tools: dict[str, Tools]) -> None:
+        """Leave out the topics of a cluster that does not answer: landing would wait for each of them in turn."""
+        silent: dict[Kafka, BrokerUnavailable | None] = {}
+        for name, each in [*tools.items()]:
+            if each.kafka not in silent:
+                silent[each.kafka] = None
+                try:
+                    each.kafka.read_topic_id(name)
+                except BrokerUnavailable as error:
+                    silent[each.kafka] = None if isinstance(error, BrokerRefuses) else error
+                except OffsetlakeError:  # of this topic alone: landing finds it too, and tells it
+                    continue
+            if (why := silent[each.kafka]) is not None:
+                self._fail(self.topics[name], why)
+                del tools[name]
 
     # ---- decode
 
     def decode(self) -> None:
-        """Decode what is landed of each topic, and tell of its days, while there is time."""
+        """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time."""
         is_in_time = self._timer(DERIVE_SECONDS)
-        for topic in self.topics.values():
-            while topic.decode is not None and is_in_time():
-                due: list[OffsetRange] = []
-                with self._isolated(topic, self._pass_over):
-                    coverage = self.edges.lake.coverage(topic.name)
-                    found = read_undecoded(topic, coverage, self.edges, self.context.instance)
-                    due = found.choose(self.edges.now_ms())[:RANGES_AT_ONCE]
-                if not due:
-                    break
+        waiting = [topic for topic in self.topics.values() if topic.decode is not None]
+        while waiting and is_in_time():
+            batches, waiting = self._find_undecoded(waiting), []
+            for topic, keys in batches:
+                if not is_in_time():
+                    return
                 with self._isolated(topic, self._fail):
-                    self._decode_batch(topic, [offsets.key for offsets in due])
+                    if self._decode_batch(topic, keys):
+                        waiting.append(topic)
 
-    def _decode_batch(self, topic: Topic, keys: Sequence[str]) -> None:
+    def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
+        """Find what to decode now of each topic; what was last decoded longest ago comes first."""
+        found: list[tuple[int, Topic, list[str]]] = []
+        for topic in topics:
+            with self._isolated(topic, self._pass_over):
+                undecoded, due = find_undecoded(topic, self.context.instance, self.edges)
+                last_ms = max((each.provenance.landed_at_ms for each in undecoded.decoded.known.values()), default=0)
+                if due:
+                    found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))
+        return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
+
+    def _decode_batch(self, topic: Topic, keys: Sequence[str]) -> bool:
+        """Decode ranges of a topic; return whether any of them was."""
         context, edges = self.context, self.edges
         assert topic.decode is not None
-        tools = edges.decode_tools(topic.decode, self.pyspark, step_logger(context))
         made: list[Decoding] = []
         began_ms = edges.now_ms()
-        with self._taking(topic.decoding, keys) as done:
+        with self._taking(topic.decoding, [*keys, ALL]) as done:
+            tools = edges.decode_tools(topic.decode, self.pyspark, step_logger(context))
             for verdict in decode(topic.name, keys, self._attempt(), tools):
                 if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                     self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
                     continue
                 context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
                 edges.watch_step("reported_decoded", key=verdict.offsets.key)
-                done.add(verdict.offsets.key)
+                done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
         report_days(topic, context.instance, edges)
         tell_decoded(topic, made, context, began_ms, edges)
         for name, result in decoded_results(topic, edges).items():
             self._report_check(dg.AssetCheckKey(topic.decoded_key, name), result)
+        return bool(done)
 
     # ---- latest
 
@@ -216,12 +249,14 @@ class _PulseRun:
         return Attempt(attempt_id(run_id), run_id, code_version())
 
     def _pass_over(self, topic: Topic, error: OffsetlakeError) -> None:
-        """Note that nothing is taken of a topic; the sensor, which finds the same, says so to people."""
-        self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
+        """Note that nothing is taken of a topic: its tick finds the same, and says so; a run that takes nothing is red."""
+        if topic.name not in self.passed_over:
+            self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
+        self.passed_over[topic.name] = f"topic {topic.name}: {error}"
 
     def _fail(self, topic: Topic, error: OffsetlakeError) -> None:
         """Note that something that was taken is not done."""
-        self._pass_over(topic, error)
+        self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
         self.failures.append(f"topic {topic.name}: {error}")
 
     @contextmanager
@@ -230,7 +265,10 @@ class _PulseRun:
         instance, run_id = self.context.instance, self.context.run.run_id
         with trying(instance, duty, keys, run_id, self.edges.now_ms) as done:
             instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
+            self.has_taken = True
             for key in keys:
+                if key == ALL:
+                    continue
                 planned = AssetMaterializationPlannedData(duty.asset_key, partition=None if key == UPDATE else key)
                 event = dg.DagsterEvent.build_asset_materialization_planned_event(
                     LAND_PENDING, LAND_AND_DERIVE, planned

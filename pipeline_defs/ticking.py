@@ -20,7 +20,9 @@ from .core.verdicts import Outcome, Verdict
 from .days import report_days
 from .decoded_asset import decoded_event
 from .edges.decodings import DecodedRanges
-from .latest import find_due
+from .edges.latest_table import LatestTable, Standing
+from .latest import Updated, find_due
+from .latest_asset import latest_metadata
 from .planner import commit_next_step
 from .progress import Situation, held_back, read_situation, waiting_text
 from .projection import (
@@ -37,8 +39,8 @@ from .raw_asset import materialization
 from .raw_table import try_append
 from .resources import Edges
 from .topics import Topic
-from .tries import read_tried_update
-from .undecoded import read_undecoded
+from .tries import ALL, UPDATE, read_held, read_tried, read_tried_as_one
+from .undecoded import Undecoded, read_undecoded
 from .waiting import UPDATING, backing_off_text, pending_text
 
 EVENTS_PER_TICK = 200
@@ -88,10 +90,18 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
         stalled = (*stalled, failure) if failure else stalled
     pending = coverage.pending()
-    due = choose_due(pending, held, found.tried, now_ms)
+    due = find_due_ranges(topic, coverage, instance, now_ms)
     planned = len(step.ranges) if step else 0
     waiting = waiting_text(topic, found, now_ms)
     return Tick(tuple(due), planned, registered, len(pending), stalled, held_back(topic, found, now_ms), waiting)
+
+
+def find_due_ranges(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, now_ms: int) -> list[OffsetRange]:
+    """Find the ranges that are to be landed now: none while all of the topic backs off, whatever arrives meanwhile."""
+    duty, tried = topic.landing, read_tried(instance, topic.landing)
+    if not read_tried_as_one(instance, duty, ALL)[0].is_due(now_ms):
+        return []
+    return choose_due(coverage.pending(), read_held(instance, duty), tried, now_ms)
 
 
 def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[str, ...]:
@@ -127,7 +137,7 @@ class DeriveTick:
 def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> DeriveTick:
     """Runs one tick: what a crash left untold is told."""
     coverage = edges.lake.coverage(topic.name)
-    found = read_undecoded(topic, coverage, edges, instance)
+    found, due = find_undecoded(topic, instance, edges)
     held, now_ms = found.held.keys(), edges.now_ms()
     decoded = found.decoded.with_empty(coverage)
     unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
@@ -135,7 +145,14 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) ->
         report_decoded(topic, decoded[offsets], edges, instance)
     if not held:  # a run that decodes tells of its days
         report_days(topic, instance, edges)
-    return DeriveTick(tuple(found.choose(now_ms)), len(unseen), found.text(now_ms))
+    return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
+
+
+def find_undecoded(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> tuple[Undecoded, list[OffsetRange]]:
+    """Find what waits to be decoded, and what of it is to be decoded now: nothing while all of the topic backs off."""
+    found, now_ms = read_undecoded(topic, edges.lake.coverage(topic.name), edges, instance), edges.now_ms()
+    backs_off = not read_tried_as_one(instance, topic.decoding, ALL)[0].is_due(now_ms)
+    return found, [] if backs_off else found.choose(now_ms)
 
 
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
@@ -177,14 +194,25 @@ class LatestTick:
 def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges) -> LatestTick:
     """Run one tick; an update under way, a failure a moment ago, or a backlog that is being decoded has it wait."""
     due = find_due(topic.name, config, edges.decodings)
-    tried, is_held = read_tried_update(instance, topic.upserting)
+    tried, is_held = read_tried_as_one(instance, topic.upserting, UPDATE)
     now_ms = edges.now_ms()
     turns = read_turns(instance, topic.upserting, now_ms)
     is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
     ranges = due.waiting
+    if due.standing is not None and not is_held:
+        _tell_latest(topic, due.standing, instance, edges)
     if not due.has_work:
         return LatestTick(0)
     postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
     head = f"{ranges:,} range{'s wait' if ranges != 1 else ' waits'} for an update"
     waiting = pending_text(head, turns, UPDATING, held=ranges if is_held else 0, postponed=postponed)
     return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)
+
+
+def _tell_latest(topic: Topic, standing: Standing, instance: dg.DagsterInstance, edges: Edges) -> None:
+    """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
+    event = instance.get_latest_materialization_event(topic.latest_key)
+    told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None
+    if told is None or told.value != standing.version:
+        facts = latest_metadata(standing, *LatestTable(edges.lake, topic.name).count(standing), Updated(), 0.0)
+        instance.report_runless_asset_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))

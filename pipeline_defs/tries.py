@@ -19,6 +19,7 @@ from .projection import ACTIVE, parsed
 from .topics import Duty
 
 UPDATE = "update"  # the one thing that an asset without partitions is tried for
+ALL = "all"  # of a batch of ranges: fails where none of them was done
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ def read_held(instance: dg.DagsterInstance, duty: Duty) -> dict[OffsetRange, str
     return {offsets: name for offsets, name in held if offsets is not None and name is not None}
 
 
-def read_tried_update(instance: dg.DagsterInstance, duty: Duty) -> tuple[Tried, bool]:
-    """Read how often in a row an update has failed, and whether a run is at one."""
-    entry = _settle(instance, duty).get(UPDATE, _Entry())
+def read_tried_as_one(instance: dg.DagsterInstance, duty: Duty, key: str) -> tuple[Tried, bool]:
+    """Read how often in a row an `UPDATE`, or `ALL` of a batch, has failed, and whether a run is at one."""
+    entry = _settle(instance, duty).get(key, _Entry())
     return entry.tried, bool(entry.run_id)
 
 
@@ -108,7 +109,10 @@ def _settle(instance: dg.DagsterInstance, duty: Duty) -> _Entries:
 def _read(instance: dg.DagsterInstance, duty: Duty) -> _Entries:
     name = _name(duty)
     text = instance.daemon_cursor_storage.get_cursor_values({name}).get(name)
-    return {key: _Entry(**fields) for key, fields in json.loads(text).items()} if text else {}
+    try:
+        return {key: _Entry(**fields) for key, fields in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):  # of another version, or damaged: only back-offs are lost
+        return {}
 
 
 def _change(instance: dg.DagsterInstance, duty: Duty, news: Callable[[_Entries], dict[str, _Entry | None]]) -> None:

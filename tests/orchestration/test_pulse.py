@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import dagster as dg
 import pytest
 
+from pipeline_defs.attempt import Tools
 from pipeline_defs.checks import QUICK, check_key
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import TopicsFailed
+from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.latest_check import RECOMPUTED
 from pipeline_defs.projection import failure_text
 from pipeline_defs.pulse import LOCATION_TAG, build_pulse
-from pipeline_defs.topics import LAND_PENDING, TOOK_TAG
+from pipeline_defs.resources import Edges
+from pipeline_defs.topics import LAND_PENDING, TOOK_TAG, Topic
 from pipeline_defs.tries import read_tried, trying
 from tests.support.pulse import ask, is_asked, run_pulse, said
 from tests.support.queued import queue_run
@@ -105,6 +109,94 @@ def test_runs_that_die_early_back_off(world: World) -> None:
     world.instance.add_run_tags(run.run_id, {TOOK_TAG: "yes"})
     world.edges.now_ms = lambda: ended_ms
     assert is_asked(world), "the control"
+
+
+def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-33] Each tick has a new range, which has never failed: not a red run for each; the other topic is landed."""
+    for each in (world, other):
+        each.create_topic()
+        each.send_numbered(100)
+        each.tick()
+
+    def refuse(self: Edges, topic: Topic, *_: object) -> Tools:
+        if topic.name == world.name:
+            raise LakeUnavailable("the fault")
+        return real(self, topic, *_)
+
+    real = Edges.tools
+    monkeypatch.setattr(Edges, "tools", refuse)
+    assert not run_pulse(world, other.topic).success, "the fault"
+    other.assert_all_landed_once()
+    world.send_numbered(100)
+    assert not is_asked(world, other.topic), "the new range waits with the others"
+    later = world.edges.now_ms() + 11_000
+    world.edges.now_ms = lambda: later
+    assert is_asked(world, other.topic)
+    monkeypatch.undo()
+    assert run_pulse(world, other.topic).success
+    world.assert_all_landed_once()
+    world.send_numbered(100)
+    assert is_asked(world), "one that was done ends it"
+
+
+def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tried_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] What only the run cannot read does not go on in green for ever; nor does a run spin on what always raises."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")))
+    world.create_topic()
+    world.send([{"partition": 0, "value": b'{"id": 1}'}])
+    calls: list[str] = []
+
+    def fail(self: Edges, *_: object) -> object:
+        calls.append("decode_tools")
+        raise ImportError("the fault")
+
+    monkeypatch.setattr(Edges, "decode_tools", fail)
+    assert is_asked(world)
+    assert not run_pulse(world).success
+    assert world.materialized() == {"0-0-1"} and len(calls) == 1
+    assert not is_asked(world), "decoding backs off"
+    monkeypatch.setattr("pipeline_defs.pulse_run.find_undecoded", fail)
+    result = run_pulse(world)
+    assert not result.success and "ImportError" in reasons(result)
+
+
+def test_a_latest_table_of_which_a_run_that_died_did_not_tell_is_told_by_the_next_tick(world: World) -> None:
+    """[R-34] As landed and decoded ranges are."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
+    world.create_topic()
+    world.send({"partition": 0, "key": b"%d" % n, "value": b'{"id": %d}' % n} for n in range(9))
+    assert is_asked(world)
+    assert run_pulse(world).success
+    world.lose_dagster()
+    assert world.instance.get_latest_materialization_event(world.topic.latest_key) is None, "the fault"
+    is_asked(world)
+    event = world.instance.get_latest_materialization_event(world.topic.latest_key)
+    assert event is not None and event.asset_materialization is not None
+    assert event.asset_materialization.metadata["keys"].value == 9
+
+
+def test_a_topic_whose_broker_refuses_us_keeps_no_other_of_its_cluster_waiting(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] An ACL of one topic, or a partition of it without a leader, says nothing of the cluster."""
+    for each in (world, other):
+        each.create_topic()
+        each.send_numbered(100)
+    real = Kafka.read_topic_state
+
+    def refuse(self: Kafka, topic: str, *rest: Any) -> Any:
+        if topic == world.name:
+            raise BrokerUnavailable("the fault")
+        return real(self, topic, *rest)
+
+    monkeypatch.setattr(Kafka, "read_topic_state", refuse)
+    assert is_asked(world, other.topic)
+    assert run_pulse(world, other.topic).success
+    other.assert_all_landed_once()
 
 
 def test_another_locations_run_keeps_nobody_from_asking(world: World) -> None:

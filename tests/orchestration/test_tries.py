@@ -14,7 +14,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.projection import is_redo_of_person
 from pipeline_defs.topics import Topic
-from pipeline_defs.tries import UPDATE, read_held, read_tried, read_tried_update, trying
+from pipeline_defs.tries import UPDATE, read_held, read_tried, read_tried_as_one, trying
 
 TOPIC = Topic("orders", Policy())
 RANGES = [OffsetRange(0, 0, at, at + 1) for at in range(30)]
@@ -96,9 +96,9 @@ def test_an_update_is_known_to_have_ended(instance: dg.DagsterInstance, is_done:
     """When the last one ended counts for the next, well or not."""
     run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
     with trying(instance, TOPIC.upserting, [UPDATE], run.run_id, lambda: NOW_MS) as well:
-        assert read_tried_update(instance, TOPIC.upserting)[1], "the control: a run is at it"
+        assert read_tried_as_one(instance, TOPIC.upserting, UPDATE)[1], "the control: a run is at it"
         well.update({UPDATE} if is_done else ())
-    tried, is_held = read_tried_update(instance, TOPIC.upserting)
+    tried, is_held = read_tried_as_one(instance, TOPIC.upserting, UPDATE)
     assert (tried.attempts, tried.last_ended_ms, is_held) == (0 if is_done else 1, NOW_MS, False)
 
 
