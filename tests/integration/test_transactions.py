@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
 import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -19,9 +20,10 @@ from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.kafka_transactions import OpenTransaction
 from pipeline_defs.moments import time_text
+from pipeline_defs.sensors import build_sensor
 from pipeline_defs.settings import Settings
+from pipeline_defs.status import read_status
 from pipeline_defs.transactions import holding_row, read_holding
-from tests.support.pulse import said
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -35,6 +37,14 @@ def begin(world: World, **config: Any) -> KafkaProducer:
         producer.send(world.name, partition=0, value=b"t%d" % n)
     producer.flush()
     return producer
+
+
+def said(world: World) -> str:
+    """Is what the real sensor definition says when it has no run to ask for."""
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        data = build_sensor(world.topic).evaluate_tick(context)
+    assert not data.run_requests
+    return data.skip_message or ""
 
 
 def told(world: World) -> tuple[bool, str] | None:
@@ -86,7 +96,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
         f"({world.name}-open), open for {row['open_seconds']:.0f} s since {time_text(found.started_at_ms)}: 7 offsets "
         "wait; what follows is planned when it ends"
     )
-    held, free = world.status()["partitions"]
+    held, free = read_status(world.topic, world.edges, world.instance)["partitions"]
     assert (held["open_transactions"], free["open_transactions"]) == ([row], [])
     assert (held["end_offset"], held["planned_offset"]) == (5, 5)
     producer.commit_transaction()
@@ -155,7 +165,9 @@ def test_a_transaction_that_ends_in_time_makes_no_noise(world: World) -> None:
     later(world, 3600)
     assert world.tick().held_back == ()
     assert told(world) is None
-    assert [row["open_transactions"] for row in world.status()["partitions"]] == [[]]
+    assert [
+        row["open_transactions"] for row in read_status(world.topic, world.edges, world.instance)["partitions"]
+    ] == [[]]
 
 
 @pytest.fixture
