@@ -7,71 +7,35 @@ bytes each time, and no two values are equal, so that no dictionary helps anyone
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from .rounds import Load
 
 SEED = 11
 POOL_BYTES = 8 * 1024 * 1024  # more than a Parquet page or a Kafka batch, so that repeats are out of reach
-PROGRESS_EVERY = 10_000
-_SYLLABLES = [
-    "ba",
-    "co",
-    "di",
-    "fe",
-    "gu",
-    "ha",
-    "jo",
-    "ki",
-    "la",
-    "me",
-    "no",
-    "pu",
-    "qua",
-    "re",
-    "si",
-    "to",
-    "ul",
-    "ve",
-    "wi",
-    "xe",
-    "ya",
-    "zo",
-    "tra",
-    "ble",
-    "ing",
-    "er",
-]
+POLL_EVERY = 10_000
+_SYLLABLES = "ba co di fe gu ha jo ki la me no pu qua re si to ul ve wi xe ya zo tra ble ing er"
 _STATES = ("created", "paid", "packed", "shipped", "delivered", "returned")
 
 
 def values(load: Load) -> Iterator[bytes]:
     """Yields the values of a load, each of exactly its size and each another."""
     chance = random.Random(SEED + load.value_bytes)  # noqa: S311 (no secret)
-    vocabulary = ["".join(chance.choices(_SYLLABLES, k=chance.randint(1, 4))) for _ in range(4000)]
+    syllables = _SYLLABLES.split()
+    vocabulary = ["".join(chance.choices(syllables, k=chance.randint(1, 4))) for _ in range(4000)]
     pool = [_body(load.value_bytes, chance, vocabulary) for _ in range(max(64, POOL_BYTES // load.value_bytes))]
     for number in range(load.records):
         head = b'{"order_id":%09d,' % number
         yield head + pool[number % len(pool)][: load.value_bytes - len(head)]
 
 
-def produce(
-    bootstrap_servers: str, topic: str, load: Load, progress: Callable[[int], None] = lambda count: None
-) -> None:
+def produce(bootstrap_servers: str, topic: str, load: Load) -> None:
     """Produces the load in turn to each Kafka partition, with acks=all, and returns when all is acknowledged."""
-    produce_values(bootstrap_servers, topic, values(load), load, progress)
+    produce_values(bootstrap_servers, topic, values(load), load)
 
 
-def produce_values(
-    bootstrap_servers: str,
-    topic: str,
-    records: Iterable[bytes | None],
-    load: Load,
-    progress: Callable[[int], None] = lambda count: None,
-    *,
-    customers: int = 1_000_003,
-) -> None:
-    """Produces values in turn to each Kafka partition of a load; the keys are so many customers'."""
+def produce_values(bootstrap_servers: str, topic: str, records: Iterable[bytes], load: Load) -> None:
+    """Produces values in turn to each Kafka partition of a load; the keys are customers."""
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
@@ -92,20 +56,18 @@ def produce_values(
             failures.append(error)
 
     for number, value in enumerate(records):
-        key = b"customer-%07d" % (number * 7919 % customers)
+        key = b"customer-%07d" % (number * 7919 % 1_000_003)
         while True:
             try:
                 producer.produce(topic, value, key, partition=number % load.kafka_partitions, on_delivery=on_delivery)
                 break
             except BufferError:
                 producer.poll(0.1)
-        if number % PROGRESS_EVERY == 0:
+        if number % POLL_EVERY == 0:
             producer.poll(0)
-            progress(number)
     producer.flush()
     if failures:
         raise KafkaException(failures[0])
-    progress(load.records)
 
 
 def _body(size: int, chance: random.Random, vocabulary: list[str]) -> bytes:

@@ -126,74 +126,60 @@ def offsetlake_through_dagster(place: Place) -> Timed:
     return timed
 
 
-def bare_spark(place: Place) -> Timed:
+def bare_spark(place: Place) -> None:
     """Reads and writes with our options and our cuts, in one Spark job, and nothing else."""
-
-    def timed() -> None:
-        _our_read(place).write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
-
-    return timed
+    _our_read(place).write.options(**PARQUET_OPTIONS, **OWN_DISK).parquet(str(place.out / "data"))
 
 
-def spark_no_sink(place: Place) -> Timed:
+def spark_no_sink(place: Place) -> None:
     """Reads as Spark's users tune it, larger polls and larger fetches, into Spark's `noop`."""
-
-    def timed() -> None:
-        _into_nothing(_plain_read(place, USUAL_TUNING))
-
-    return timed
+    _into_nothing(_plain_read(place, USUAL_TUNING))
 
 
-def spark_no_sink_defaults(place: Place) -> Timed:
+def spark_no_sink_defaults(place: Place) -> None:
     """Reads with every option at its default into Spark's `noop`."""
-
-    def timed() -> None:
-        _into_nothing(_plain_read(place, {}))
-
-    return timed
+    _into_nothing(_plain_read(place, {}))
 
 
-def spark_no_sink_our_read(place: Place) -> Timed:
+def spark_no_sink_our_read(place: Place) -> None:
     """Reads exactly as we do into Spark's `noop`: what Parquet and the protocol are added to."""
-
-    def timed() -> None:
-        _into_nothing(_our_read(place))
-
-    return timed
+    _into_nothing(_our_read(place))
 
 
-def structured_streaming(place: Place) -> Timed:
+def structured_streaming(place: Place) -> None:
     """Streams what is there (`availableNow`) into Parquet, checkpointed, every option at its default."""
-
-    def timed() -> None:
-        stream = (
-            place.session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", place.bootstrap_servers)
-            .option("subscribe", place.load.topic)
-            .option("startingOffsets", "earliest")
-            .option("includeHeaders", "true")
-            .load()
-        )
-        query = (
-            stream.writeStream.format("parquet")
-            .option("path", str(place.out / "data"))
-            .option("checkpointLocation", str(place.out / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-
-    return timed
+    stream_to_parquet(place.session, place.bootstrap_servers, place.load.topic, place.out)
 
 
-def hand_written_loop(place: Place) -> Timed:
+def stream_to_parquet(session: SparkSession, bootstrap_servers: str, topic: str, out: Path, **options: str) -> None:
+    """Streams what a topic has now into Spark's file sink below a folder, checkpointed beside it."""
+    stream = (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .options(**options)
+        .load()
+    )
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", str(out / "data"))
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def hand_written_loop(place: Place) -> None:
     """Consumes with confluent-kafka and writes with pyarrow, in this one process."""
+    group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
+    read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data", group=group)
 
-    def timed() -> None:
-        group = f"bench-{uuid.uuid4()}"  # each turn reads all of it
-        read_and_write(place.bootstrap_servers, place.load.topic, place.out / "data", group=group)
 
-    return timed
+def _unprepared(act: Callable[[Place], None]) -> Callable[[Place], Timed]:
+    return lambda place: partial(act, place)
 
 
 POLICIES: Mapping[str, Callable[[Place], Timed]] = {
@@ -203,12 +189,17 @@ POLICIES: Mapping[str, Callable[[Place], Timed]] = {
 """Landing under the other delivery policies: run where they are asked for."""
 SYSTEMS: Mapping[str, Callable[[Place], Timed]] = {
     OURS: offsetlake,
-    "bare_spark": bare_spark,
-    "spark_no_sink": spark_no_sink,
-    "spark_no_sink_defaults": spark_no_sink_defaults,
-    "spark_no_sink_our_read": spark_no_sink_our_read,
-    "structured_streaming": structured_streaming,
-    "hand_written_loop": hand_written_loop,
+    **{
+        act.__name__: _unprepared(act)
+        for act in (
+            bare_spark,
+            spark_no_sink,
+            spark_no_sink_defaults,
+            spark_no_sink_our_read,
+            structured_streaming,
+            hand_written_loop,
+        )
+    },
     THROUGH_DAGSTER: offsetlake_through_dagster,
     **POLICIES,
 }

@@ -1,21 +1,20 @@
 """What processes used, as the operating system counts it: peak resident bytes since a reset, and CPU seconds.
 
-Linux keeps both; elsewhere `ps` shows present memory, which is the best there is, and CPU time is not known. CPU
-seconds tell a busy machine from a slow system: they hardly change with what else runs.
+Linux keeps the peak; elsewhere present memory is the best there is. CPU seconds tell a busy machine from a slow system: they
+hardly change with what else runs.
 """
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs
-# fields of proc(5), /proc/pid/stat, counted behind the name: 4, 14 and 15, 16 and 17
-_PARENT, _OWN_TICKS, _ENDED_TICKS = 1, slice(11, 13), slice(13, 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +36,19 @@ def reset_peak(pid: int) -> None:
 
 def read_peak_bytes(pid: int) -> int:
     """Reads the peak of a process's resident bytes; 0 where there is no such process."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text("utf-8", errors="replace")
-    except FileNotFoundError:
-        shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-        return int(shown.strip() or 0) * 1024
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    return int(fields.get("VmHWM", "0 kB").split()[0]) * 1024
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text("utf-8", errors="replace"))
+        return int(found[1]) * 1024 if found else 0
+    with suppress(psutil.NoSuchProcess):
+        return int(psutil.Process(pid).memory_info().rss)
+    return 0
 
 
 def read_cpu_seconds(pid: int) -> float:
     """Read the CPU seconds a process has used, its ended threads included; 0 where that is not to be had."""
-    found = _read_usage(pid)
-    return found.own_seconds if found else 0.0
+    with suppress(psutil.Error):
+        return _read_usage(psutil.Process(pid)).own_seconds
+    return 0.0
 
 
 def read_tree(root: int) -> list[ProcessUsage]:
@@ -66,33 +65,27 @@ def read_tree(root: int) -> list[ProcessUsage]:
 
 
 def _read_below(root: int) -> list[ProcessUsage]:
-    children: dict[int, list[ProcessUsage]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        usage = _read_usage(int(folder.name))
-        if usage is not None:
-            children.setdefault(usage.parent, []).append(usage)
-    found = [each for siblings in children.values() for each in siblings if each.pid == root]
-    for usage in found:  # which grows meanwhile
-        found += children.get(usage.pid, [])
+    found: list[ProcessUsage] = []
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(root)
+        for process in [top, *top.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                found.append(_read_usage(process))
     return found
 
 
-def _read_usage(pid: int) -> ProcessUsage | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
-        command = Path(f"/proc/{pid}/cmdline").read_text("utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(")")[2].split()
-    own, ended = (sum(map(int, fields[ticks])) / os.sysconf("SC_CLK_TCK") for ticks in (_OWN_TICKS, _ENDED_TICKS))
-    return ProcessUsage(pid, int(fields[_PARENT]), command.replace("\0", " ").strip(), own, ended)
+def _read_usage(process: psutil.Process) -> ProcessUsage:
+    times, command = process.cpu_times(), list[str]()
+    with suppress(psutil.ZombieProcess, psutil.AccessDenied):  # one that has ended still has its times
+        command = process.cmdline()
+    ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return ProcessUsage(process.pid, process.ppid(), " ".join(command), times.user + times.system, ended)
 
 
 def read_processor() -> str:
     """Read what the system calls its processors; what Python knows of them where it does not say."""
     with suppress(FileNotFoundError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8", errors="replace"))
+        if found:
+            return found[1].strip()
     return platform.processor()

@@ -46,7 +46,7 @@ def drill_acks(settings: Settings, folder: Path) -> Iterator[Row]:
                 lake=str(folder / topic / "lake"),
                 dagster_home=folder / topic / "dagster",
             )
-            system = Offsetlake(own, Topic(topic, Policy(records_per_range=100, max_age_seconds=0)))
+            system = Offsetlake(own, Topic(topic, Policy(records_per_range=100, max_age_seconds=0)), folder / topic)
             run_to_end(system)
             yield from _judge(system, level, produced, time.monotonic() - began)
     finally:

@@ -10,7 +10,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,12 +27,14 @@ from ..edges.operations import Operations
 from ..project import make_home
 from ..settings import Settings, find_project
 from ..topics import Topic
-from .children import Child, ChildFailed, started, stopped_at
+from .children import Child, ChildFailed, EndedBefore, started, stopped_at
 from .peers import HandWrittenLoop, StructuredStreaming, TutorialConsumer
 from .systems import LOOP, OURS, STREAMING, TUTORIAL, Books, Offsetlake, System, visible_values, with_own_jvm
 
 WAIT_SECONDS = 60
-_PEERS: Mapping[str, Callable[..., System]] = {
+TRIES = 20
+_SYSTEMS: Mapping[str, Callable[..., System]] = {
+    OURS: Offsetlake,
     STREAMING: StructuredStreaming,
     LOOP: HandWrittenLoop,
     TUTORIAL: TutorialConsumer,
@@ -81,7 +83,6 @@ class Arena:
     truth: dict[Place, bytes] = field(default_factory=dict)
     incarnation: int = 0
     numbers: int = 0
-    waiting: list[dict[str, Any]] = field(default_factory=list)
     fault_proven: bool = False
     note: str = ""
     seconds_until_whole: float | Literal["never"] | None = None
@@ -107,9 +108,7 @@ class Arena:
 
     def system(self, name: str, **options: Any) -> System:
         """Is a system that lands this topic; `options` are those of its class."""
-        if name == OURS:
-            return Offsetlake(self.settings, self.topic, **options)
-        return _PEERS[name](self.settings, self.topic, self.folder / name, **options)
+        return _SYSTEMS[name](self.settings, self.topic, self.folder / name, **options)
 
     # ---- producing
 
@@ -117,15 +116,6 @@ class Arena:
         """Produces numbered records, to one Kafka partition or to each of them."""
         wanted = range(self.partitions) if partition is None else [partition]
         return self._remember(self._send([self._record(p, **record) for p in wanted for _ in range(count)]))
-
-    def produce_one(self, partition: int, **record: Any) -> None:
-        """Takes one record for producing; they are sent with the next `flush`."""
-        self.waiting.append(self._record(partition, **record))
-
-    def flush(self) -> None:
-        """Produces what `produce_one` took, in its order."""
-        self._remember(self._send(self.waiting))
-        self.waiting.clear()
 
     def is_begun(self) -> bool:
         """Says whether there is a plan step: what expires before the first one is history, by `start: earliest`."""
@@ -232,15 +222,27 @@ class Arena:
     # ---- running and killing
 
     @contextmanager
-    def stopped(self, system: System, step: str, nth: int = 1, *, own_jvm: bool = True) -> Iterator[Child]:
-        """Runs the system in a child up to a step; the child is killed in the end, unless it was let go on."""
-        with stopped_at(with_own_jvm(system) if own_jvm else system, step, nth, log=self.log) as child:
+    def stopped(
+        self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True
+    ) -> Iterator[Child]:
+        """Runs the system in a child up to a step; the child is killed in the end, unless it was let go on.
+
+        It has `each` records more to land; where it ends unseen, as the step of a peer may pass too fast, so many again.
+        """
+        work = with_own_jvm(system) if own_jvm else system
+        with ExitStack() as stack:
+            child, tries = None, TRIES if each else 1
+            while child is None:
+                self.produce(each)
+                tries -= 1
+                with suppress(*((EndedBefore,) if tries else ())):
+                    child = stack.enter_context(stopped_at(work, step, nth, log=self.log))
             self.fault_proven = True
             yield child
 
-    def kill(self, system: System, step: str, nth: int = 1, *, own_jvm: bool = True) -> None:
+    def kill(self, system: System, step: str, nth: int = 1, *, each: int = 0, own_jvm: bool = True) -> None:
         """Runs the system in a child and kills it, by SIGKILL with its JVM, where it stands at a step."""
-        with self.stopped(system, step, nth, own_jvm=own_jvm):
+        with self.stopped(system, step, nth, each=each, own_jvm=own_jvm):
             pass
 
     @contextmanager

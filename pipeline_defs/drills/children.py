@@ -41,6 +41,12 @@ class ChildFailed(OffsetlakeError):
     """Says that a child ended before the step at which it was to stand still, or did not end well."""
 
 
+class EndedBefore(ChildFailed):
+    """A child did all of its work without being seen at the step at which it was to stand still."""
+
+    kind = "child_ended_before"
+
+
 class Work(Protocol):
     """Is something that a child does; it passes named steps on the way."""
 
@@ -99,7 +105,8 @@ def stopped_at(work: Work, step: str, nth: int = 1, *, log: Path) -> Iterator[Ch
     with started(work, step, nth, log=log) as child:
         word, said = child.hear()
         if (word, said) != ("reached", step):
-            raise ChildFailed(f"a child was to stand still at {step}, it {word} {said}; its log: {log}")
+            kind = EndedBefore if word == "finished" else ChildFailed
+            raise kind(f"a child was to stand still at {step}, it {word} {said}; its log: {log}")
         yield child
 
 

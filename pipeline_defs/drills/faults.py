@@ -50,8 +50,7 @@ def kill_at(step: str) -> Callable[[Arena, str], System]:
         system = arena.system(name)
         arena.produce(EACH)
         run_to_end(system)
-        arena.produce(EACH)
-        arena.kill(system, step, own_jvm=arena.delivery is Delivery.EFFECTIVELY_ONCE)
+        arena.kill(system, step, each=EACH, own_jvm=arena.delivery is Delivery.EFFECTIVELY_ONCE)
         run_to_end(system)
         return system
 
@@ -63,8 +62,7 @@ def kill_again_and_again(arena: Arena, name: str) -> System:
     system = arena.system(name)
     steps = ("stage", "commit", "publish") if name == OURS else KILLS[name] * 3
     for step in steps[:3]:
-        arena.produce(EACH // 2)
-        arena.kill(system, step)
+        arena.kill(system, step, each=EACH // 2)
     run_to_end(system)
     return system
 
@@ -123,13 +121,9 @@ def compact(arena: Arena, name: str) -> System:
     """Has the broker compact what is not landed yet: most offsets are legally gone."""
     system = arena.system(name)
     now = time.time_ns() // 1_000_000
-    for partition in range(arena.partitions):
-        for number in range(EACH):
-            arena.produce_one(partition, key=b"k%d" % (number % 7), timestamp_ms=now - 4 * HOUR_MS)
-    arena.flush()
-    for partition in range(arena.partitions):
-        arena.produce_one(partition, key=b"closing", timestamp_ms=now + SEGMENT_MS + HOUR_MS // 6)
-    arena.flush()
+    for number in range(7):
+        arena.produce(EACH // 7, key=b"k%d" % number, timestamp_ms=now - 4 * HOUR_MS)
+    arena.produce(1, key=b"closing", timestamp_ms=now + SEGMENT_MS + HOUR_MS // 6)
     before = len(arena.truth)
     arena.wait(lambda: len(arena.readable()) == 8 * arena.partitions)
     arena.forget_compacted()
@@ -192,8 +186,7 @@ def delete_group(arena: Arena, system: System) -> bool:  # noqa: ARG001
 def overtake(arena: Arena, name: str) -> System:
     """Pauses one attempt before it is done, lets another machine's do the work, and lets the first go on."""
     system = arena.system(name)
-    arena.produce(EACH)
-    with arena.stopped(system, "verify" if name == OURS else "written") as stale:
+    with arena.stopped(system, "verify" if name == OURS else "written", each=EACH) as stale:
         run_to_end(arena.elsewhere(system))
         try:
             stale.resume()
@@ -248,5 +241,5 @@ def fill_disk(arena: Arena, name: str) -> System:
     reason = arena.run_in_child(limited)
     arena.fault_proven = bool(reason)
     arena.note = reason[:120]
-    run_to_end(replace(limited, disk_bytes=None))  # type: ignore[type-var]
+    run_to_end(replace(limited, disk_bytes=None))
     return limited

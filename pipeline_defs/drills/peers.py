@@ -6,6 +6,7 @@ Each is run as its users would run it, and read as ours are: with a plain glob.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,13 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..bench.handwritten import read_and_write
+from ..bench.systems import stream_to_parquet
 from ..edges.kafka import Kafka
-from ..edges.operations import Operations
 from ..resources import Edges
-from ..settings import Settings
 from ..steps import StepWatcher, no_step
-from ..topics import Topic
-from .systems import Books, count_visible, limit_files, remove_tree
+from .systems import LOOP, STREAMING, TUTORIAL, System, limit_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,129 +35,78 @@ BATCH_RECORDS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class StructuredStreaming:
+class StructuredStreaming(System):
     """Streams what is there (`availableNow`) into Spark's file sink, checkpointed, its options at their defaults.
 
     Its files are read with a plain glob, as ours are. Where the query refuses because of data loss, it is started again
     with `failOnDataLoss=false`, which is what its error says to do.
     """
 
-    settings: Settings
-    topic: Topic
-    out: Path
-    disk_bytes: int | None = None
-
-    name = "structured_streaming"
+    name = STREAMING
     policy = "checkpoint and file sink"
-
-    @property
-    def folder(self) -> Path:
-        """Is the sink's folder."""
-        return self.out / "data"
 
     def run(self, watch: StepWatcher) -> None:
         """Runs the query to the end of what is there; stands still, JVM and all, before a batch that wrote is committed."""
         limit_files(self.disk_bytes)
         session: SparkSession = Edges(self.settings).pyspark().spark_session
+        servers = self.settings.bootstrap_servers or ""
         ended = threading.Event()
         if watch is not no_step:
             threading.Thread(target=self._freeze, args=(session, watch, ended), daemon=True).start()
         try:
-            self._query(session, "true")
+            stream_to_parquet(session, servers, self.topic.name, self.out)
         except Exception as error:  # Spark raises its own streaming exception, of which only the text tells the cause
             if "failOnDataLoss" not in str(error):
                 raise
-            self._query(session, "false")
+            stream_to_parquet(session, servers, self.topic.name, self.out, failOnDataLoss="false")
         finally:
             ended.set()
 
-    def _query(self, session: SparkSession, fail_on_loss: str) -> None:
-        stream = (
-            session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.settings.bootstrap_servers)
-            .option("subscribe", self.topic.name)
-            .option("startingOffsets", "earliest")
-            .option("includeHeaders", "true")
-            .option("failOnDataLoss", fail_on_loss)
-            .load()
-        )
-        query = (
-            stream.writeStream.format("parquet")
-            .option("path", str(self.folder))
-            .option("checkpointLocation", str(self.out / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-
     def _freeze(self, session: SparkSession, watch: StepWatcher, ended: threading.Event) -> None:
-        """Stops the JVM as soon as a file stands in the sink, half or whole, that the sink's log does not name."""
+        """Stands still where a file is in the sink, half or whole, that the sink's log does not name.
+
+        The JVM is stopped while it is looked at, so that a slow look misses no more than a fast one.
+        """
         gateway = session.sparkContext._gateway  # noqa: SLF001 (its process is the JVM)
         assert gateway is not None
         seen = self._uncommitted()
-        while not ended.is_set():
-            if self._uncommitted() - seen:
-                os.kill(gateway.proc.pid, signal.SIGSTOP)
-                for step, path in sorted(self._uncommitted() - seen):
-                    seen.add((step, path))
-                    watch(step)
-                os.kill(gateway.proc.pid, signal.SIGCONT)
-            time.sleep(POLL_SECONDS)
+        while not ended.wait(POLL_SECONDS):
+            os.kill(gateway.proc.pid, signal.SIGSTOP)
+            for step, path in sorted(self._uncommitted() - seen):
+                seen.add((step, path))
+                watch(step)
+            os.kill(gateway.proc.pid, signal.SIGCONT)
 
     def _uncommitted(self) -> set[tuple[str, Path]]:
-        logs = [path.read_text() for path in (self.folder / "_spark_metadata").glob("*") if path.name.isdigit()]
-        files = [path for path in self.folder.glob("*.parquet") if not any(path.name in text for text in logs)]
+        folder = Path(self.folder)
+        logs = [path.read_text() for path in (folder / "_spark_metadata").glob("*") if path.name.isdigit()]
+        files = [path for path in folder.glob("*.parquet") if not any(path.name in text for text in logs)]
         is_half = any(not path.read_bytes().endswith(b"PAR1") for path in files)
         return {("writing" if is_half else "written", path) for path in files}
 
-    def books(self) -> Books:
-        """Counts the rows that the sink shows; it says nothing of holes or losses."""
-        return Books(count_visible(self.folder))
-
     def forget(self) -> None:
         """Deletes the checkpoint."""
-        remove_tree(self.out / "checkpoint")
+        shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
-class HandWrittenLoop:
+class HandWrittenLoop(System):
     """Consumes with confluent-kafka, writes with pyarrow, commits to its group after the file is closed."""
 
-    settings: Settings
-    topic: Topic
-    out: Path
-    disk_bytes: int | None = None
-
-    name = "hand_written_loop"
+    name = LOOP
     policy = "commit after write"
-
-    @property
-    def folder(self) -> Path:
-        """Is where it writes."""
-        return self.out / "data"
 
     def run(self, watch: StepWatcher) -> None:
         """Reads on from the group's offsets to the end that there is now."""
         limit_files(self.disk_bytes)
         assert self.settings.bootstrap_servers is not None
-        read_and_write(self.settings.bootstrap_servers, self.topic.name, self.folder, group=self._group, on_step=watch)
-
-    def books(self) -> Books:
-        """Counts the rows that its folder shows; it says nothing of holes or losses."""
-        return Books(count_visible(self.folder))
-
-    def forget(self) -> None:
-        """Deletes its consumer group."""
-        assert self.settings.bootstrap_servers is not None
-        Operations(self.settings.bootstrap_servers).delete_group(self._group)
-
-    @property
-    def _group(self) -> str:
-        return f"hand-written-{self.topic.name}"
+        read_and_write(
+            self.settings.bootstrap_servers, self.topic.name, Path(self.folder), group=self.group, on_step=watch
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class TutorialConsumer:
+class TutorialConsumer(System):
     """The consumer of most tutorials: it subscribes, its client commits by itself, and it writes a file per batch.
 
     `enable.auto.commit` is the client's default: offsets are committed every five seconds and at `close`, as soon as their
@@ -166,29 +114,19 @@ class TutorialConsumer:
     and for being told where the topic ends.
     """
 
-    settings: Settings
-    topic: Topic
-    out: Path
-    disk_bytes: int | None = None
-
-    name = "tutorial_consumer"
+    name = TUTORIAL
     policy = "auto-commit"
-
-    @property
-    def folder(self) -> Path:
-        """The folder that it writes to."""
-        return self.out / "data"
 
     def run(self, watch: StepWatcher) -> None:
         """Read on from the group's offsets to the end that there is now."""
         from confluent_kafka import Consumer, KafkaError
 
         limit_files(self.disk_bytes)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.settings.bootstrap_servers,
-                "group.id": self._group,
+                "group.id": self.group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": True,
                 "enable.partition.eof": True,
@@ -222,25 +160,12 @@ class TutorialConsumer:
             self._await_auto_commit(batch)
             watch("auto_committed")
         rows = [{"partition": m.partition(), "offset": m.offset(), "key": m.key(), "value": m.value()} for m in batch]
-        pq.write_table(pa.Table.from_pylist(rows), self.folder / f"{uuid.uuid4()}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows), Path(self.folder, f"{uuid.uuid4()}.parquet"))
         watch("written")
 
     def _await_auto_commit(self, batch: list[Any]) -> None:
         """Wait as long as a slow write would: until the client has committed what is not written yet."""
         read: Mapping[int, int] = {message.partition(): message.offset() + 1 for message in batch}
         with Kafka(self.settings.bootstrap_servers or "") as kafka:
-            while not read.items() <= kafka.read_group(self.topic.name, self._group).items():
+            while not read.items() <= kafka.read_group(self.topic.name, self.group).items():
                 time.sleep(COMMIT_POLL_SECONDS)
-
-    def books(self) -> Books:
-        """Count the rows that its folder shows; it says nothing of holes or losses."""
-        return Books(count_visible(self.folder))
-
-    def forget(self) -> None:
-        """Delete its consumer group."""
-        assert self.settings.bootstrap_servers is not None
-        Operations(self.settings.bootstrap_servers).delete_group(self._group)
-
-    @property
-    def _group(self) -> str:
-        return f"tutorial-{self.topic.name}"

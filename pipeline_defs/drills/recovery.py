@@ -60,8 +60,7 @@ def recover_from_kill(arena: Arena, name: str) -> System:
             arena.seconds_until_whole = _under_dagster(arena, system, since)
     else:
         _start_until_whole(arena, system, time.monotonic())
-        arena.produce(EACH)
-        with arena.stopped(system, step):
+        with arena.stopped(system, step, each=EACH):
             since = time.monotonic()
         arena.seconds_until_whole = _start_until_whole(arena, system, since)
     return system
@@ -86,7 +85,7 @@ def recover_from_failed_write(arena: Arena, name: str) -> System:
     else:
         _start_until_whole(arena, system, time.monotonic())
         arena.produce(count, value_bytes=size)
-        reason = arena.run_in_child(replace(system, disk_bytes=DISK_BYTES))  # type: ignore[type-var]
+        reason = arena.run_in_child(replace(system, disk_bytes=DISK_BYTES))
         since = time.monotonic()
         arena.fault_proven = bool(reason)
         arena.note = reason[:120]

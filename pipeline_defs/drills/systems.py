@@ -14,7 +14,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 import pyarrow.parquet as pq
 
@@ -54,7 +54,6 @@ KILLS: Mapping[str, tuple[str, ...]] = {
     TUTORIAL: ("auto_committed",),
 }
 TRIES = 6
-POLL_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +68,55 @@ class Books:
     lost: tuple[tuple[int, int, int, int], ...] = ()
 
 
-class System(Protocol):
-    """Is a system that lands one topic as Parquet."""
-
-    @property
-    def name(self) -> str:
-        """Is its name in the report."""
-
-    @property
-    def policy(self) -> str:
-        """Is what it promises."""
-
-    @property
-    def folder(self) -> Path | str:
-        """Where its Parquet files lie, the published and no others; a URL where that is a bucket."""
-
-    def run(self, watch: StepWatcher) -> None:
-        """Lands what the topic has now, and ends."""
-
-    def books(self) -> Books:
-        """Reads what the system says that it has landed, and what is lost."""
-
-    def forget(self) -> None:
-        """Deletes what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
-
-
 @dataclass(frozen=True, slots=True)
-class Offsetlake:
-    """Lands through Dagster, a tick and then runs, as the sensor and daemon do; `disk_bytes` bounds a file it writes."""
+class System:
+    """A system that lands one topic as Parquet below `out`, and commits to a group; `disk_bytes` bounds a file it writes."""
 
     settings: Settings
     topic: Topic
+    out: Path
+    disk_bytes: int | None = None
+
+    name: ClassVar[str]
+
+    @property
+    def policy(self) -> str:
+        """What it promises."""
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> str:
+        """Where its Parquet files lie, the published and no others; a URL where that is a bucket."""
+        return f"{self.out}/data"
+
+    @property
+    def group(self) -> str:
+        """The consumer group that it commits to."""
+        return f"{self.name}-{self.topic.name}"
+
+    def run(self, watch: StepWatcher) -> None:
+        """Lands what the topic has now, and ends."""
+        raise NotImplementedError
+
+    def books(self) -> Books:
+        """Reads what it says that it has landed, and what is lost; a peer only shows rows."""
+        return Books(count_visible(self.folder))
+
+    def forget(self) -> None:
+        """Deletes what it keeps beside its Parquet files and can lose: a database, a checkpoint, a consumer group."""
+        assert self.settings.bootstrap_servers is not None
+        Operations(self.settings.bootstrap_servers).delete_group(self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsetlake(System):
+    """Lands through Dagster, a tick and then runs, as the sensor and daemon do."""
+
     plans: bool = True
     lands: bool = True
     answers_lost: int = 0
-    disk_bytes: int | None = None
 
-    name = "offsetlake"
+    name = OURS
 
     @property
     def policy(self) -> str:
@@ -116,6 +127,11 @@ class Offsetlake:
     def folder(self) -> str:
         """Data tree of the lake."""
         return f"{self.settings.lake}/data/{self.topic.name}"
+
+    @property
+    def group(self) -> str:
+        """The group that shows how far it is."""
+        return group_of(self.topic.name)
 
     def run(self, watch: StepWatcher) -> None:
         """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""
@@ -154,16 +170,15 @@ class Offsetlake:
 
     def forget(self) -> None:
         """Deletes Dagster's whole home and the consumer group."""
-        remove_tree(self.settings.dagster_home)
-        assert self.settings.bootstrap_servers is not None
-        Operations(self.settings.bootstrap_servers).delete_group(group_of(self.topic.name))
+        shutil.rmtree(self.settings.dagster_home, ignore_errors=True)
+        System.forget(self)
 
 
-def visible_values(folder: Path | str) -> list[bytes]:
+def visible_values(folder: str) -> list[bytes]:
     """Read the value of every row that a plain glob shows below a folder or URL; raise `Refused` where it cannot be read."""
-    lake = Lake(str(folder))
+    lake = Lake(folder)
     if lake.store.local_root is None:
-        above, _, name = str(folder).rpartition("/")
+        above, _, name = folder.rpartition("/")
         store = Lake(above).store
         files = [path for path in store.list(name) if path.endswith(".parquet")]
         tables = (pq.read_table(io.BytesIO(store.get(path) or b""), columns=["value"]) for path in files)
@@ -174,7 +189,7 @@ def visible_values(folder: Path | str) -> list[bytes]:
     return [row[0] for row in Duck(lake, []).query(query, [f"{folder}/**/*.parquet"])[1]]
 
 
-def count_visible(folder: Path | str) -> int:
+def count_visible(folder: str) -> int:
     """Counts the rows that a plain glob shows; none where it cannot be read."""
     try:
         return len(visible_values(folder))
@@ -214,9 +229,3 @@ def lose_answers(lake: Lake, count: int, watch: StepWatcher) -> None:
             raise OSError(errno.EIO, "the drill has lost the answer")
 
     disk.link = link_without_answer  # type: ignore[method-assign]
-
-
-def remove_tree(folder: Path) -> None:
-    """Removes a folder, where there is one."""
-    if folder.exists():
-        shutil.rmtree(folder)
