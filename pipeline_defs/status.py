@@ -54,14 +54,6 @@ _OF_BROKER = (
 )
 
 
-def read_status(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Read where a topic stands: totals, the next action, a row per Kafka partition, a document per derived table.
-
-    Raise `UnknownTopic`.
-    """
-    return describe(topic, read_situation(topic, edges.lake.coverage(topic.name), edges, instance), edges, instance)
-
-
 def read_statuses(
     topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance
 ) -> Iterator[tuple[dict[str, Any], Coverage | None]]:
@@ -78,7 +70,7 @@ def read_statuses(
             coverage = edges.lake.coverage(topic.name)
             if servers in down:
                 raise down[servers]
-            yield describe(topic, read_situation(topic, coverage, edges, instance), edges, instance), coverage
+            yield _describe(topic, read_situation(topic, coverage, edges, instance), edges, instance), coverage
         except OffsetlakeError as error:
             if isinstance(error, BrokerUnavailable):
                 down[servers] = error
@@ -102,7 +94,7 @@ def _mend(topic: Topic, error: OffsetlakeError) -> str:
     return f"see the error ({error.kind})"
 
 
-def describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+def _describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Return a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
     now_ms = edges.now_ms()
     rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)

@@ -63,13 +63,13 @@ def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bo
     )
 
 
-def landed_per_second(manifests: Iterable[Manifest], now_ms: int, window_ms: int = PACE_WINDOW_MS) -> float:
+def landed_per_second(manifests: Iterable[Manifest], now_ms: int) -> float:
     """Is the rows landed within the window, divided by the time since the first of them began to be read; 0 for none.
 
     What was landed at a time that is still to come is of another clock and is left out.
     """
-    lately = [each for each in manifests if now_ms - window_ms < each.provenance.landed_at_ms <= now_ms]
+    lately = [each for each in manifests if now_ms - PACE_WINDOW_MS < each.provenance.landed_at_ms <= now_ms]
     if not lately:
         return 0.0
     began_ms = min(each.provenance.landed_at_ms - 1000 * each.provenance.seconds for each in lately)
-    return sum(each.rows for each in lately) * 1000 / max(1000.0, now_ms - max(began_ms, now_ms - window_ms))
+    return sum(each.rows for each in lately) * 1000 / max(1000.0, now_ms - max(began_ms, now_ms - PACE_WINDOW_MS))

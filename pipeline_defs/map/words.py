@@ -13,17 +13,17 @@ BAR_WIDTH = 50
 DECODED_COLUMNS = ("decoded", "not decoded yet", "dead letters")
 
 
-def bar(picture: Picture, line: Line, width: int = BAR_WIDTH) -> str:
-    """Is a line as so many characters, from its first offset to its head; the most urgent within each is shown."""
+def bar(picture: Picture, line: Line) -> str:
+    """Is a line as `BAR_WIDTH` characters, from its first offset to its head; the most urgent within each is shown."""
     rank = {look: place for place, look in enumerate(URGENCY)}
     span = slice(line.first, line.first + line.count)
     ends = [int(end) for end in accumulate(picture.lengths[span])]
-    cells = [Look.LANDED] * width
+    cells = [Look.LANDED] * BAR_WIDTH
     start = 0
     for end, number in zip(ends, picture.looks[span], strict=True):
         look = Look(number)
         if look is not Look.LANDED:
-            for cell in range(start * width // ends[-1], (end * width - 1) // ends[-1] + 1):
+            for cell in range(start * BAR_WIDTH // ends[-1], (end * BAR_WIDTH - 1) // ends[-1] + 1):
                 cells[cell] = max(cells[cell], look, key=lambda each: rank[each])
         start = end
     return "".join(GLYPHS[cell] for cell in cells)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from dagster._daemon.types import DaemonHeartbeat
@@ -13,12 +12,8 @@ from dagster._daemon.types import DaemonHeartbeat
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.edges.locks import share
 from pipeline_defs.run_locks import CODE_SERVER
-from pipeline_defs.status import find_instance, read_status, read_statuses
+from pipeline_defs.status import find_instance, read_statuses
 from tests.support.world import World
-
-
-def status(world: World) -> dict[str, Any]:
-    return read_status(world.topic, world.edges, world.instance)
 
 
 def have_dagster_run(world: World, ago_seconds: float = 0) -> None:
@@ -32,39 +27,39 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     real_now = world.edges.now_ms
     world.send([{"partition": 0, "value": bytes(1000), "timestamp_ms": real_now() - 600_000}] * 150)
     world.send_numbered(30, partition=1)
-    now = status(world)
+    now = world.status()
     assert [row["lag"] for row in now["partitions"]] == [150, 30] and now["lag"] == 180
     assert 600 <= now["lag_seconds"] < 660
     sizes = world.edges.kafka(world.topic).read_sizes(world.name, [0, 1])
     assert now["lag_bytes"] == sum(sizes.values()), "all of the log waits"
     assert now["next_action"].startswith(f"plan 180 offsets: `offsetlake plan {world.name} --commit`")
     have_dagster_run(world)
-    assert status(world)["next_action"] == (
+    assert world.status()["next_action"] == (
         f"{NOTHING}: 180 records wait for a full range, the oldest for 10 min, cut at 0 s"
     )
     world.plan()
-    said = status(world)["next_action"]
+    said = world.status()["next_action"]
     assert said.startswith("wait: 3 ranges pending since ") and said.endswith(": the next tick asks for them")
     by_hand = f"land 3 ranges: `offsetlake land {world.name} --pending`"
     descriptor = share(Path(world.instance.root_directory) / CODE_SERVER)
-    assert not status(world)["next_action"].startswith(by_hand), "the control: Dagster's code server is there"
+    assert not world.status()["next_action"].startswith(by_hand), "the control: Dagster's code server is there"
     os.close(descriptor)
-    assert status(world)["next_action"].startswith(by_hand), "it was killed: its daemon goes on, and asks for nothing"
+    assert world.status()["next_action"].startswith(by_hand), "it was killed: its daemon goes on, and asks for nothing"
     have_dagster_run(world, ago_seconds=600)
-    assert status(world)["next_action"].startswith(by_hand)
+    assert world.status()["next_action"].startswith(by_hand)
 
     world.land(["1-0-30"])
-    now = status(world)
+    now = world.status()
     assert (now["lag"], now["pending_ranges"], now["landed_ranges"]) == (150, 2, 1)
     assert now["landed_per_second"] > 0
     assert [row["lag_seconds"] is None for row in now["partitions"]] == [False, True]
     world.land()
-    now = status(world)
+    now = world.status()
     assert (now["lag"], now["lag_bytes"], now["lag_seconds"], now["seconds_to_loss"]) == (0, 0, None, None)
     assert now["next_action"] == f"{NOTHING}: everything is landed"
     assert abs(now["last_landed_at_ms"] - real_now()) < 60_000
     world.edges.now_ms = lambda: real_now() + 3_600_000
-    assert status(world)["landed_per_second"] == 0
+    assert world.status()["landed_per_second"] == 0
 
 
 def test_a_failed_range_is_counted_and_told_until_it_lands(world: World) -> None:
@@ -76,12 +71,12 @@ def test_a_failed_range_is_counted_and_told_until_it_lands(world: World) -> None
     in_the_way.write_text("in the way")
     assert not world.try_launch()[0].succeeded, "the fault"
     have_dagster_run(world)
-    now = status(world)
+    now = world.status()
     assert (now["failed_ranges"], now["pending_ranges"], now["lag"]) == (1, 1, 100)
     assert now["next_action"].startswith("1 range failed and is tried again")
     in_the_way.unlink()
     world.launch()
-    assert status(world)["failed_ranges"] == 0
+    assert world.status()["failed_ranges"] == 0
 
 
 def test_what_is_lost_asks_for_a_decision(world: World) -> None:
@@ -90,7 +85,7 @@ def test_what_is_lost_asks_for_a_decision(world: World) -> None:
     world.plan()
     world.delete_records(0, 40)
     world.wait_for_earliest(0, 40)
-    now = status(world)
+    now = world.status()
     assert (now["lost_offsets"], now["not_accepted_offsets"]) == (40, 40)
     assert "may be deleted in 0.0 minutes" in now["next_action"], "the rest may still be saved: that is more urgent"
 

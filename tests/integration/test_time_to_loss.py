@@ -9,7 +9,6 @@ import dagster as dg
 from pipeline_defs.checks import TIME_TO_LOSS
 from pipeline_defs.core.planning import plan
 from pipeline_defs.exposure import Endangered, check_expiry, read_endangered
-from pipeline_defs.status import read_status
 from tests.support.world import World
 
 HOUR_MS = 3600 * 1000
@@ -86,7 +85,7 @@ def test_a_topic_that_keeps_everything_is_never_in_danger(world: World) -> None:
     (waiting,) = endangered(world)
     assert (waiting.seconds, waiting.share) == (None, None)
     assert check_expiry(world.topic, [waiting]).passed
-    (row,) = read_status(world.topic, world.edges, world.instance)["partitions"]
+    (row,) = world.status()["partitions"]
     assert (row["seconds_to_loss"], row["oldest_waiting_ms"]) == (None, 1_000)
 
 

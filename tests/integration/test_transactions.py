@@ -22,7 +22,6 @@ from pipeline_defs.edges.kafka_transactions import OpenTransaction
 from pipeline_defs.moments import time_text
 from pipeline_defs.sensors import build_sensor
 from pipeline_defs.settings import Settings
-from pipeline_defs.status import read_status
 from pipeline_defs.transactions import holding_row, read_holding
 from tests.support.world import World
 
@@ -96,7 +95,7 @@ def test_an_open_transaction_holds_back_planning_and_is_named(world: World) -> N
         f"({world.name}-open), open for {row['open_seconds']:.0f} s since {time_text(found.started_at_ms)}: 7 offsets "
         "wait; what follows is planned when it ends"
     )
-    held, free = read_status(world.topic, world.edges, world.instance)["partitions"]
+    held, free = world.status()["partitions"]
     assert (held["open_transactions"], free["open_transactions"]) == ([row], [])
     assert (held["end_offset"], held["planned_offset"]) == (5, 5)
     producer.commit_transaction()
@@ -165,9 +164,7 @@ def test_a_transaction_that_ends_in_time_makes_no_noise(world: World) -> None:
     later(world, 3600)
     assert world.tick().held_back == ()
     assert told(world) is None
-    assert [
-        row["open_transactions"] for row in read_status(world.topic, world.edges, world.instance)["partitions"]
-    ] == [[]]
+    assert [row["open_transactions"] for row in world.status()["partitions"]] == [[]]
 
 
 @pytest.fixture

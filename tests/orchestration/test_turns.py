@@ -21,7 +21,6 @@ from pipeline_defs.moments import time_text
 from pipeline_defs.progress import check_progress, read_situation
 from pipeline_defs.sensors import build_sensor
 from pipeline_defs.siblings import BACKFILL_TAG
-from pipeline_defs.status import read_status
 from pipeline_defs.topics import Duty
 from tests.integration.test_days import configure, event
 from tests.support.queued import queue_run
@@ -71,7 +70,7 @@ def said(world: World) -> list[str]:
     return [
         tick,
         finding.looked_at,
-        read_status(world.topic, world.edges, world.instance)["next_action"],
+        world.status()["next_action"],
     ]
 
 
@@ -167,7 +166,7 @@ def test_the_sensors_of_what_is_derived_say_what_blocks_them_and_since_when(worl
         (progress,) = (each for each in build_standing_checks(world.topic) if key in each.check_keys)
         context = dg.build_asset_check_context(instance=world.instance)
         result = progress(context, edges=world.edges)
-        advice = read_status(world.topic, world.edges, world.instance)["next_action"]
+        advice = world.status()["next_action"]
         return [said_by(world, build_derive_sensor(world.topic)), str(result.metadata["looked_at"].value), advice]
 
     blocked(world.topic.decoding, said_of_decoding)

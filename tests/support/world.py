@@ -36,6 +36,7 @@ from pipeline_defs.planner import commit_next_step
 from pipeline_defs.resources import Edges
 from pipeline_defs.sensors import Tick, run_tick
 from pipeline_defs.settings import Settings
+from pipeline_defs.status import read_statuses
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.topics import Topic
 from tests.support.decoded import table_files
@@ -188,6 +189,12 @@ class World:
     def watermarks(self, partition: int) -> Watermarks:
         kafka = self.edges.kafka(self.topic)
         return kafka.read_watermarks(self.name, self.topic.policy.isolation_level)[partition]
+
+    def status(self) -> dict[str, Any]:
+        """Return where the topic stands, which lake and broker can be asked for."""
+        ((document, _),) = read_statuses([self.topic], self.edges, self.instance)
+        assert "error" not in document, document["error"]
+        return document
 
     @staticmethod
     def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
