@@ -2,3 +2,24 @@
 
 Imports the package, never the other way round.
 """
+
+from __future__ import annotations
+
+import importlib.util
+
+from ..core.errors import BadSetting
+
+ENGINE, DERIVED = "engine", "derived"  # parts that can be measured alone
+_ALWAYS = ("confluent_kafka", "psutil")
+PACKAGES = {None: _ALWAYS, ENGINE: (*_ALWAYS, "moto"), DERIVED: (*_ALWAYS, "fastavro")}
+"""What only the benchmark needs, by part; none is the whole of it."""
+
+
+def require_packages(part: str | None) -> None:
+    """Refuse to start where a package is missing that only the benchmark needs; raises `BadSetting`.
+
+    Its modules import them at once, so this comes before any of them is imported.
+    """
+    for name in PACKAGES[part]:
+        if importlib.util.find_spec(name) is None:
+            raise BadSetting(f"{name} is not installed; nothing was started; `make setup`, or pip install .[dev]")

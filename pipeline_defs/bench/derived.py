@@ -12,7 +12,7 @@ from typing import Any
 
 from ..settings import Settings
 from . import append_cost, decode_cost, upsert
-from .measurement import Tell, environment_of_part, open_bench, require_packages
+from .measurement import Tell, environment_of_part, open_bench
 from .rounds import Load, missed_aims
 
 AIMS: Mapping[str, float] = {  # at most
@@ -23,7 +23,6 @@ AIMS: Mapping[str, float] = {  # at most
     "derived.avro_to_landing": 1.2,
     "table.append_to_landing": 0.05,
 }
-PACKAGES = ("confluent_kafka", "fastavro")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class Profile:
 
 def run_derived_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
     """Measure all of it in one world and return the document; what was started is stopped and deleted."""
-    require_packages(PACKAGES)
     load_before = os.getloadavg()
     with open_bench(settings, tell) as bench:
         append = append_cost.measure_append(bench, profile.rounds, tell, profile.append)

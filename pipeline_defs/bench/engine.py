@@ -13,7 +13,7 @@ from typing import Any
 
 from ..settings import Settings
 from . import backlog, client_cost, driver_bytes, run_cost, visible
-from .measurement import Tell, environment_of_part, open_bench, require_packages
+from .measurement import Tell, environment_of_part, open_bench
 from .rounds import Load, missed_aims, spread
 
 AIMS: Mapping[str, float] = {  # at most
@@ -22,7 +22,6 @@ AIMS: Mapping[str, float] = {  # at most
     "visible_seconds": 10.0,
     "driver_bytes_per_landed_byte": 0.05,
 }
-PACKAGES = ("confluent_kafka", "moto", "psutil")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,6 @@ class Profile:
 
 def run_engine_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[str, Any]:
     """Measure all of it in one world and return the document; what was started is stopped and deleted."""
-    require_packages(PACKAGES)
     load_before = os.getloadavg()
     with open_bench(settings, tell) as bench:
         details: dict[str, dict[str, Any]] = {

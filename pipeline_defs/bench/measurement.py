@@ -6,7 +6,6 @@ Touches nothing of the user's but the jars. Invariant: a run that did not read e
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -65,13 +64,6 @@ class Bench:
     session_seconds: float
     first_job_seconds: float
     jvm_pid: int
-
-
-def require_packages(names: Sequence[str]) -> None:
-    """Refuse to start where a package is missing that only the benchmark needs; raises `BadSetting`."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise BadSetting(f"{name} is not installed; nothing was started; `make setup`, or pip install .[dev]")
 
 
 def require_own_spark(settings: Settings, *, is_warm: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import BadSetting
 from ..settings import Settings
-from .measurement import Tell, environment, measure, open_bench, require_packages
+from .measurement import Tell, environment, measure, open_bench
 from .rounds import Load, Turn, missed_targets, ratios, summary
 from .systems import POLICIES, SYSTEMS
 from .visible import measure_visible
@@ -53,7 +53,6 @@ def run_bench(
     tell: Tell,
 ) -> dict[str, Any]:
     """Measures everything in one world and returns the document; what was started is stopped and deleted."""
-    require_packages(("confluent_kafka",))
     turns: dict[Load, list[Turn]] = {}
     with open_bench(settings, tell) as bench:
         for load in loads:

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
+from ..bench import DERIVED, ENGINE, require_packages
 from ..settings import read_settings
 from .show import json_option, print_json, print_table
 from .terminal import ERRORS, OUT, Words
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ..bench.measurement import Tell
 
 DEFAULT_SIZES = "100,1000,10000"
-ENGINE, DERIVED = "engine", "derived"
 PART_ROUNDS = 5
 OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is asked for
 
@@ -66,6 +66,7 @@ def bench(
       offsetlake bench --part derived --json > derived.json
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
+    require_packages(part)
     from ..bench import derived, engine
     from ..bench.measurement import require_own_spark
     from ..bench.report import choose_loads, choose_systems, run_bench

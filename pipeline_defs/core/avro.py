@@ -85,7 +85,7 @@ def read_avro(text: str, references: Iterable[str] = ()) -> AvroSchema:
 
 
 def enclose(text: str) -> str:
-    """Is the schema of a datum with `END` behind it: a datum that is cut, or goes on, moves the mark and is found out."""
+    """Return the schema of a datum with `END` behind it: a datum that is cut, or goes on, moves the mark and is found out."""
     mark = {"name": MARK, "type": {"type": "fixed", "name": "offsetlake_end", "size": len(END)}}
     fields = [{"name": VALUE, "type": parse_avro(text)}, mark]
     return json.dumps({"type": "record", "name": "offsetlake_datum", "fields": fields})
@@ -131,7 +131,7 @@ class _Part:
 
 
 class _Reader:
-    """Reads a schema in the order in which Avro's parser does, and remembers what has been defined."""
+    """Walk over a schema in the order of Avro's parser, which remembers what has been defined."""
 
     def __init__(self, given: Mapping[str, Any], own: set[str]) -> None:
         self.wrong: list[str] = []

@@ -115,7 +115,7 @@ class Decode:
 
 
 def name_subject(subject: str | None, topic: str, column: str, record: str = "") -> str:
-    """Is the subject of a topic's keys or values (`column`); `record` is needed where the strategy names it.
+    """Return the subject of a topic's keys or values (`column`); `record` is needed where the strategy names it.
 
     | `subject` in defs.yaml | the subject of the values of `orders` |
     |---|---|

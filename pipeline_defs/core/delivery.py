@@ -56,7 +56,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Is a person's word that what is lost of a range or link is lost.
+    """A person's word that what is lost of a range or link is lost.
 
     `lost` is what was gone of it then, half-open; by the time the rest is landed more may be.
     """

@@ -64,7 +64,7 @@ def is_lag_news(told: Told | None, lag: int, end_offset: int, now_ms: int) -> bo
 
 
 def landed_per_second(manifests: Iterable[Manifest], now_ms: int) -> float:
-    """Is the rows landed within the window, divided by the time since the first of them began to be read; 0 for none.
+    """Return the rows landed within the window, divided by the time since the first of them began to be read; 0 for none.
 
     What was landed at a time that is still to come is of another clock and is left out.
     """

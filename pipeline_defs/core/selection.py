@@ -112,7 +112,7 @@ def choose_times(coverage: Coverage, start_ms: int, end_ms: int, unlanded: Mappi
 
 
 def find_ranges(topic: str, keys: Sequence[str], coverage: Coverage) -> list[OffsetRange]:
-    """Reads the keys; refuses an empty selection, and keys that are malformed or not ranges of the plan log."""
+    """Read the keys; refuse an empty selection, and keys that are malformed or not ranges of the plan log."""
     if not keys:
         raise EmptySelection(
             f"the run selects no range of topic {topic}; nothing was read or written; select partitions whose keys are "

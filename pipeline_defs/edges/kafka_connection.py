@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 
 def is_retriable(error: Exception) -> bool:
-    """Says whether Kafka calls an error retriable; that there is no such topic is not waited for."""
+    """Return whether Kafka calls an error retriable; that there is no such topic is not waited for."""
     return isinstance(error, KafkaError) and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
 
 
 def read_refusals(answers: Mapping[TopicPartition, type[KafkaError]]) -> dict[int, str]:
-    """Reads from the answers of a group's coordinator which Kafka partitions it refused; raises what may pass."""
+    """Read from the answers of a group's coordinator which Kafka partitions it refused; raise what may pass."""
     refused = {}
     for tp, answer in sorted(answers.items()):
         if answer is not NoError:

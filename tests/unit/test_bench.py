@@ -318,3 +318,16 @@ def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
         order = GetMessageClass(message).FromString(produced[43])
         written = json.loads(list(VALUES["json"](load))[43])
         assert (order.order_id, order.note, len(order.items)) == (43, written["note"], 5)
+
+
+@pytest.mark.parametrize("part", [[], ["--part", "engine"], ["--part", "derived"]], ids=" ".join)
+def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imported(
+    part: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("pipeline_defs.bench.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    error = CliRunner().invoke(bench, part).exception
+    assert isinstance(error, BadSetting) and str(error).startswith("psutil is not installed; nothing was started"), (
+        error
+    )
