@@ -25,7 +25,7 @@ from .progress import read_situation
 from .projection import read_reason
 from .resources import Edges
 from .tables import read_tables, table_text
-from .topics import TOPIC_TAG, Topic, raw_key
+from .topics import LAND_PENDING, TOPIC_TAG, Topic, raw_key
 
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
@@ -42,7 +42,7 @@ def build_watch(topic: Topic) -> dg.SensorDefinition:
         minimum_interval_seconds=WATCH_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Alerts on `{topic.name}` every minute, also while `plan_and_land_{topic.slug}` is stopped: ranges that fail "
+            f"Alerts on `{topic.name}` every minute, also while `{LAND_PENDING}` is stopped: ranges that fail "
             "again and again, records that wait while nothing lands, transactions that hang, records that the broker soon "
             "deletes or has deleted before they were landed, a broker or lake that does not answer, decoded and latest records "
             "that stand still, records that could not be decoded. Each trouble once: in this sensor's log, as a failed check "
@@ -138,12 +138,12 @@ def watch_tables(
 
 def _mend(topic: Topic, table: str) -> str:
     """Return what to do about a table that stands still."""
-    job, sensor, by_hand = {
-        "decoded": (topic.decode_job, topic.derive_sensor, command("decode", topic.name, "--due")),
-        "latest": (topic.latest_job, topic.latest_sensor, command("latest", topic.name)),
-        "days": (topic.decode_job, topic.derive_sensor, command("rebuild", topic.name)),
+    by_hand = {
+        "decoded": command("decode", topic.name, "--due"),
+        "latest": command("latest", topic.name),
+        "days": command("rebuild", topic.name),
     }[table]
-    return f"see the runs of {job}, have the sensor {sensor} run, or `{by_hand}`"
+    return f"see the runs of {LAND_PENDING}, have its sensor run, or `{by_hand}`"
 
 
 def build_failure_sensor() -> dg.SensorDefinition:

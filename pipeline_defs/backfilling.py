@@ -21,7 +21,7 @@ from .core.offsets import OffsetRange
 from .core.selection import Selection, choose_failed, choose_times
 from .daemons import HEARTBEAT_SECONDS, is_silent, read_silence
 from .moments import time_text
-from .projection import read_order, register_keys
+from .projection import register_keys
 from .raw_asset import land_config
 from .resources import Edges
 from .siblings import BACKFILL_TAG
@@ -45,8 +45,7 @@ class BackfillState:
 
 def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> Selection:
     """Selects what is not landed and whose last run failed, by Dagster's runs."""
-    tried = read_tried(instance, topic.landing, read_order(instance, topic))
-    return choose_failed(coverage, {offsets for offsets, each in tried.items() if each.attempts})
+    return choose_failed(coverage, set(read_tried(instance, topic.landing)))
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:

@@ -19,7 +19,7 @@ from .core.latest import Latest
 from .edges.spark import RAW_COLUMNS
 from .edges.store import Store
 from .settings import DOCS
-from .topics import TOPIC_TAG, Topic, op_name
+from .topics import LAND_PENDING, TOPIC_TAG, Topic, op_name
 
 TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
@@ -49,7 +49,7 @@ def source_spec(topic: Topic) -> dg.AssetSpec:
             f"""
             Kafka topic `{topic.name}`, as it is on the broker. Offsetlake reads it and never changes it.
 
-            The sensor `plan_and_land_{topic.slug}` notes here how far landing is behind it, at most once a minute and only
+            The sensor `{LAND_PENDING}` notes here how far landing is behind it, at most once a minute and only
             where that has changed: a topic on which nothing happens says nothing. **Plots** of the events show it over time:
 
             - `lag`: offsets on the broker that no landed range covers yet;
@@ -95,7 +95,7 @@ def raw_description(topic: Topic) -> str:
         range**: one Parquet file that never changes, and one manifest with its facts and its digest.
 
         - A partition's key is `<Kafka partition>-<first offset>-<end offset>`: `3-300000-400000` holds the offsets from
-          300000 to 399999 of Kafka partition 3. The sensor `plan_and_land_{topic.slug}` fixes the ranges before anything is
+          300000 to 399999 of Kafka partition 3. The sensor `{LAND_PENDING}` fixes the ranges before anything is
           read; a key that somebody types is refused.
         - Green is landed. Grey is planned and missing: the sensor asks for it by itself. Red means that its last run failed:
           the run says why, and the sensor asks again, later each time. A failed range is never skipped.
@@ -164,7 +164,7 @@ def latest_description(topic: Topic, config: Latest) -> str:
         - Each version says which version of the decoded table it is made of. An update brings in what is new and what was
           decoded again; the outcome is that of a full recomputation, and the check `latest_recomputed` shows it of a share of
           the keys each time.
-        - The sensor `{topic.latest_sensor}` asks for an update where one is due. Materialising does nothing where none is;
+        - The runs of `{LAND_PENDING}` update it where that is due. Materialising does nothing where none is;
           the run's config `full: true` makes the table anew from all ranges.
         """,
     )

@@ -27,7 +27,6 @@ from .core.selection import (
     parse_offsets,
 )
 from .moments import parse_time, time_text
-from .projection import read_order
 from .resources import Edges
 from .topics import Topic
 from .tries import read_tried
@@ -171,8 +170,8 @@ def _select_decoded(
 ) -> Selection:
     """Selects by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
     if choice.way == "failed":
-        tried = read_tried(instance, topic.decoding, read_order(instance, topic))
-        failed = [offsets for offsets in read_due(topic, edges) if offsets in tried and tried[offsets].attempts]
+        tried = read_tried(instance, topic.decoding)
+        failed = [offsets for offsets in read_due(topic, edges) if offsets in tried]
         return choose_keys(coverage, failed, "whose decoding has failed")
     return choose_keys(coverage, find_decoded(choice, topic, edges), _OF_DECODED[choice.way])
 

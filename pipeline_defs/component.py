@@ -1,4 +1,4 @@
-"""The KafkaTopic component: one defs.yaml is one topic, with its asset, checks, jobs, sensor and schedule.
+"""The KafkaTopic component: one defs.yaml is one topic, with its assets, checks, jobs and schedules.
 
 A wrong key or value is refused when definitions load, with file, line and what was expected.
 """
@@ -33,7 +33,6 @@ from .latest_config import LatestConfig
 from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
 from .run_locks import hold_code_server, hold_launched_run
-from .sensors import build_sensor
 from .settings import find_project, read_settings
 from .topics import TOPIC_TAG, Topic
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
@@ -197,7 +196,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             ),
             audit,
         ],
-        sensors=[build_sensor(topic), build_watch(topic)],
+        sensors=[build_watch(topic)],
         schedules=[
             dg.ScheduleDefinition(
                 name=f"audit_{topic.slug}_daily",

@@ -24,8 +24,9 @@ from .edges.openlineage import Derived, telling
 from .moments import Pace
 from .projection import as_evaluation
 from .resources import Edges
-from .runs import new_attempt, run_of, selected_keys, step_logger
+from .runs import Context, new_attempt, run_of, selected_keys, step_logger
 from .topics import Topic
+from .tries import trying
 
 NEWLY_DECODED = {Decided.DECODED, Decided.REPLACED}  # what OpenLineage is told of
 
@@ -55,23 +56,25 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
             failures: list[DecodeVerdict] = []
             made: list[Decoding] = []
             began_ms, pace = edges.now_ms(), Pace(len(keys), edges.now_ms)
-            for verdict in decode(topic.name, keys, new_attempt(context), tools):
-                if progress := pace.after_one():
-                    context.log.info("step=progress %s", progress)
-                if verdict.outcome is Decided.FAILED or verdict.decoding is None:
-                    failures.append(verdict)
-                    continue
-                if context.has_partition_key:
-                    metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
-                    yield dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest))
-                else:
-                    context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
-                edges.watch_step("reported_decoded", key=verdict.offsets.key)
-                made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
+            with trying(context.instance, duty, keys, context.run.run_id, edges.now_ms) as done:
+                for verdict in decode(topic.name, keys, new_attempt(context), tools):
+                    if progress := pace.after_one():
+                        context.log.info("step=progress %s", progress)
+                    if verdict.outcome is Decided.FAILED or verdict.decoding is None:
+                        failures.append(verdict)
+                        continue
+                    if context.has_partition_key:
+                        metadata = decoding_metadata(topic, verdict.decoding, verdict.outcome, edges)
+                        yield dg.MaterializeResult(
+                            metadata=metadata, data_version=dg.DataVersion(verdict.decoding.digest)
+                        )
+                    else:
+                        context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+                    edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                    done.add(verdict.offsets.key)
+                    made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
             report_days(topic, context.instance, edges)
-            if made:
-                with telling(edges.lineage(), "tables", context.log.warning) as tell:
-                    tell(_lineage(topic, made, context.run.run_id, began_ms, edges))
+            tell_decoded(topic, made, context, began_ms, edges)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for name, result in decoded_results(topic, edges).items():
@@ -90,8 +93,14 @@ def build_decoded_asset(topic: Topic, config: Decode, lake: str | None = None) -
     return decoded
 
 
+def tell_decoded(topic: Topic, made: Sequence[Decoding], context: Context, began_ms: int, edges: Edges) -> None:
+    """Tell OpenLineage of what a run has decoded, if anything: from the landed rows to the table as it is now."""
+    if made:
+        with telling(edges.lineage(), "tables", context.log.warning) as tell:
+            tell(_lineage(topic, made, context.run.run_id, began_ms, edges))
+
+
 def _lineage(topic: Topic, made: Sequence[Decoding], run_id: str, began_ms: int, edges: Edges) -> Derived:
-    """Return what OpenLineage is told of a run that decoded: from the landed rows to the table as it is now."""
     url, table = edges.lake.store.url, edges.decodings.read_ranges(topic.name).table
     columns = arrow_schema(table.metadata.schema) if table.metadata is not None else ()
     rows = sum(each.rows for each in made)

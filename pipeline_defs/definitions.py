@@ -15,6 +15,7 @@ import dagster as dg
 from .alerts import build_failure_sensor
 from .core.errors import BadSetting
 from .housekeeping import build_sweep
+from .pulse import build_pulse
 from .resources import Edges
 from .settings import PROJECT, check_home, find_project, is_validating, read_settings
 from .topic_files import Broken, TopicFiles, read_topic_files
@@ -32,7 +33,9 @@ def build_defs(
         found = load_topics(project)
         if is_validating():
             found.refuse_broken()
-        topics = dg.Definitions.merge(found.tree.build_defs(), build_broken(found.broken))
+        topics = dg.Definitions.merge(
+            found.tree.build_defs(), build_pulse([*found.topics.values()]), build_broken(found.broken)
+        )
     return dg.Definitions.merge(
         topics,
         build_sweep(),

@@ -1,6 +1,6 @@
 """What Dagster shows and runs of what is derived from a topic's landed ranges: decoded ranges, event days, latest records.
 
-Of each an asset, its checks, a job and a sensor, but for days, which are told of; nothing of what defs.yaml does not name.
+Of each an asset, its checks and a job, but for days, which are told of; nothing of what defs.yaml does not name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import dagster as dg
 from .catalog import days_spec
 from .decoded_asset import build_decoded_asset
 from .decoded_checks import build_decoded_checks
-from .deriving import build_derive_sensor
 from .latest_asset import build_latest_asset
 from .latest_check import build_latest_check
-from .latest_due import build_latest_sensor
 from .op_names import with_own_op_name
 from .topics import Duty, Topic
 
@@ -29,7 +27,6 @@ def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
         f"Decodes landed ranges of `{topic.name}`, then proves that every record is decoded or set aside.",
         build_decoded_asset(topic, topic.decode, lake),
         build_decoded_checks(topic),
-        build_derive_sensor(topic),
     )
 
 
@@ -49,7 +46,6 @@ def build_latest(topic: Topic, lake: str | None = None) -> dg.Definitions:
         f"Updates the latest record of each key of `{topic.name}`, then compares a share of the keys with a recomputation.",
         build_latest_asset(topic, topic.latest, lake),
         [build_latest_check(topic, topic.latest)],
-        build_latest_sensor(topic, topic.latest),
     )
 
 
@@ -58,14 +54,12 @@ def _define(
     description: str,
     asset: dg.AssetsDefinition,
     checks: Sequence[dg.AssetChecksDefinition],
-    sensor: dg.SensorDefinition,
 ) -> dg.Definitions:
-    """Is an asset with its checks, its sensor, and the job by which its duty is done."""
+    """Build an asset with its checks, and the job by which its duty is done."""
     selection = dg.AssetSelection.assets(duty.asset_key)
     job = dg.define_asset_job(duty.job, selection=selection, description=description, tags=duty.tags)
     return dg.Definitions(
         assets=[with_own_op_name(asset)],
         asset_checks=[with_own_op_name(check) for check in checks],
         jobs=[job],
-        sensors=[sensor],
     )

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
+from .attempt import Attempt
 from .catalog import derived_asset, latest_description
 from .core.latest import Latest
 from .edges.decodings import TREE as DECODED
@@ -13,8 +14,9 @@ from .edges.latest_table import TREE, LatestTable, Standing
 from .edges.openlineage import Derived, telling
 from .latest import Updated, update
 from .resources import Edges
-from .runs import new_attempt, run_of, step_logger
+from .runs import Context, new_attempt, run_of, step_logger
 from .topics import Topic
+from .tries import UPDATE, trying
 
 
 class UpdateConfig(dg.Config):
@@ -43,20 +45,34 @@ def build_latest_asset(topic: Topic, config: Latest, lake: str | None = None) ->
     ) -> dg.MaterializeResult[Any]:
         assert topic.latest is not None
         with run_of(context, topic.upserting, edges):
-            tools = edges.latest_tools(pyspark, step_logger(context))
-            started = edges.now_ms()
-            done = update(topic.name, topic.latest, new_attempt(context), tools, full=config.full)
-            table = LatestTable(edges.lake, topic.name)
-            standing = table.read()
-            keys, tombstones = table.count(standing)
-            metadata = latest_metadata(standing, keys, tombstones, done, (edges.now_ms() - started) / 1000)
-            if done.has_committed and standing is not None:
-                with telling(edges.lineage(), "tables", context.log.warning) as tell:
-                    tell(_lineage(topic, standing, keys, context.run.run_id, started, edges))
-            edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
+            with trying(context.instance, topic.upserting, [UPDATE], context.run.run_id, edges.now_ms) as done:
+                metadata = update_and_tell(topic, topic.latest, new_attempt(context), context, edges, pyspark, config)
+                done.add(UPDATE)
             return dg.MaterializeResult(metadata=metadata)
 
     return latest
+
+
+def update_and_tell(
+    topic: Topic,
+    config: Latest,
+    attempt: Attempt,
+    context: Context,
+    edges: Edges,
+    pyspark: LazyPySparkResource,
+    asked: UpdateConfig | None = None,
+) -> Mapping[str, Any]:
+    """Update a latest table and tell OpenLineage of it; return the facts that Dagster shows."""
+    started, tools = edges.now_ms(), edges.latest_tools(pyspark, step_logger(context))
+    done = update(topic.name, config, attempt, tools, full=asked is not None and asked.full)
+    table = LatestTable(edges.lake, topic.name)
+    standing = table.read()
+    keys, tombstones = table.count(standing)
+    if done.has_committed and standing is not None:
+        with telling(edges.lineage(), "tables", context.log.warning) as tell:
+            tell(_lineage(topic, standing, keys, context.run.run_id, started, edges))
+    edges.watch_step("reported_latest", topic=topic.name, ranges=done.ranges)
+    return latest_metadata(standing, keys, tombstones, done, (edges.now_ms() - started) / 1000)
 
 
 def _lineage(topic: Topic, standing: Standing, keys: int, run_id: str, began_ms: int, edges: Edges) -> Derived:

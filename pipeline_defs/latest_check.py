@@ -29,10 +29,15 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
     def latest_recomputed(
         context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource
     ) -> dg.AssetCheckResult:
-        share = zlib.crc32(context.run.run_id.encode()) % SHARES
+        share = share_of(context.run.run_id)
         return as_result(check_share(topic.name, config, share, edges.latest_tools(pyspark)))
 
     return latest_recomputed
+
+
+def share_of(run_id: str) -> int:
+    """Draw the share of keys that a run compares, `0` to `SHARES - 1`."""
+    return zlib.crc32(run_id.encode()) % SHARES
 
 
 def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> Finding:

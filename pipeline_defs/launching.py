@@ -16,7 +16,7 @@ from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 from sqlalchemy.exc import SQLAlchemyError
 from yaml import MarkedYAMLError, YAMLError
 
-from .core.dispatch import plan_requests
+from .core.dispatch import split_stretches
 from .core.errors import BadSetting, HistoryUnavailable
 from .core.offsets import OffsetRange
 from .core.selection import find_ranges
@@ -148,12 +148,11 @@ def _run_ranges(
     register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
     end_dead_runs(instance, edges.now_ms())
     order = read_order(instance, topic)
-    requests = plan_requests(order, wanted, frozenset(), {}, edges.now_ms(), ranges_per_run=most)
     job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
-    for request in requests:
+    for stretch in split_stretches(order, wanted, most):
         tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
-        result = execute(job, instance, tags, request.keys, run_config)
-        yield Launched(result.run_id, request.ranges, result.success, reason_of(result))
+        result = execute(job, instance, tags, [offsets.key for offsets in stretch], run_config)
+        yield Launched(result.run_id, tuple(stretch), result.success, reason_of(result))
 
 
 def execute(

@@ -25,11 +25,11 @@ from .core.progress import Silence, Unplanned, find_silences, patience_seconds
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
 from .moments import time_text
-from .projection import Order, read_held, read_order, read_reason, read_turns
+from .projection import read_reason, read_turns
 from .resources import Edges
-from .topics import Topic
+from .topics import LAND_PENDING, Topic
 from .transactions import holding_text, open_seconds, read_holding
-from .tries import read_tried
+from .tries import read_held, read_tried
 from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
 
 REASON_LENGTH = 600
@@ -39,7 +39,7 @@ REASON_LENGTH = 600
 class Situation:
     """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
-    `order` are Dagster's keys, `held` says which active run holds a range, `tried` how often runs of it have failed.
+    `held` says which active run is at a range, `tried` how often in a row it has failed.
     `turns` says when a run that lands has its turn.
     """
 
@@ -47,7 +47,6 @@ class Situation:
     marks: Mapping[int, Watermarks]
     endangered: Sequence[Endangered]
     transactions: Sequence[OpenTransaction]
-    order: Order
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
     turns: Turns
@@ -69,17 +68,14 @@ class Situation:
 
 def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
     """Read where a topic stands now."""
-    planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in coverage.pending()}
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    order = read_order(instance, topic)
     return Situation(
         coverage,
         marks,
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
-        order,
-        read_held(instance, topic.landing, order),
-        read_tried(instance, topic.landing, order, planned_ms),
+        read_held(instance, topic.landing),
+        read_tried(instance, topic.landing),
         read_turns(instance, topic.landing, edges.now_ms()),
     )
 
@@ -160,12 +156,12 @@ def _silent_text(topic: Topic, silence: Silence, found: Situation) -> str:
     if silence.planned is None:
         return (
             f"{topic.name}/{silence.partition}: offset {silence.offset} is in no range, {since}; have the sensor "
-            f"plan_and_land_{topic.slug} run, or `{command('plan', topic.name, '--commit')}`"
+            f"{LAND_PENDING} run, or `{command('plan', topic.name, '--commit')}`"
         )
     holder = found.held.get(silence.planned)
     why = (
         f"{holder} holds it{'; ' + block_text(found.block, found.turns.slots, LANDING) if found.block else ''}"
         if holder
-        else f"no run holds it; have the sensor plan_and_land_{topic.slug} run, or `{command('land', topic.name, '--pending')}`"
+        else f"no run holds it; have the sensor {LAND_PENDING} run, or `{command('land', topic.name, '--pending')}`"
     )
     return f"range {silence.planned.text(topic.name)} {since}: {why}"

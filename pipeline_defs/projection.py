@@ -26,7 +26,7 @@ from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
 from .daemons import is_silent, read_silence
 from .run_locks import is_code_server_gone
-from .topics import Duty, Topic
+from .topics import LAND_PENDING, Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
 SHOWN_PARTITIONS = 100
@@ -202,8 +202,7 @@ def read_turns(instance: dg.DagsterInstance, duty: Duty, now_ms: int) -> Turns:
             record.dagster_run.job_name,
             State(record.dagster_run.status.value),
             int((record.start_time or record.update_timestamp.timestamp()) * 1000),
-            is_own=is_run_of(record.dagster_run, duty),
-            is_asked=is_asked_by_machine(record.dagster_run.tags),
+            is_own=is_run_of(record.dagster_run, duty) or record.dagster_run.job_name == LAND_PENDING,
         )
         for record in reversed(instance.get_run_records(RunsFilter(statuses=ACTIVE)))
     ]
@@ -213,14 +212,11 @@ def read_turns(instance: dg.DagsterInstance, duty: Duty, now_ms: int) -> Turns:
     return Turns(runs, queue.max_concurrent_runs if queue else -1, silent)
 
 
-def read_held(instance: dg.DagsterInstance, duty: Duty, order: Order) -> dict[OffsetRange, str]:
-    """Reads which ranges active runs hold, however they were launched, and names the run."""
-    held: dict[OffsetRange, str] = {}
+def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set[OffsetRange]:
+    """Read which ranges the active runs of a duty select: those that wait for their turn included."""
     places = find_places(order)
-    for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
-        if is_run_of(run, duty):
-            held |= dict.fromkeys(covered_ranges(run, order, places), f"run {run.run_id[:8]} ({run.status.value})")
-    return held
+    runs = [run for run in instance.get_runs(RunsFilter(statuses=ACTIVE)) if is_run_of(run, duty)]
+    return {offsets for run in runs for offsets in covered_ranges(run, order, places)}
 
 
 _OUR_CLASS = re.compile(r"\Apipeline_defs\.[\w.]+: ")

@@ -27,6 +27,7 @@ from .runs import new_attempt, run_of, selected_keys, step_logger
 from .siblings import end_siblings, read_landed_by, read_siblings
 from .standing import standing_path
 from .topics import Topic, op_name
+from .tries import trying
 
 RANGES_PER_RUN = 200
 NEWLY_LANDED = {Outcome.LANDED, Outcome.ROLLED_FORWARD, Outcome.REPLACED}  # what OpenLineage is told of
@@ -85,7 +86,10 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
             tools = edges.tools(topic, pyspark, step_logger(context))
             failures: list[Verdict] = []
             pace = Pace(len({*keys, *shared}), edges.now_ms)
-            with _lineage(topic, edges, context.log.warning) as tell:
+            with (
+                trying(context.instance, topic.landing, {*keys, *shared}, context.run.run_id, edges.now_ms) as done,
+                landed_lineage(topic, edges, context.log.warning) as tell,
+            ):
                 for verdict in land(topic.name, [*keys, *shared] if keys else [], attempt, tools):
                     if progress := pace.after_one():
                         context.log.info("step=progress %s", progress)
@@ -102,6 +106,7 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
                     else:
                         context.log_event(materialization(topic, verdict, edges))
                     edges.watch_step("reported", key=verdict.offsets.key)
+                    done.add(verdict.offsets.key)
                     tell(verdict)
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
@@ -125,7 +130,7 @@ def _check_landed(topic: Topic, keys: AbstractSet[str], failures: Sequence[Verdi
 
 
 @contextmanager
-def _lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
+def landed_lineage(topic: Topic, edges: Edges, warn: Callable[[str], None]) -> Iterator[Callable[[Verdict], None]]:
     """Gives what tells OpenLineage of a range that is newly landed, where a receiver is configured; warns of what was not."""
     data_url, source = edges.lake.store.url(f"data/{topic.name}"), edges.bootstrap_servers(topic).partition(",")[0]
     with telling(edges.lineage(), "ranges", warn) as tell:

@@ -13,12 +13,12 @@ import dagster as dg
 
 from .core.offsets import OffsetRange
 from .days import report_days
-from .deriving import find_unseen_decoded, report_decoded
 from .landing import mirror_frontier
-from .projection import find_unseen, read_data_versions, read_held, read_order, register_keys
+from .projection import find_unseen, read_data_versions, read_order, register_keys
 from .resources import Edges
-from .sensors import landed_event
+from .ticking import find_unseen_decoded, landed_event, report_decoded
 from .topics import Topic
+from .tries import read_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def rebuild_topic(
     coverage = edges.lake.coverage(topic.name)
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
-    held = read_held(instance, topic.landing, read_order(instance, topic)).keys()
+    held = read_held(instance, topic.landing).keys()
     unseen = find_unseen(instance, topic, coverage, held)
     versions = {o: manifest.digest for o, manifest in coverage.manifests.items() if coverage.is_landed(o)}
     owed = [*unseen, *_outdated(topic.asset_key, versions, instance, {*unseen, *held})]
@@ -59,9 +59,8 @@ def rebuild_topic(
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
     """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
     decoded = edges.decodings.read_ranges(topic.name).with_empty(edges.lake.coverage(topic.name))
-    order = read_order(instance, topic)
-    held = read_held(instance, topic.decoding, order).keys()
-    unseen = find_unseen_decoded(topic, order, decoded.keys() - held, instance)
+    held = read_held(instance, topic.decoding).keys()
+    unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
     versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}
     owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
     for offsets in owed:

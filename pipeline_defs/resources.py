@@ -62,6 +62,7 @@ class Edges:
     told_days: dict[str, object] = field(
         default_factory=dict, init=False
     )  # by topic what was compared with Dagster last
+    slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
 

@@ -1,7 +1,7 @@
 """Retiring keys: Dagster forgets the oldest landed ranges beyond a topic's `max_keys`; the lake keeps everything.
 
 Which they are is `core.retiring`'s, recomputed from the lake each time. Invariant: a key goes only while nothing holds
-it: no active run or backfill, no failed try, and not as an end of a recent run, whose range tags would lose their meaning.
+it: no active run or backfill, and no failed try.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, Bulk
 from .core.coverage import Coverage
 from .core.offsets import OffsetRange
 from .core.retiring import retired
-from .projection import read_held, read_order
+from .projection import read_order, read_selected
 from .topics import Topic
-from .tries import read_ends_of_runs, read_tried
+from .tries import read_held, read_tried
 
 KEYS_AT_ONCE = 200  # before it looks again at what is held
 
@@ -29,11 +29,9 @@ def find_retirable(
     if not away or has_backfill(topic, instance):
         return []
     order = read_order(instance, topic)
-    tried = read_tried(instance, topic.landing, order)
-    needed = {*due, *read_held(instance, topic.landing, order), *read_ends_of_runs(instance, topic.landing)}
-    needed |= {offsets for offsets, each in tried.items() if each.attempts}
-    if topic.decode is not None:
-        needed |= {*read_held(instance, topic.decoding, order), *read_ends_of_runs(instance, topic.decoding)}
+    needed = {*due, *read_tried(instance, topic.landing)}
+    for duty in (topic.landing, topic.decoding):
+        needed |= {*read_held(instance, duty), *read_selected(instance, duty, order)}
     return [offsets for offsets in order if offsets in away and offsets not in needed]
 
 

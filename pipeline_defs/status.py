@@ -27,12 +27,11 @@ from .exposure import check_expiry
 from .launching import open_instance
 from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation, waiting_text
-from .projection import read_order
 from .resources import Edges
 from .run_locks import is_code_server_gone
 from .tables import read_tables
 from .topic_files import Broken
-from .topics import Topic
+from .topics import LAND_PENDING, Topic
 from .transactions import holding_row
 from .tries import read_tried
 from .undecoded import undecoded_text
@@ -125,25 +124,25 @@ def _describe(topic: Topic, found: Situation, edges: Edges, instance: dg.Dagster
         waiting=waiting_text(topic, found, now_ms),
         undecoded=undecoded_text(topic, found.coverage, edges, instance),
         is_landing=bool(pending & found.held.keys()) and found.block is None,
-        is_ticking=is_ticking(topic, instance, now_ms),
+        is_ticking=is_ticking(instance, now_ms),
     )
     head = {"topic": topic.name, "generation": found.coverage.log.generation}
     tables = read_tables(topic, found.coverage, edges, instance)
     return {**head, **totals, "next_action": next_action(standing), "partitions": rows, "tables": tables}
 
 
-def is_ticking(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
-    """Return whether Dagster's daemon was there lately, its code server is, and nobody has stopped the topic's sensor."""
+def is_ticking(instance: dg.DagsterInstance, now_ms: int) -> bool:
+    """Return whether Dagster's daemon was there lately, its code server is, and nobody has stopped the sensor that plans."""
     if is_code_server_gone(instance.root_directory) or is_silent(read_silence(instance, "SENSOR", now_ms / 1000)):
         return False
     states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-    mine = [state for state in states if state.name == topic.sensor]
+    mine = [state for state in states if state.name == LAND_PENDING]
     return not any(state.status is InstigatorStatus.STOPPED for state in mine)
 
 
 def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Return the part of a document that needs no broker; what only the broker knows is none."""
-    tried = read_tried(instance, topic.landing, read_order(instance, topic))
+    tried = read_tried(instance, topic.landing)
     head = {"topic": topic.name, "generation": coverage.log.generation}
     rows = [
         {**head, **dict.fromkeys(_OF_BROKER), "partition": partition, **columns, "open_transactions": []}

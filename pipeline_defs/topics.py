@@ -19,9 +19,11 @@ from .core.retiring import MAX_KEYS
 
 TOPIC_TAG = "offsetlake/topic"
 REDO_TAG = "offsetlake/redo"
-FAILED_BEFORE_TAG = "offsetlake/failed_before"
 DECODE_TAG = "offsetlake/decodes"
 LATEST_TAG = "offsetlake/latest"
+
+TOOK_TAG = "offsetlake/took"  # of a run of the pulse that has taken something: what fails of it backs off by itself
+LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 
 
 def raw_key(topic: str) -> dg.AssetKey:
@@ -141,11 +143,6 @@ class Topic:
         return slug_of(self.name)
 
     @property
-    def sensor(self) -> str:
-        """Is the sensor that plans the topic and asks for its landing."""
-        return f"plan_and_land_{self.slug}"
-
-    @property
     def land_job(self) -> str:
         """Is the job that lands ranges."""
         return f"land_{self.slug}"
@@ -161,19 +158,9 @@ class Topic:
         return f"decode_{self.slug}"
 
     @property
-    def derive_sensor(self) -> str:
-        """Is the sensor that asks for what is to be derived from landed ranges."""
-        return f"derive_{self.slug}"
-
-    @property
     def latest_job(self) -> str:
         """Is the job that updates the latest records."""
         return f"latest_{self.slug}"
-
-    @property
-    def latest_sensor(self) -> str:
-        """Is the sensor that asks for an update of the latest records where one is due."""
-        return f"due_latest_{self.slug}"
 
     @property
     def upserting(self) -> Duty:

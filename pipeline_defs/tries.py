@@ -1,110 +1,127 @@
-"""What the runs of a duty came to, for each range, day or update that they covered: from Dagster's database alone.
+"""What became of the tries of each range, or of an update: which run is at it, and how often in a row it has failed.
 
-A tick's run carries how often its ranges had failed before, so that only the last run of a range needs to be found.
-Invariant: what has failed is not forgotten for what else has failed since.
+A document per asset in Dagster's database, written by whoever works. A try is noted before it begins, so one that is
+killed counts as failed. Two that write at once may lose a note: that costs a back-off, and no row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 
 import dagster as dg
-from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 
-from .core.dispatch import NEVER_TRIED, Tried, failures_before
+from .core.dispatch import Tried
 from .core.offsets import OffsetRange
-from .projection import FAILED, RANGE_END, RANGE_START, Order, covered_ranges, find_places, parsed
-from .topics import FAILED_BEFORE_TAG, Duty
+from .projection import ACTIVE, parsed
+from .topics import Duty
 
-RUNS_PER_PAGE = 200
-MOST_RUNS = 5_000  # looked at by a tick, and only where something older than the newest page is still pending
-Key = TypeVar("Key", bound=object)
-
-
-def read_tried(
-    instance: dg.DagsterInstance, duty: Duty, order: Order, pending: Mapping[OffsetRange, int] | None = None
-) -> dict[OffsetRange, Tried]:
-    """Read of each range how the runs ended that covered it; of `pending` ones, by when they were planned, far enough back."""
-    places = find_places(order)
-    return read_tried_by(instance, duty, lambda run: covered_ranges(run, order, places), pending)
+UPDATE = "update"  # the one thing that an asset without partitions is tried for
+ALL = "all"  # of a batch of ranges: fails where none of them was done
 
 
-def read_tried_by(
-    instance: dg.DagsterInstance,
-    duty: Duty,
-    covered: Callable[[DagsterRun], Iterable[Key]],
-    pending: Mapping[Key, int] | None = None,
-) -> dict[Key, Tried]:
-    """Read how the runs ended of each thing that `covered` says a run was for: failures count until one succeeds."""
-    found: dict[Key, _History] = {}
-    waiting = dict(pending or {})
-    for page in _read_pages(instance, duty):
-        for ended_ms, run in sorted(page, key=lambda each: each[0], reverse=True):
-            said = run.tags.get(FAILED_BEFORE_TAG)
-            before = failures_before(said) if said is not None else None
-            for key in covered(run):
-                name = key.key if isinstance(key, OffsetRange) else str(key)
-                known = None if before is None else before.get(name, NEVER_TRIED)
-                found.setdefault(key, _History()).add(run, ended_ms, known)
-        oldest_ms = min(ended_ms for ended_ms, _ in page)
-        waiting = {
-            key: since_ms
-            for key, since_ms in waiting.items()
-            if since_ms < oldest_ms and not (key in found and found[key].is_known)
-        }
-        if not waiting:
-            break
-    return {key: history.tried for key, history in found.items()}
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The failures of one thing so far, and the run that is at it; times are ms since 1970."""
 
-
-def read_ends_of_runs(instance: dg.DagsterInstance, duty: Duty) -> set[OffsetRange]:
-    """Read the first and last range of each recent range run: without them nobody could tell what it covered."""
-    recent = [run for page, _ in zip(_read_pages(instance, duty), range(3), strict=False) for _, run in page]
-    ends = (parsed(run.tags[name]) for run in recent for name in (RANGE_START, RANGE_END) if name in run.tags)
-    return {offsets for offsets in ends if offsets is not None}
-
-
-@dataclass(slots=True)
-class _History:
-    """What runs came to that covered one thing, put together from the newest to the oldest."""
-
-    failures: list[tuple[str, int]] = field(default_factory=list)
-    before: Tried = NEVER_TRIED
-    is_known: bool = False
-
-    def add(self, run: DagsterRun, ended_ms: int, before: Tried | None) -> None:
-        """Add the next older run; nothing counts that is older than a success, or than a run that says what was before it."""
-        if self.is_known:
-            return
-        if run.status not in FAILED:
-            self.before, self.is_known = Tried(0, ended_ms), True
-            return
-        self.failures.append((run.run_id, ended_ms))
-        if before is not None:
-            self.before, self.is_known = before, True
+    attempts: int = 0
+    first_failed_ms: int = 0
+    last_ended_ms: int = 0
+    failed_run: str = ""
+    run_id: str = ""
+    began_ms: int = 0
 
     @property
     def tried(self) -> Tried:
-        tried = self.before
-        for run_id, ended_ms in reversed(self.failures):
-            tried = tried.then_failed(run_id, ended_ms)
-        return tried
+        return Tried(self.attempts, self.last_ended_ms, self.first_failed_ms, self.failed_run)
+
+    def failed(self, ended_ms: int) -> _Entry:
+        after = self.tried.then_failed(self.run_id, ended_ms)
+        return _Entry(after.attempts, after.first_failed_ms, after.last_ended_ms, after.failed_run)
 
 
-def _read_pages(instance: dg.DagsterInstance, duty: Duty) -> Iterator[list[tuple[int, DagsterRun]]]:
-    """Read the runs of a duty that have ended, and when (ms since 1970), from the newest on."""
-    ended = RunsFilter(tags=duty.tags, statuses=[*FAILED, DagsterRunStatus.SUCCESS])
-    cursor: str | None = None
-    for _ in range(MOST_RUNS // RUNS_PER_PAGE):
-        records = instance.get_run_records(ended, limit=RUNS_PER_PAGE, cursor=cursor)
-        if not records:
-            return
-        yield [
-            (int((record.end_time or record.update_timestamp.timestamp()) * 1000), record.dagster_run)
-            for record in records
-        ]
-        if len(records) < RUNS_PER_PAGE:
-            return
-        cursor = records[-1].dagster_run.run_id
+_Entries = dict[str, _Entry]
+
+
+@contextmanager
+def trying(
+    instance: dg.DagsterInstance, duty: Duty, keys: Collection[str], run_id: str, now_ms: Callable[[], int]
+) -> Iterator[set[str]]:
+    """Note a try of what these keys name; those that are not added to the set that is yielded have failed."""
+    began_ms, done = now_ms(), set[str]()
+    _change(
+        instance,
+        duty,
+        lambda known: {key: replace(known.get(key, _Entry()), run_id=run_id, began_ms=began_ms) for key in keys},
+    )
+    try:
+        yield done
+    finally:
+        ended_ms = now_ms()
+
+        def end(known: _Entries) -> dict[str, _Entry | None]:
+            ours = {key: known[key] for key in keys if key in known and known[key].run_id == run_id}
+            well = {UPDATE: _Entry(last_ended_ms=ended_ms)}
+            return {key: well.get(key) if key in done else entry.failed(ended_ms) for key, entry in ours.items()}
+
+        _change(instance, duty, end)
+
+
+def read_tried(instance: dg.DagsterInstance, duty: Duty) -> dict[OffsetRange, Tried]:
+    """Read how often in a row each range has failed; one that has not is not in it."""
+    settled = _settle(instance, duty)
+    return {offsets: entry.tried for key, entry in settled.items() if entry.attempts and (offsets := parsed(key))}
+
+
+def read_held(instance: dg.DagsterInstance, duty: Duty) -> dict[OffsetRange, str]:
+    """Read which ranges active runs are at, however they were launched, and name the run."""
+    entries = _settle(instance, duty)
+    runs = {run_id: instance.get_run_by_id(run_id) for run_id in {entry.run_id for entry in entries.values()} - {""}}
+    names = {run_id: f"run {run_id[:8]} ({run.status.value})" for run_id, run in runs.items() if run is not None}
+    held = ((parsed(key), names.get(entry.run_id)) for key, entry in entries.items())
+    return {offsets: name for offsets, name in held if offsets is not None and name is not None}
+
+
+def read_tried_as_one(instance: dg.DagsterInstance, duty: Duty, key: str) -> tuple[Tried, bool]:
+    """Read how often in a row an `UPDATE`, or `ALL` of a batch, has failed, and whether a run is at one."""
+    entry = _settle(instance, duty).get(key, _Entry())
+    return entry.tried, bool(entry.run_id)
+
+
+def _settle(instance: dg.DagsterInstance, duty: Duty) -> _Entries:
+    """Read the document; a try whose run has ended without a word, or is not known any more, has failed."""
+    entries = _read(instance, duty)
+    ended: dict[str, int | None] = {}
+    for run_id in {entry.run_id for entry in entries.values()} - {""}:
+        record = instance.get_run_record_by_id(run_id)
+        if record is None:
+            ended[run_id] = None
+        elif record.dagster_run.status not in ACTIVE:
+            ended[run_id] = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
+    return {
+        key: entry.failed(ended[entry.run_id] or entry.began_ms) if entry.run_id in ended else entry
+        for key, entry in entries.items()
+    }
+
+
+def _read(instance: dg.DagsterInstance, duty: Duty) -> _Entries:
+    name = _name(duty)
+    text = instance.daemon_cursor_storage.get_cursor_values({name}).get(name)
+    try:
+        return {key: _Entry(**fields) for key, fields in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):  # of another version, or damaged: only back-offs are lost
+        return {}
+
+
+def _change(instance: dg.DagsterInstance, duty: Duty, news: Callable[[_Entries], dict[str, _Entry | None]]) -> None:
+    """Write what is news on top of what is known; none takes a thing away."""
+    known = _settle(instance, duty)
+    after = {key: entry for key, entry in {**known, **news(known)}.items() if entry is not None}
+    text = json.dumps({key: asdict(entry) for key, entry in after.items()})
+    instance.daemon_cursor_storage.set_cursor_values({_name(duty): text})
+
+
+def _name(duty: Duty) -> str:
+    return f"offsetlake/tries/{duty.asset_key.to_user_string()}"

@@ -1,6 +1,6 @@
 """What of a topic is landed and not decoded: how much, since when, and what blocks it.
 
-The sensor asks for it; its tick, `status` and the progress check say it in the same words. Invariant: nothing is written.
+The sensor's tick, `status` and the progress check say it in the same words. Invariant: nothing is written.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import dagster as dg
 
 from .core.active import Turns
 from .core.coverage import Coverage
-from .core.dispatch import Tried
+from .core.dispatch import Tried, choose_due
 from .core.offsets import OffsetRange
 from .edges.decodings import DecodedRanges
 from .moments import time_text
-from .projection import Order, read_held, read_order, read_turns
+from .projection import read_turns
 from .resources import Edges
 from .topics import Topic
-from .tries import read_tried
+from .tries import read_held, read_tried
 from .waiting import DECODING, backing_off_text, pending_text
 
 
@@ -27,15 +27,18 @@ from .waiting import DECODING, backing_off_text, pending_text
 class Undecoded:
     """The landed ranges that are not decoded as they are landed now, by when they were landed, and who is at work on them.
 
-    `order` are Dagster's keys, `held` says which active run holds a range, `tried` how often runs of it have failed.
+    `held` says which active run is at a range, `tried` how often in a row it has failed.
     """
 
     due: Mapping[OffsetRange, int]
     decoded: DecodedRanges
-    order: Order
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
     turns: Turns
+
+    def choose(self, now_ms: int) -> list[OffsetRange]:
+        """Choose what is to be decoded now, in log order."""
+        return choose_due(self.due, self.held, self.tried, now_ms)
 
     def text(self, now_ms: int) -> str:
         """Return what waits to be decoded, for what and since when; empty where nothing does."""
@@ -64,13 +67,11 @@ def read_undecoded(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
     """Read what is landed and not decoded, and who is at work on it."""
     decoded = edges.decodings.read_ranges(topic.name)
     due = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)}
-    order = read_order(instance, topic)
     return Undecoded(
         due,
         decoded,
-        order,
-        read_held(instance, topic.decoding, order),
-        read_tried(instance, topic.decoding, order, due),
+        read_held(instance, topic.decoding),
+        read_tried(instance, topic.decoding),
         read_turns(instance, topic.decoding, edges.now_ms()),
     )
 

@@ -50,16 +50,14 @@ def pending_text(
 ) -> str:
     """Return what pending work waits for, and since when; `head` says what and how much it is.
 
-    `held` of it active runs have. Without them it is `postponed` for that reason, or the next tick asks for it.
+    `held` of it active runs have. Without them it is `postponed` for that reason, or the next run takes it.
     """
     block = turns.find_block(last_done_ms)
     if block is not None:
         return f"{head}: {block_text(block, turns.slots, words)}"
     if held:
         return f"{head}, {held:,} in runs that are {words.doing} them"
-    if not turns.may_ask:
-        return f"{head}: their turn comes after {_runs_text(run for run in turns.runs if run.is_own)}"
-    return f"{head}: {postponed or 'the next tick asks for them'}"
+    return f"{head}: {postponed or 'the next run takes them'}"
 
 
 def block_text(block: Block, slots: int, words: Words) -> str:

@@ -17,6 +17,7 @@ import dagster as dg
 
 from ..component import build_topic_defs
 from ..core.planning import Policy
+from ..pulse import build_pulse
 from ..resources import Edges
 from ..settings import Settings
 from ..steps import StepWatcher
@@ -54,8 +55,10 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
     given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
     settings = Settings(**given)
     edges = Edges(settings, watch_step=watch_step or partial(mark, folder))
+    topic = Topic(document["topic"], Policy(**document["policy"]))
     return dg.Definitions.merge(
-        build_topic_defs(Topic(document["topic"], Policy(**document["policy"]))),
+        build_topic_defs(topic),
+        build_pulse([topic]),
         dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
     )
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import click
+from dagster import RunsFilter
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,10 +29,11 @@ from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
 from ..latest import find_due
 from ..launching import open_instance
+from ..projection import ACTIVE
 from ..resources import Edges
 from ..settings import SERVER, find_project
 from ..tables import read_tables, table_text
-from ..topics import Topic
+from ..topics import LAND_PENDING, Topic
 from ..undecoded import read_due
 from .engine import stopping_engine
 from .show import find_topic, open_edges, print_table, size_text
@@ -188,6 +190,9 @@ def _watch_deriving(edges: Edges, topic: Topic) -> None:
             return find_due(TOPIC, latest, edges.decodings).waiting
 
         _watch("finding the latest state of each aircraft", ranges, waiting)
+    with open_instance(edges.settings.dagster_home) as instance:  # which the run's own checks end in
+        active = RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE)
+        _watch("checking what was derived", 1, lambda: len(instance.get_run_records(active, limit=1)))
 
 
 def _watch(text: str, total: int, due: Callable[[], int]) -> None:

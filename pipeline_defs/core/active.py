@@ -1,7 +1,4 @@
-"""Active runs of Dagster: whether a tick may ask for more, and which of them keep what waits from landing.
-
-Invariant: of one kind of work at most one round of requests waits, and neither ticks nor people keep the other from a turn.
-"""
+"""Active runs of Dagster: which of them keep what waits from being done, and what they wait for themselves."""
 
 from __future__ import annotations
 
@@ -22,14 +19,13 @@ class State(StrEnum):
 
 
 WITH_SLOT = {State.STARTING, State.STARTED, State.CANCELING}
-WAITING = {State.NOT_STARTED, State.QUEUED, State.STARTING}
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
     """A run that has not ended, and since when it is in its state (ms since 1970).
 
-    `is_own` holds for a run of the work that is looked at, `is_asked` for one that a machine has asked for.
+    `is_own` holds for a run that does the work that is looked at.
     """
 
     run_id: str
@@ -37,7 +33,6 @@ class ActiveRun:
     state: State
     since_ms: int
     is_own: bool
-    is_asked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The runs of an instance that have not ended, seen from one kind of work, and what decides when one has its turn.
+    """The runs of an instance that have not ended, seen from one kind of work.
 
     `slots` is how many runs the instance executes at once, negative where there is no limit.
     """
@@ -62,23 +57,6 @@ class Turns:
     runs: Sequence[ActiveRun] = ()
     slots: int = -1
     is_daemon_silent: bool = False
-
-    @property
-    def may_ask(self) -> bool:
-        """Whether a tick may ask for runs of this work now; what it may not ask for now goes into its next request.
-
-        | what of this work is there | may it |
-        |---|---|
-        | a run that a tick asked for waits | no: it would only wait behind that |
-        | a person's run waits, and one that a tick asked for is at work | no: the next turn is the person's |
-        | a person's run waits or is at work | yes: people's backfills do not keep out what arrives |
-        | none | yes |
-        """
-        own = [run for run in self.runs if run.is_own]
-        if any(run.is_asked and run.state in WAITING for run in own):
-            return False
-        is_person_waiting = any(not run.is_asked and run.state in WAITING for run in own)
-        return not (is_person_waiting and any(run.is_asked for run in own))
 
     def find_block(self, last_done_ms: int | None) -> Block | None:
         """Find what blocks the work that own runs are there for; none where there is no such run, or one of them gets on.

@@ -1,14 +1,15 @@
-"""Dispatch: which planned ranges to ask Dagster for now, and in which runs.
+"""Dispatch: which ranges come next, and in which runs; when one that has failed is tried again.
 
-Derived from the log and from what runs hold and have tried; never remembered. Invariant: a range that is not landed
-is asked for again, later each time, and never skipped.
+Invariant: a range that is not landed is tried again, later each time, and never skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 
 from .offsets import OffsetRange
 
@@ -56,82 +57,42 @@ class Tried:
 NEVER_TRIED = Tried(0, 0)
 
 
-def failures_before(text: str) -> dict[str, Tried]:
-    """Read the text of `Request.failed_before`: by key how often a range had failed in a row, and since when."""
-    found: dict[str, Tried] = {}
-    for each in text.split():
-        key, _, counted = each.partition("=")
-        attempts, _, first_ms = counted.partition("@")
-        if attempts.isdecimal() and first_ms.isdecimal():
-            found[key] = Tried(int(attempts), 0, int(first_ms))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Is one run to ask for: ranges that are neighbours in Dagster's insertion order."""
-
-    ranges: tuple[OffsetRange, ...]
-    attempt: int
-    last_ended_ms: int = 0
-    tried: tuple[Tried, ...] = ()
-
-    @property
-    def failed_before(self) -> str:
-        """How often its ranges have failed in a row, and since when, as text that its run carries."""
-        known = zip(self.ranges, self.tried, strict=False)
-        failed = [f"{offsets.key}={each.attempts}@{each.first_failed_ms}" for offsets, each in known if each.attempts]
-        return " ".join(failed) or "none"
-
-    @property
-    def keys(self) -> list[str]:
-        """Are the keys of its ranges."""
-        return [offsets.key for offsets in self.ranges]
-
-    def run_key(self, topic: str, planned_at_ms: int = 0) -> str:
-        """Is unique to topic, ranges and attempt, and the same for each tick that asks for the same.
-
-        Dagster drops a run key it has seen, for ever. So the key also says when the ranges were planned and when a run
-        last ended with them: a lake begun anew, or a range that is pending again, is not taken for the old one.
-        """
-        since_ms = max(planned_at_ms, self.last_ended_ms)
-        stretch = f"{self.ranges[0].key}..{self.ranges[-1].key}"
-        return f"{topic}:{stretch}:{len(self.ranges)}:attempt{self.attempt}:{since_ms}"
-
-
-def plan_requests(
-    order: Sequence[OffsetRange | None],
-    pending: AbstractSet[OffsetRange],
-    held: AbstractSet[OffsetRange],
+def choose_due(
+    waiting: Iterable[OffsetRange],
+    held: Container[OffsetRange],
     tried: Mapping[OffsetRange, Tried],
     now_ms: int,
-    *,
-    ranges_per_run: int,
-) -> list[Request]:
-    """Splits what is due into runs; `order` is every key in Dagster's insertion order, landed ones included.
+) -> list[OffsetRange]:
+    """Choose, of ranges that wait, those that no run is at and whose back-off is over; their order stays."""
+    return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]
+
+
+def take_turns(waiting: Mapping[str, Sequence[OffsetRange]], most: int) -> dict[str, list[OffsetRange]]:
+    """Choose at most so many ranges, of each topic in turn its next one: a backlog keeps no other topic waiting.
+
+    `waiting` has the ranges of each topic in the order in which they are to be landed.
+    """
+    turns = zip_longest(*([(topic, offsets) for offsets in ranges] for topic, ranges in waiting.items()))
+    chosen: dict[str, list[OffsetRange]] = defaultdict(list)
+    for topic, offsets in islice(filter(None, chain.from_iterable(turns)), most):
+        chosen[topic].append(offsets)
+    return dict(chosen)
+
+
+def split_stretches(
+    order: Sequence[OffsetRange | None], wanted: AbstractSet[OffsetRange], most: int
+) -> list[list[OffsetRange]]:
+    """Split ranges into runs of at most so many; `order` is every key in Dagster's insertion order.
 
     None stands for a key that is no range: people can type any text. Dagster's range runs cover everything between two
     keys, so a run never spans a key that is not its own.
     """
-    requests: list[Request] = []
-    stretch: list[OffsetRange] = []
-
-    def history(offsets: OffsetRange) -> Tried:
-        return tried.get(offsets, NEVER_TRIED)
-
-    def close() -> None:
-        if stretch:
-            attempt = 1 + max(history(offsets).attempts for offsets in stretch)
-            last_ended_ms = max(history(offsets).last_ended_ms for offsets in stretch)
-            requests.append(Request(tuple(stretch), attempt, last_ended_ms, tuple(map(history, stretch))))
-            stretch.clear()
-
+    stretches: list[list[OffsetRange]] = [[]]
     for offsets in order:
-        if offsets is None or offsets in held or offsets not in pending or not history(offsets).is_due(now_ms):
-            close()
+        if offsets is None or offsets not in wanted:
+            stretches.append([])
             continue
-        if len(stretch) == ranges_per_run:
-            close()
-        stretch.append(offsets)
-    close()
-    return requests
+        if len(stretches[-1]) == most:
+            stretches.append([])
+        stretches[-1].append(offsets)
+    return [stretch for stretch in stretches if stretch]

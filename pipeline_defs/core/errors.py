@@ -207,6 +207,12 @@ class RangesFailed(Violation):
     """Says which ranges of a run are not landed, and why; the others of the run are landed."""
 
 
+class TopicsFailed(Violation):
+    """Which topics of a code location could not be planned, and why; the others were."""
+
+    kind = "topics_failed"
+
+
 class CompactionFailed(Violation):
     """Which groups of a table's files could not be compacted, and why; the table has them as before."""
 

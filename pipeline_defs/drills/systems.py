@@ -27,9 +27,9 @@ from ..edges.operations import Operations
 from ..landing import group_of
 from ..launching import land_through_dagster, open_instance
 from ..resources import Edges
-from ..sensors import run_tick
 from ..settings import IN_PROCESS, Settings
 from ..steps import StepWatcher
+from ..ticking import run_tick
 from ..topics import Topic
 
 OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"

@@ -13,7 +13,6 @@ import dagster as dg
 from ..core.errors import BrokerUnavailable, Refused, UnknownTopic, Violation
 from ..core.losses import all_losses
 from ..core.picture import Picture, draw_picture
-from ..projection import read_order
 from ..resources import Edges
 from ..topics import Topic
 from ..tries import read_tried
@@ -28,7 +27,7 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
         marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     except (BrokerUnavailable, UnknownTopic) as error:
         marks, remark = {}, f"From the lake alone: {error}"
-    tried = read_tried(instance, topic.landing, read_order(instance, topic))
+    tried = read_tried(instance, topic.landing)
     decodings = None
     if topic.decode is not None:
         try:

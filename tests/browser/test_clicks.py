@@ -75,16 +75,11 @@ def desk(orders: World, payments: World) -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def backfill(desk: Desk, chromium: Browser) -> str:
-    """Is the id of a backfill of the missing ranges, launched by clicking; the sensor that would be first is off.
+    """Is the id of a backfill of the missing ranges, launched by clicking before the sensor, which would be first, ticks.
 
     The daemon begins after it: so it takes the backfill up at once, and says that it ended half a minute later.
     """
     page = open_page(chromium)
-    page.goto(f"{desk.url}/automation")
-    row = page.locator("[class*=ListItem_listItem__]", has=page.get_by_text("plan_and_land_orders", exact=True))
-    row.locator("[class*=formatSwitch]").click()
-    row.locator("[class*=formatSwitch] input:not(:checked)").wait_for(state="attached")
-
     page.goto(f"{desk.url}/assets/raw/orders?view=partitions")
     dialog = open_dialog(page)
     dialog.get_by_role("button", name="Missing", exact=True).click()

@@ -58,7 +58,7 @@ def test_a_tick_killed_at_any_step_is_made_good_by_the_next(world: World, step: 
         assert lake_state(world)["steps"] == steps
         assert len(world.instance.get_dynamic_partitions(f"{world.name}__ranges")) == keys
     tick = world.tick()
-    assert sorted(o.key for request in tick.requests for o in request.ranges) == ["0-0-100", "0-100-150", "1-0-60"]
+    assert sorted(o.key for o in tick.due) == ["0-0-100", "0-100-150", "1-0-60"]
     assert lake_state(world)["steps"] == 1
     world.launch()
     world.assert_all_landed_once()

@@ -11,8 +11,9 @@ import pytest
 
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided
-from pipeline_defs.deriving import run_derive_tick
+from pipeline_defs.dead_runs import end_dead_runs
 from pipeline_defs.launching import decode_through_dagster
+from pipeline_defs.ticking import run_derive_tick
 from tests.support.decoded import shown_places
 from tests.support.killing import everywhere, stopped_at
 from tests.support.world import World
@@ -59,10 +60,10 @@ def restart(world: World) -> None:
     """Ticks, and runs what the tick asks for: the dead run is failed first, and its back-off waited for."""
     late = dataclasses.replace(world.edges)
     late.now_ms = lambda: world.edges.now_ms() + 60_000
+    end_dead_runs(world.instance, late.now_ms())
     tick = run_derive_tick(world.topic, world.instance, late)
-    ranges = [offsets for request in tick.requests for offsets in request.ranges]
     for launched in decode_through_dagster(
-        world.topic, ranges, world.edges, world.instance, redo=False, topics=world.definitions
+        world.topic, tick.due, world.edges, world.instance, redo=False, topics=world.definitions
     ):
         assert launched.succeeded, launched.reason
 

@@ -21,6 +21,7 @@ from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from pipeline_defs.edges.spark_server import read_server
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.sweeping import sweep_orphans
+from pipeline_defs.topics import LAND_PENDING
 from tests.faults.test_power_cut import two_topics, wait
 from tests.support.power import Power
 from tests.support.world import PATIENCE_SECONDS, World
@@ -30,8 +31,8 @@ ENDED = {DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE}
 
 
 def run_in_its_step(world: World) -> DagsterRun | None:
-    """Find a landing run of a topic whose step has begun, and which has landed nothing yet."""
-    for run in world.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED], tags=world.topic.landing.tags)):
+    """Find a run that lands, whose step has begun, and which has landed nothing yet."""
+    for run in world.instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=[DagsterRunStatus.STARTED])):
         if world.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_START):
             return run
     return None

@@ -22,7 +22,6 @@ from pipeline_defs.core.errors import BadKey, Refused
 from pipeline_defs.days import report_days
 from pipeline_defs.decoded_checks import check_decoded, check_outside
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.deriving import run_derive_tick
 from pipeline_defs.edges.engine import Engine
 from pipeline_defs.edges.event_time import count_days
 from pipeline_defs.edges.spark_decoding import RAW_SCHEMA, SparkDecoder
@@ -31,6 +30,7 @@ from pipeline_defs.raw_table import append_landed
 from pipeline_defs.reader import read
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from pipeline_defs.ticking import run_derive_tick
 from tests.support.outcomes import decoding_session
 from tests.support.queued import queue_run
 from tests.support.world import World

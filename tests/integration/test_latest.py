@@ -31,16 +31,17 @@ from pipeline_defs.core.latest import Latest, Placed, Stretch
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
+from pipeline_defs.dead_runs import end_dead_runs
 from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
 from pipeline_defs.latest_check import check_share
-from pipeline_defs.latest_due import LatestTick, run_latest_tick
 from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through_dagster
 from pipeline_defs.resources import Edges
 from pipeline_defs.steps import StepWatcher, no_step
+from pipeline_defs.ticking import LatestTick, run_latest_tick
 from tests.support.compacting import compact_decoded
 from tests.support.decoded import DecodedTopic, Rows
 from tests.support.fake_latest import FakeLatest
@@ -415,8 +416,9 @@ def test_whoever_dies_between_two_steps_leaves_the_table_old_or_new(placed: Worl
             is_new = {row[4]: row[5]["n"] for row in topic.shown()} == new
             assert is_new == (step == "commit_latest"), "the fault: it was stopped in the middle"
         later = Edges(world.settings, now_ms=lambda: time.time_ns() // 1_000_000 + 60_000)  # its back-off is over
+        end_dead_runs(world.instance, later.now_ms())
         tick = run_latest_tick(world.topic, world.topic.latest, world.instance, later)
-        assert (tick.run_key is None) == is_new, "the dead run does not keep the next one from being asked for"
+        assert tick.is_due != is_new, "the dead run does not keep the next one from being asked for"
         assert launch(world).succeeded
     assert not reader.errors
     assert reader.reads > 1 or not old
@@ -437,7 +439,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     assert run_latest_tick(world.topic, config, world.instance, world.edges) == LatestTick(0), "nothing is decoded yet"
     world.decode()
     tick = run_latest_tick(world.topic, config, world.instance, world.edges)
-    assert (tick.ranges, tick.run_key) == (2, f"latest:{world.name}:0:0")
+    assert (tick.ranges, tick.is_due) == (2, True)
     launched = launch(world)
     assert launched.succeeded, launched.reason
     event = world.instance.get_latest_materialization_event(world.topic.latest_key)
@@ -446,7 +448,7 @@ def test_from_kafka_to_the_latest_record_through_dagster(world: World) -> None:
     topic = DecodedTopic(world.edges.lake, world.name, pa.string(), pa.string())
     assert (facts["keys"], facts["tombstones"], facts["ranges_read"]) == (len(topic.shown()), 7 - len(topic.shown()), 2)
     assert topic.shown() == topic.recomputed()
-    assert run_latest_tick(world.topic, config, world.instance, world.edges).run_key is None
+    assert not run_latest_tick(world.topic, config, world.instance, world.edges).is_due
     _, rows = Duck(world.edges.lake, [world.name]).query(f'SELECT count(*) FROM latest."{world.name}"')
     assert rows == [(facts["keys"],)]
 

@@ -102,7 +102,7 @@ def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: Worl
         kafka_consumer_groups(world, "--delete")
         assert group(world) == {}, "the fault"
     tick = world.tick()
-    assert (tick.requests, tick.planned, tick.pending) == ((), 0, 0)
+    assert (tick.due, tick.planned, tick.pending) == ((), 0, 0)
     world.assert_all_landed_once()
     assert {path: path.read_bytes() for path in world.lake_folder.rglob("*") if path.is_file()} == before
     world.send_numbered(10, 1)

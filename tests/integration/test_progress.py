@@ -8,12 +8,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.checks import PROGRESS, standing_key
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.layout import data_path
-from pipeline_defs.sensors import build_sensor
+from pipeline_defs.tries import trying
+from tests.support.pulse import said
 from tests.support.world import World
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
@@ -36,14 +38,6 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
     )
     found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
     return list(reversed(found))
-
-
-def said(world: World) -> str:
-    """Is what the real sensor definition says when it has no run to ask for."""
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
-        data = build_sensor(world.topic).evaluate_tick(context)
-    assert not data.run_requests
-    return data.skip_message or ""
 
 
 def audit(world: World) -> dg.AssetCheckEvaluation:
@@ -90,8 +84,7 @@ def test_publishing_that_fails_three_times_is_a_red_run_a_red_check_and_the_sens
         world.tick()
         assert len(told(world)) == 2, "the tick's and the audit's: the same again is no news"
     at(world, 60)
-    (request,) = world.tick().requests
-    assert request.attempt == 4, "stalled is still asked for"
+    assert world.tick().due, "stalled is still due"
     world.edges.now_ms = real_now
     world.launch()
     world.assert_all_landed_once()
@@ -150,11 +143,9 @@ def test_a_range_that_nobody_lands_is_named_with_since_when(world: World) -> Non
     )
     assert sentence.startswith(since)
     assert "no run holds it" in sentence
-    run = world.instance.create_run_for_job(
-        build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.land_job),
-        tags={"dagster/partition": "0-0-100"},
-        status=dg.DagsterRunStatus.STARTED,
-    )
+    run = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
+    at_it = trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms)
+    at_it.__enter__()
     (sentence,) = world.tick().stalled
     assert f"run {run.run_id[:8]} (STARTED) holds it" in sentence
     assert [(each.passed, each.severity) for each in told(world)] == [(False, ERROR), (False, WARN)]
@@ -177,7 +168,7 @@ def test_records_that_nobody_plans_are_found_by_the_audit(world: World) -> None:
     text = str(red.metadata["offsets"].value)
     assert f"{world.name}/0: offset 0 is in no range, waits" in text
     assert f"has landed since {moment(arrived_ms)}" in text
-    assert f"have the sensor plan_and_land_{world.topic.slug} run" in text
+    assert "have the sensor land_pending run" in text
 
 
 @pytest.mark.parametrize("count", [0, 100])
@@ -197,7 +188,7 @@ def test_an_idle_topic_makes_no_event_and_no_alarm(world: World, count: int) -> 
     for _ in range(3):
         at(world, 10 * 24 * 3600)
         tick = world.tick()
-        assert (tick.stalled, tick.requests, tick.planned, tick.registered) == ((), (), 0, 0)
+        assert (tick.stalled, tick.due, tick.planned, tick.registered) == ((), (), 0, 0)
         assert "stalled" not in said(world)
     assert not told(world)
     assert storage.get_maximum_record_id() == before

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dagster as dg
 import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -20,9 +19,9 @@ from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.kafka_transactions import OpenTransaction
 from pipeline_defs.moments import time_text
-from pipeline_defs.sensors import build_sensor
 from pipeline_defs.settings import Settings
 from pipeline_defs.transactions import holding_row, read_holding
+from tests.support.pulse import said
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -36,14 +35,6 @@ def begin(world: World, **config: Any) -> KafkaProducer:
         producer.send(world.name, partition=0, value=b"t%d" % n)
     producer.flush()
     return producer
-
-
-def said(world: World) -> str:
-    """Is what the real sensor definition says when it has no run to ask for."""
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
-        data = build_sensor(world.topic).evaluate_tick(context)
-    assert not data.run_requests
-    return data.skip_message or ""
 
 
 def told(world: World) -> tuple[bool, str] | None:

@@ -12,8 +12,8 @@ import pytest
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
-from pipeline_defs.sensors import build_sensor
 from pipeline_defs.topics import op_name
+from tests.support.pulse import is_asked
 from tests.support.world import World
 
 
@@ -31,62 +31,34 @@ def failure_text(result: dg.ExecuteInProcessResult) -> str:
     return "\n".join(texts)
 
 
-def evaluate_sensor(world: World) -> dg.SensorExecutionData:
-    """Evaluates the real sensor definition, as the daemon does."""
-    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
-        return build_sensor(world.topic).evaluate_tick(context)
-
-
 def materializations(world: World) -> dict[str, dg.AssetMaterialization]:
     records = world.instance.fetch_materializations(world.topic.asset_key, limit=1_000).records
     events = [record.asset_materialization for record in reversed(records)]
     return {event.partition: event for event in events if event is not None and event.partition is not None}
 
 
-def test_the_sensor_plans_registers_and_requests(world: World) -> None:
-    """The real sensor definition: boundaries in the lake, keys in Dagster, runs with range tags; then it is quiet.
-
-    [R-30]
-    """
+def test_the_sensor_plans_and_registers(world: World) -> None:
+    """Boundaries in the lake, then keys in Dagster, then a run; once that is done it is quiet. [R-30]"""
     world.create_topic(2)
     world.send_numbered(250, 0)
     world.send_numbered(100, 1)
-    data = evaluate_sensor(world)
-    assert data.run_requests is not None
-    (request,) = data.run_requests
+    assert is_asked(world)
     order = world.instance.get_dynamic_partitions(f"{world.name}__ranges")
     assert sorted(order) == ["0-0-100", "0-100-200", "0-200-250", "1-0-100"]
-    assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (order[0], order[-1])
-    assert request.run_key is not None and request.run_key.startswith(f"{world.name}:")
     world.launch()
-    assert not evaluate_sensor(world).run_requests
+    assert not is_asked(world)
     world.assert_all_landed_once()
 
 
-def test_equal_offsets_of_two_topics_are_two_runs(world: World) -> None:
-    """[R-32] AC7: the run key carries the topic, so a range is never taken for another topic's."""
-    other = World(world.settings, world.folder, f"{world.name}x", world.topic.policy)
-    with other:
-        other._instance = world.instance
-        for each in (world, other):
-            each.create_topic()
-            each.send_numbered(100)
-        keys = [request.run_key(each.name) for each in (world, other) for request in each.tick().requests]
-        other._instance = None
-    assert len(keys) == len(set(keys)) == 2
-
-
-def test_500_ranges_due_are_500_keys_all_asked_for(world: World) -> None:
-    """[R-30] AC7: none is dropped by a limit, and asking again gives the same run keys, which Dagster dedupes."""
+def test_500_ranges_due_are_500_keys_all_due(world: World) -> None:
+    """[R-30] AC7: none is dropped by a limit."""
     world.create_topic()
     world.with_policy(records_per_range=1, budget=500)
     world.send_numbered(500)
-    first, second = world.tick(), world.tick()
-    assert first.registered == 500
+    tick = world.tick()
+    assert tick.registered == 500
     assert len(world.instance.get_dynamic_partitions(f"{world.name}__ranges")) == 500
-    asked = [offsets for request in first.requests for offsets in request.ranges]
-    assert sorted(asked) == [*world.coverage.log.ranges]
-    assert [r.run_key(world.name) for r in first.requests] == [r.run_key(world.name) for r in second.requests]
+    assert sorted(tick.due) == [*world.coverage.log.ranges]
 
 
 def test_one_key_shows_its_facts(world: World) -> None:
@@ -168,11 +140,10 @@ def test_a_failed_range_is_asked_for_again_later(world: World) -> None:
     assert not launched.succeeded
     assert "40 offsets [0, 40) are gone" in launched.reason
     assert world.materialized() == {"1-0-100"}
-    assert world.tick().requests == (), "the back-off holds it"
+    assert world.tick().due == (), "the back-off holds it"
     later = world.edges.now_ms() + 11_000
     world.edges.now_ms = lambda: later
-    (request,) = world.tick().requests
-    assert ([o.key for o in request.ranges], request.attempt) == (["0-0-100"], 2)
+    assert [o.key for o in world.tick().due] == ["0-0-100"]
 
 
 def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
@@ -196,7 +167,7 @@ def test_a_lost_dagster_database_is_rebuilt_from_the_lake(world: World) -> None:
     world.assert_proven()
     world.send_numbered(60)
     tick = world.tick()
-    assert [o.key for request in tick.requests for o in request.ranges] == ["0-250-300", "0-300-310"]
+    assert [o.key for o in tick.due] == ["0-250-300", "0-300-310"]
     world.launch()
     world.assert_all_landed_once()
 
@@ -209,7 +180,7 @@ def test_a_tick_alone_heals_a_lost_database(world: World) -> None:
     world.land()
     assert world.materialized() == set()
     tick = world.tick()
-    assert tick.requests == ()
+    assert tick.due == ()
     assert world.materialized() == {"0-0-100", "0-100-200", "0-200-250"}
 
 

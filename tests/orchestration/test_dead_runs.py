@@ -32,7 +32,6 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.auto_run_reexecution.auto_run_reexecution import filter_runs_to_should_retry
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from pipeline_defs.core.dispatch import Request, plan_requests
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
@@ -40,10 +39,9 @@ from pipeline_defs.edges.locks import share
 from pipeline_defs.launcher import HANDOVER_SECONDS
 from pipeline_defs.launching import open_instance
 from pipeline_defs.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
-from pipeline_defs.runs import run_request
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
-from pipeline_defs.tries import read_tried
+from pipeline_defs.tries import read_tried, trying
 from tests.support.queued import queue_run
 
 LATER_MS = 2**42  # by any clock of ours
@@ -143,19 +141,15 @@ def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
 def test_who_asked_for_a_dead_run_asks_again_and_nobody_else(instance: dg.DagsterInstance, by_tick: bool) -> None:
     """[R-31] What a tick asked for the next tick asks for, and Dagster does not retry it too; a person's run it does."""
     topic, offsets = Topic("orders" if by_tick else "trades", Policy()), OffsetRange(0, 0, 0, 10)
-    request = Request((offsets,), 1)
-    asked = run_request(instance, request.run_key(topic.name), request.keys, {}).tags if by_tick else {}
-    run = make_run(
-        instance, DagsterRunStatus.STARTED, **topic.landing.tags, **asked, **{"dagster/partition": offsets.key}
-    )
+    run = make_run(instance, DagsterRunStatus.STARTED, **({"dagster/max_retries": "0"} if by_tick else {}))
+    taken = trying(instance, topic.landing, [offsets.key], run.run_id, lambda: 0)
+    taken.__enter__()
     with worker(instance, run):
         pass
     assert end_dead_runs(instance, LATER_MS) == [run.run_id], "the fault"
     retried = [*filter_runs_to_should_retry([seen(instance, run)], instance)]
     assert [each.run_id for each in retried] == ([] if by_tick else [run.run_id])
-    tried = read_tried(instance, topic.landing, [offsets], {offsets: 1})
-    (again,) = plan_requests([offsets], {offsets}, frozenset(), tried, LATER_MS, ranges_per_run=1)
-    assert again.attempt == 2
+    assert read_tried(instance, topic.landing)[offsets].attempts == 1
 
 
 def test_dagsters_own_monitoring_ends_a_started_run_whose_process_was_killed(instance: dg.DagsterInstance) -> None:

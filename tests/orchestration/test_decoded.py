@@ -17,10 +17,10 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.deriving import DeriveTick, is_backlog, run_derive_tick
 from pipeline_defs.launching import Launched, decode_through_dagster
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
+from pipeline_defs.ticking import DeriveTick, is_backlog, run_derive_tick
 from tests.support.world import World
 
 
@@ -65,13 +65,11 @@ def check(world: World, name: str) -> dg.AssetCheckEvaluation:
 def test_what_is_landed_is_asked_for_decoded_and_shown(decoded: World) -> None:
     """[R-70] Every landed range is asked for in one run, once; it shows rows and dead letters; checks name the poison."""
     first = tick(decoded)
-    assert first.due == 4
-    ranges = [offsets for request in first.requests for offsets in request.ranges]
-    assert len(first.requests) == 1
+    ranges = list(first.due)
     assert set(ranges) == set(decoded.coverage.log.ranges)
     (launched,) = launch(decoded, ranges)
     assert launched.succeeded, launched.reason
-    assert tick(decoded) == DeriveTick((), 0, 0)
+    assert tick(decoded) == DeriveTick((), 0)
     assert told(decoded) == {offsets.key for offsets in ranges}
 
     poisoned = next(offsets for offsets in ranges if 199 in offsets and offsets.partition == 1)
@@ -94,7 +92,7 @@ def test_events_that_a_crash_took_are_told_by_the_next_tick(decoded: World) -> N
     """[R-70] What is decoded and unknown to Dagster is told outside of any run; nothing is decoded again."""
     decoded.decode()
     assert told(decoded) == set()
-    assert tick(decoded) == DeriveTick((), 0, 4)
+    assert tick(decoded) == DeriveTick((), 4)
     assert len(told(decoded)) == 4
 
 
@@ -141,11 +139,10 @@ def test_a_range_above_its_budget_makes_the_run_red_and_waits_longer_each_time(d
     assert "1 of 100 records cannot be decoded (1 json_malformed), the budget is 0 and 0.00%" in launched.reason
     assert len(told(decoded)) == 3
     waiting = tick(decoded)
-    assert (waiting.due, waiting.requests) == (1, ())  # its back-off is not over
+    assert waiting.due == () and "1 range waits to be decoded" in waiting.waiting, "its back-off is not over"
     late = dataclasses.replace(decoded.edges)
     late.now_ms = lambda: decoded.edges.now_ms() + 60_000
-    (again,) = run_derive_tick(decoded.topic, decoded.instance, late).requests
-    assert again.attempt == 2
+    assert len(run_derive_tick(decoded.topic, decoded.instance, late).due) == 1
 
 
 def test_a_selection_of_decoded_ranges_is_what_people_mean(decoded: World) -> None:

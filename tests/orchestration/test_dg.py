@@ -34,7 +34,7 @@ def test_dg_checks_and_lists_the_definitions(tmp_path: Path) -> None:
     found = json.loads(listed.stdout)
     keys = {asset["asset_key"] for asset in found["assets"]}
     assert {"raw/flights", "kafka/flights"} <= keys
-    assert {sensor["name"] for sensor in found["sensors"]} >= {"plan_and_land_flights"}
+    assert {sensor["name"] for sensor in found["sensors"]} >= {"land_pending"}
     assert {job["name"] for job in found["jobs"]} >= {"land_flights", "audit_flights"}
 
 

@@ -37,6 +37,7 @@ from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
 from pipeline_defs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
 from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
+from pipeline_defs.tries import trying
 from tests.support.killing import stopped_at
 from tests.support.queued import queue_run
 from tests.support.world import World
@@ -73,10 +74,7 @@ def fill(world: World, ranges: int, max_keys: int) -> list[str]:
 
 
 def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -> None:
-    """The lake keeps them: audit and trace see them. No tick brings one back, `land --partition` does, at the end.
-
-    The ends of recent runs stay, or nobody could tell what these covered.
-    """
+    """The lake keeps them: audit and trace see them. No tick brings one back, `land --partition` does, at the end."""
     keys = fill(world, 8, max_keys=3)
     assert keys_of(world) == keys, "the control: what is not landed is never retired"
     assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
@@ -91,14 +89,13 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     schedule = evaluate_schedule(world, f"{world.topic.retire_job}_hourly")
     assert schedule.run_requests is not None and len(schedule.run_requests) == 1
     assert run_job(world, world.topic.retire_job).success
-    assert keys_of(world) == [keys[0], *keys[5:]], "the first is an end of the run that landed all"
+    assert keys_of(world) == keys[5:]
     assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
 
     world.send_numbered(10)
-    (request,) = world.tick().requests
-    assert [offsets.key for offsets in request.ranges] == ["0-80-90"]
+    assert [offsets.key for offsets in world.tick().due] == ["0-80-90"]
     world.launch()
-    assert keys_of(world) == [keys[0], *keys[5:], "0-80-90"]
+    assert keys_of(world) == [*keys[5:], "0-80-90"]
     world.assert_proven()
     assert trace_row(world.topic, 0, 25, world.edges)["row"]["offset"] == 25
 
@@ -106,8 +103,7 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     assert [offsets.key for offsets in launched.ranges] == [keys[2]]
     assert keys_of(world)[-1] == keys[2]
     world.send_numbered(20)
-    (after,) = world.tick().requests
-    assert [offsets.key for offsets in after.ranges] == ["0-90-100", "0-100-110"]
+    assert [offsets.key for offsets in world.tick().due] == ["0-90-100", "0-100-110"]
     world.launch()
     world.assert_all_landed_once()
 
@@ -124,8 +120,9 @@ def test_what_is_held_or_failed_is_not_retired(world: World) -> None:
         status=dg.DagsterRunStatus.STARTED,
         tags={TOPIC_TAG: world.name, RANGE_START: ranges[1].key, RANGE_END: ranges[2].key},
     )
-    failed = {TOPIC_TAG: world.name, "dagster/partition": ranges[4].key}
-    create_run_for_test(world.instance, status=dg.DagsterRunStatus.FAILURE, tags=failed)
+    failed = create_run_for_test(world.instance, status=dg.DagsterRunStatus.STARTED)
+    with trying(world.instance, world.topic.landing, [ranges[4].key], failed.run_id, world.edges.now_ms):
+        pass
     expected = [ranges[0], ranges[3], ranges[5]]
     assert retirement.find_retirable(world.topic, world.coverage, world.instance) == expected
     world.instance.delete_run(held.run_id)
@@ -167,7 +164,7 @@ def test_a_retirement_that_died_is_finished_beside_ticks_and_another(
         both = [pool.submit(retirement.retire_keys, world.topic, coverage, world.instance) for _ in range(2)]
         ticks = [pool.submit(world.tick) for _ in range(2)]
     assert {offsets.key for each in both for offsets in each.result()} == set(keys[2:6])
-    assert [(tick.result().registered, tick.result().requests) for tick in ticks] == [(0, ())] * 2
+    assert [(tick.result().registered, tick.result().due) for tick in ticks] == [(0, ())] * 2
     assert keys_of(world) == keys[6:]
 
 
@@ -402,9 +399,11 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
         f"{world.name}: decoded: version 0, 100 rows of 1 range, 1 range waits for 2 h; nothing has been done since"
         in decoded
     )
-    assert decoded.endswith(f"have the sensor derive_{world.topic.slug} run, or `offsetlake decode {world.name} --due`")
+    assert decoded.endswith(
+        f"see the runs of land_pending, have its sensor run, or `offsetlake decode {world.name} --due`"
+    )
     assert "latest: version -1, 1 range waits for 32 min" in latest
-    assert latest.endswith(f"have the sensor due_latest_{world.topic.slug} run, or `offsetlake latest {world.name}`")
+    assert latest.endswith(f"have its sensor run, or `offsetlake latest {world.name}`")
     assert "days: Dagster was told of 0; 1 wait to be told" in days and days.endswith(
         f"`offsetlake rebuild {world.name}`"
     )

@@ -1,88 +1,105 @@
-"""What runs came to is not forgotten for what else has run since: failures count per range, a used run key stays used."""
+"""What became of tries is not forgotten for what else was tried since, and one that is killed has failed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import dagster as dg
 import pytest
-from dagster import DagsterRun, DagsterRunStatus
-from dagster._core.storage.tags import RUN_KEY_TAG
+from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs import tries
-from pipeline_defs.core.dispatch import BACKOFF_LAST_SECONDS, Request, Tried, plan_requests
+from pipeline_defs.core.dispatch import BACKOFF_LAST_SECONDS, choose_due
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.projection import is_redo_of_person
-from pipeline_defs.runs import run_request
-from pipeline_defs.topics import FAILED_BEFORE_TAG, Topic
-from pipeline_defs.tries import read_tried
+from pipeline_defs.topics import Topic
+from pipeline_defs.tries import UPDATE, read_held, read_tried, read_tried_as_one, trying
 
 TOPIC = Topic("orders", Policy())
 RANGES = [OffsetRange(0, 0, at, at + 1) for at in range(30)]
-PLANNED = dict.fromkeys(RANGES, 1)
+NOW_MS = 10**12
 
 
 @pytest.fixture
-def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """An instance, of whose runs a tick looks at far fewer than there are failures."""
-    monkeypatch.setattr(tries, "RUNS_PER_PAGE", 7)
-    monkeypatch.setattr(tries, "MOST_RUNS", 42)
+def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as opened:
         yield opened
 
 
-def work(
-    instance: dg.DagsterInstance, request: Request, status: DagsterRunStatus = DagsterRunStatus.FAILURE
-) -> DagsterRun:
-    """Have a run of a request end, as the sensor asks for it."""
-    tags = {**TOPIC.landing.tags, FAILED_BEFORE_TAG: request.failed_before}
-    asked = run_request(instance, request.run_key(TOPIC.name), request.keys, tags)
-    tags = {**asked.tags, RUN_KEY_TAG: asked.run_key or "", "dagster/partition": request.keys[0]}
-    return cast("DagsterRun", create_run_for_test(instance, job_name=TOPIC.land_job, status=status, tags=tags))
-
-
-def requests(tried: dict[OffsetRange, Tried], now_ms: int = 2**42) -> list[Request]:
-    return plan_requests(RANGES, set(RANGES), frozenset(), tried, now_ms, ranges_per_run=1)
+def attempt(instance: dg.DagsterInstance, ranges: list[OffsetRange], done: set[OffsetRange], now_ms: int) -> str:
+    """Have a run try ranges and do some of them; return its id."""
+    run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
+    keys = [offsets.key for offsets in ranges]
+    with trying(instance, TOPIC.landing, keys, run.run_id, lambda: now_ms) as well:
+        well.update(offsets.key for offsets in done)
+    return str(run.run_id)
 
 
 def test_ranges_that_fail_one_by_one_each_count_their_own_failures(instance: dg.DagsterInstance) -> None:
     """[R-33] P12: however many others have failed in between; then all are stalled, and back off for long."""
-    seen: dict[OffsetRange, Tried] = {}
     for number in range(1, 8):
-        for request in requests(seen):
-            work(instance, request)
-        seen = read_tried(instance, TOPIC.landing, RANGES, PLANNED)
+        for offsets in RANGES:
+            attempt(instance, [offsets], set(), NOW_MS + number)
+        seen = read_tried(instance, TOPIC.landing)
         assert {each.attempts for each in seen.values()} == {number}
         assert set(seen) == set(RANGES)
-    assert all(each.is_stalled and each.first_failed_ms <= each.last_ended_ms for each in seen.values())
-    soonest = min(each.last_ended_ms for each in seen.values()) + (BACKOFF_LAST_SECONDS - 10) * 1000
-    assert requests(seen, soonest) == [], "the back-off has grown to its end"
+    assert all(each.is_stalled and each.first_failed_ms == NOW_MS + 1 for each in seen.values())
+    soonest = NOW_MS + (BACKOFF_LAST_SECONDS - 10) * 1000
+    assert choose_due(RANGES, (), seen, soonest) == [], "the back-off has grown to its end"
 
 
-def test_a_success_ends_what_is_counted(instance: dg.DagsterInstance) -> None:
+def test_a_success_ends_what_is_counted_of_that_range_alone(instance: dg.DagsterInstance) -> None:
     """[R-33] The control: failures before it are over."""
-    first = requests({})[0]
-    for status in (DagsterRunStatus.FAILURE, DagsterRunStatus.SUCCESS, DagsterRunStatus.CANCELED):
-        work(instance, requests(read_tried(instance, TOPIC.landing, RANGES, PLANNED))[0], status)
-    assert read_tried(instance, TOPIC.landing, RANGES, PLANNED)[first.ranges[0]].attempts == 1
+    first, second, *_ = RANGES
+    attempt(instance, [first, second], set(), NOW_MS)
+    attempt(instance, [first, second], {first}, NOW_MS)
+    assert {offsets: each.attempts for offsets, each in read_tried(instance, TOPIC.landing).items()} == {second: 2}
+    last = attempt(instance, [first, second], set(), NOW_MS)
+    found = read_tried(instance, TOPIC.landing)
+    assert (found[first].attempts, found[second].attempts, found[first].failed_run) == (1, 3, last)
 
 
-def test_a_range_that_is_pending_again_long_after_gets_a_run_key_that_is_not_used(instance: dg.DagsterInstance) -> None:
-    """[R-32] P12: Dagster drops a used key for ever; that run is beyond what a tick looks at."""
-    first, *others = requests({})
-    landed = work(instance, first, DagsterRunStatus.SUCCESS)
-    for _ in range(2):
-        for other in others:
-            work(instance, other, DagsterRunStatus.SUCCESS)
-    (again, *_) = requests(read_tried(instance, TOPIC.landing, RANGES, PLANNED))
-    assert again.run_key(TOPIC.name) == first.run_key(TOPIC.name), "nothing remembers that it was landed"
-    asked = run_request(instance, again.run_key(TOPIC.name), again.keys, {})
-    assert asked.run_key != landed.tags[RUN_KEY_TAG]
-    same = run_request(instance, again.run_key(TOPIC.name), again.keys, {})
-    assert asked.run_key == same.run_key, "two ticks that ask for the same ask for one run"
+@pytest.mark.parametrize("ends", [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED, None])
+def test_a_run_that_is_killed_has_failed_at_what_it_was_at(
+    instance: dg.DagsterInstance, ends: DagsterRunStatus | None
+) -> None:
+    """[R-33] It holds its ranges while it lives, counts as failed once it has ended, or where nobody knows it any more."""
+    run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
+    killed = trying(instance, TOPIC.landing, [RANGES[0].key], run.run_id, lambda: NOW_MS)
+    killed.__enter__()
+    assert read_held(instance, TOPIC.landing) == {RANGES[0]: f"run {run.run_id[:8]} (STARTED)"}
+    assert read_tried(instance, TOPIC.landing) == {}
+    if ends is None:
+        instance.delete_run(run.run_id)
+    elif ends is DagsterRunStatus.FAILURE:
+        instance.report_run_failed(run)
+    else:
+        instance.report_run_canceled(run)
+    assert read_held(instance, TOPIC.landing) == {}
+    assert read_tried(instance, TOPIC.landing)[RANGES[0]].attempts == 1
+    attempt(instance, RANGES[:1], set(), NOW_MS)
+    assert read_tried(instance, TOPIC.landing)[RANGES[0]].attempts == 2, "the next run adds to it"
+
+
+def test_what_another_run_has_taken_over_is_its_to_tell(instance: dg.DagsterInstance) -> None:
+    """The first of two that are at the same range takes nothing away that the second notes."""
+    first, second = (create_run_for_test(instance, status=DagsterRunStatus.STARTED) for _ in range(2))
+    with trying(instance, TOPIC.landing, [RANGES[0].key], first.run_id, lambda: NOW_MS):
+        taken = trying(instance, TOPIC.landing, [RANGES[0].key], second.run_id, lambda: NOW_MS)
+        taken.__enter__()
+    assert read_held(instance, TOPIC.landing) == {RANGES[0]: f"run {second.run_id[:8]} (STARTED)"}
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_update_is_known_to_have_ended(instance: dg.DagsterInstance, is_done: bool) -> None:
+    """When the last one ended counts for the next, well or not."""
+    run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
+    with trying(instance, TOPIC.upserting, [UPDATE], run.run_id, lambda: NOW_MS) as well:
+        assert read_tried_as_one(instance, TOPIC.upserting, UPDATE)[1], "the control: a run is at it"
+        well.update({UPDATE} if is_done else ())
+    tried, is_held = read_tried_as_one(instance, TOPIC.upserting, UPDATE)
+    assert (tried.attempts, tried.last_ended_ms, is_held) == (0 if is_done else 1, NOW_MS, False)
 
 
 @pytest.mark.parametrize(

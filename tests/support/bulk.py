@@ -22,7 +22,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanStep
 from pipeline_defs.edges.layout import data_path, manifest_path
 from pipeline_defs.projection import register_keys
-from pipeline_defs.sensors import landed_event
+from pipeline_defs.ticking import landed_event
 from tests.support.world import World
 
 PARTITIONS = 4

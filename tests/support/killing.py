@@ -30,8 +30,8 @@ from pipeline_defs.latest_launching import update_latest_through_dagster
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
-from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import IN_PROCESS, Settings
+from pipeline_defs.ticking import run_tick
 from pipeline_defs.topics import Topic
 from pipeline_defs.vacuum import vacuum
 from tests.support.world import PATIENCE_SECONDS, World

@@ -26,6 +26,7 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.pulse import build_pulse
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.topics import Topic
@@ -164,8 +165,10 @@ def build_location(folder: Path) -> dg.Definitions:
     given: dict[str, Any] = document["settings"]
     given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
     edges = Edges(Settings(**given))
+    topics = [Topic(name, Policy(**policy)) for name, policy in document["topics"].items()]
     return dg.Definitions.merge(
-        *(build_topic_defs(Topic(name, Policy(**policy))) for name, policy in document["topics"].items()),
+        *(build_topic_defs(topic) for topic in topics),
+        build_pulse(topics),
         dg.Definitions(
             resources={"edges": edges, "pyspark": edges.pyspark()},
             executor=dg.in_process_executor,

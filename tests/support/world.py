@@ -25,6 +25,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.dead_runs import end_dead_runs
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges.duck import connect
 from pipeline_defs.edges.lake_memory import FOLDER
@@ -34,10 +35,10 @@ from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
 from pipeline_defs.planner import commit_next_step
 from pipeline_defs.resources import Edges
-from pipeline_defs.sensors import Tick, run_tick
 from pipeline_defs.settings import Settings
 from pipeline_defs.status import read_statuses
 from pipeline_defs.steps import StepWatcher, no_step
+from pipeline_defs.ticking import Tick, run_tick
 from pipeline_defs.topics import Topic
 from tests.support.decoded import table_files
 from tests.support.migrations import read_migrations_once
@@ -293,6 +294,8 @@ class World:
         return build_topic_defs(self.topic)
 
     def tick(self) -> Tick:
+        """Does what the sensor does of this topic."""
+        end_dead_runs(self.instance, self.edges.now_ms())
         return run_tick(self.topic, self.instance, self.edges)
 
     def launch(self, ranges: Iterable[OffsetRange] | None = None, *, redo: bool = False) -> list[Launched]:

@@ -29,9 +29,9 @@ from pipeline_defs.map.draw import read_picture
 from pipeline_defs.metrics import read_metrics
 from pipeline_defs.projection import register_keys
 from pipeline_defs.resources import Edges
-from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import read_settings
 from pipeline_defs.status import read_statuses
+from pipeline_defs.ticking import run_tick
 from pipeline_defs.topics import Topic
 from tests.support.strategies import EPOCH_MS, World
 

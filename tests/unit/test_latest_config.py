@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused(text: str, found: str) -> None:
         read(text)
 
 
-def test_dagster_is_given_an_asset_a_check_a_job_and_a_sensor() -> None:
+def test_dagster_is_given_an_asset_a_check_and_a_job() -> None:
     assert not build_latest(read("decode: {}")).assets
     definitions = build_latest(read("description: Orders.\ndecode: {}\nlatest: {}"), "/srv/lake")
     (asset,) = definitions.assets or []
@@ -76,5 +76,5 @@ def test_dagster_is_given_an_asset_a_check_a_job_and_a_sensor() -> None:
     assert spec.metadata["dagster/uri"] == "/srv/lake/tables/latest/orders"
     assert [dep.asset_key.to_user_string() for dep in spec.deps] == ["decoded/orders"]
     assert [job.name for job in definitions.jobs or []] == ["latest_orders"]
-    assert [sensor.name for sensor in definitions.sensors or []] == ["due_latest_orders"]
+    assert not definitions.sensors
     assert len(list(definitions.asset_checks or [])) == 1

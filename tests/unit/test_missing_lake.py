@@ -23,10 +23,10 @@ from pipeline_defs.landing import land
 from pipeline_defs.planner import commit_next_step
 from pipeline_defs.reports import trace_row
 from pipeline_defs.resources import Edges
-from pipeline_defs.sensors import run_tick
 from pipeline_defs.settings import read_settings
 from pipeline_defs.status import read_statuses
 from pipeline_defs.steps import no_step
+from pipeline_defs.ticking import run_tick
 from pipeline_defs.topics import Topic
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 from tests.support.strategies import EPOCH_MS

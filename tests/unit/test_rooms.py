@@ -207,5 +207,5 @@ def test_the_walk_sees_what_it_must_see() -> None:
         {"object store"},
         set(),
     ]
-    assert "dagster" in foreign("sensors.py")
+    assert "dagster" in foreign("ticking.py")
     assert names_environment("settings.py")

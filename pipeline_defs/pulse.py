@@ -1,0 +1,211 @@
+"""The pulse of a code location: one sensor plans all topics, one run lands what is pending of them and derives from it.
+
+Invariant: of these runs at most one waits or is at work; what arrives meanwhile goes into the next one. One topic, file or
+broker that is broken stops no other.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import takewhile
+
+import dagster as dg
+from dagster import RunsFilter
+from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG
+from dagster_pyspark import LazyPySparkResource
+
+from .core.dispatch import Tried
+from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, unforeseen
+from .dead_runs import end_dead_runs
+from .moments import duration_text
+from .projection import ACTIVE, FAILED
+from .pulse_run import LAND_AND_DERIVE, land_and_derive
+from .resources import Edges
+from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
+from .topics import LAND_PENDING, TOOK_TAG, Topic
+
+TICK_SECONDS = 5
+SLOW_SECONDS = 5  # an answer in vain that takes longer is not waited for by other topics of the cluster
+SHOWN = 5  # in a tick's one line; the checks name more
+LOCATION_TAG = "offsetlake/location"
+MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTick:
+    """What a tick found of one topic; what could not be found is none, and why is in `error`."""
+
+    topic: Topic
+    landing: Tick | None = None
+    decoding: DeriveTick | None = None
+    latest: LatestTick | None = None
+    error: OffsetlakeError | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a run has anything to do for the topic now."""
+        landing = self.landing is not None and bool(self.landing.due)
+        decoding = self.decoding is not None and bool(self.decoding.due)
+        return landing or decoding or (self.latest is not None and self.latest.is_due)
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """In words what waits, and what does not get on."""
+        if self.landing is not None:
+            stalled, held = self.landing.stalled, self.landing.held_back
+            yield from filter(None, [self.landing.waiting])
+            for what, said in (("stalled", stalled), ("held back", [each for each in held if each not in stalled])):
+                yield from [f"{what}: {'; '.join(said[:SHOWN])}"] if said else []
+        yield from (each.waiting for each in (self.decoding, self.latest) if each is not None and each.waiting)
+
+
+def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the sensor that plans the topics of a code location, and the job that lands them; none without topics."""
+    if not topics:
+        return dg.Definitions()
+
+    @dg.op(name=LAND_AND_DERIVE)
+    def land_op(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
+        land_and_derive(topics, context, edges, pyspark)
+
+    @dg.job(
+        name=LAND_PENDING,
+        description=(
+            "Lands what is pending of all topics, then decodes it and updates their latest tables. The sensor of the same "
+            "name asks for it; launched by hand it does the same."
+        ),
+    )
+    def land_pending() -> None:
+        land_op()
+
+    @dg.sensor(
+        name=LAND_PENDING,
+        job_name=LAND_PENDING,
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Plans new offset ranges of all topics, and asks for the run that lands what is pending of them.",
+    )
+    def pulse(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
+        origin = context.code_location_origin
+        location = origin.location_name if origin is not None else ""
+        end_dead_runs(context.instance, edges.now_ms())
+        ticks = tick_topics(topics, context.instance, edges)
+        for each in ticks:
+            if each.landing is not None and each.landing.planned:
+                context.log.info(
+                    "topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending
+                )
+        broken = [each for each in ticks if each.error is not None]
+        for each in broken:
+            context.log.error("topic=%s %s", each.topic.name, each.error)
+        is_due = any(each.is_due for each in ticks)
+        postponed = find_postponed(context.instance, location, edges.now_ms()) if is_due else ""
+        asks = is_due and not postponed and not is_active(context.instance, location)
+        edges.watch_step("tick_requested", runs=int(asks))
+        if asks:
+            tags = {MAX_RETRIES_TAG: "0", PRIORITY_TAG: "1", LOCATION_TAG: location}
+            return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)])
+        if broken:
+            raise TopicsFailed(
+                f"of {len(ticks)} topics {len(broken)} cannot be planned; the others were",
+                [f"{each.topic.name}: {each.error}" for each in broken],
+            )
+        return dg.SensorResult(skip_reason="; ".join(filter(None, [postponed, waiting_text(ticks)])))
+
+    return dg.Definitions(jobs=[land_pending], sensors=[pulse])
+
+
+def waiting_text(ticks: Sequence[TopicTick]) -> str:
+    """Return in words what waits of which topic; of one topic alone without its name."""
+    said = {each.topic.name: "; ".join(each.texts) for each in ticks}
+    texts = [f"{name}: {text}" if len(ticks) > 1 else text for name, text in said.items() if text]
+    more = [f"{len(texts) - SHOWN} more topics wait"] if len(texts) > SHOWN else []
+    return "; ".join([*texts[:SHOWN], *more]) or "nothing waits"
+
+
+def is_active(instance: dg.DagsterInstance, location: str) -> bool:
+    """Return whether a run of this location waits or is at work; one that a person launched says of no other."""
+    active = instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE))
+    return any(run.tags.get(LOCATION_TAG, location) == location for run in active)
+
+
+def find_postponed(instance: dg.DagsterInstance, location: str, now_ms: int) -> str:
+    """Return why no run is asked for now, where the last ones ended before they took anything; else nothing."""
+    ended = RunsFilter(
+        job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={LOCATION_TAG: location}
+    )
+    records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
+    early = list(takewhile(_took_nothing, records))
+    if not early:
+        return ""
+    last = early[0]
+    tried = Tried(len(early), int((last.end_time or last.update_timestamp.timestamp()) * 1000))
+    if tried.is_due(now_ms):
+        return ""
+    return (
+        f"run {last.dagster_run.run_id[:8]}, the last of {len(early)} in a row, ended before it had taken anything: "
+        f"the next is asked for in {duration_text(tried.due_in_seconds(now_ms))}"
+    )
+
+
+def _took_nothing(record: dg.RunRecord) -> bool:
+    return TOOK_TAG not in record.dagster_run.tags
+
+
+def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
+    """Tick each topic; clusters side by side, so that one that does not answer keeps the topics of no other waiting."""
+    clusters: dict[str, list[Topic]] = {}
+    for topic in topics:
+        clusters.setdefault(topic.bootstrap_servers or "", []).append(topic)
+    with ThreadPoolExecutor(len(clusters)) as pool:
+        ticked = pool.map(lambda of_cluster: _tick_cluster(of_cluster, instance, edges), clusters.values())
+        found = {each.topic.name: each for of_cluster in ticked for each in of_cluster}
+    return [found[topic.name] for topic in topics]
+
+
+def _tick_cluster(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
+    """Tick the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
+
+    Who was kept waiting is the last one next time: it may be of that topic alone.
+    """
+    ticks: list[TopicTick] = []
+    silent: BrokerUnavailable | None = None
+    for topic in sorted(topics, key=lambda each: each.name in edges.slow_topics):
+        began = time.monotonic()
+        landing: Tick | None = None
+        error: OffsetlakeError | None = silent
+        if silent is None:
+            try:
+                landing = run_tick(topic, instance, edges)
+                edges.slow_topics.discard(topic.name)
+            except BrokerUnavailable as unavailable:
+                error = unavailable
+                if time.monotonic() - began > SLOW_SECONDS:
+                    silent = unavailable
+                    edges.slow_topics.add(topic.name)
+            except OffsetlakeError as broken:
+                error = broken
+            except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+                error = unforeseen(broken, f"topic {topic.name}")
+        ticks.append(_tick_derived(topic, landing, error, instance, edges))
+    return ticks
+
+
+def _tick_derived(
+    topic: Topic,
+    landing: Tick | None,
+    error: OffsetlakeError | None,
+    instance: dg.DagsterInstance,
+    edges: Edges,
+) -> TopicTick:
+    """Find what is due of the tables of a topic, for which no broker is needed."""
+    decoding, latest = None, None
+    try:
+        decoding = run_derive_tick(topic, instance, edges) if topic.decode is not None else None
+        latest = run_latest_tick(topic, topic.latest, instance, edges) if topic.latest is not None else None
+    except OffsetlakeError as broken:
+        error = error or broken
+    except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+        error = error or unforeseen(broken, f"topic {topic.name}")
+    return TopicTick(topic, landing, decoding, latest, error)

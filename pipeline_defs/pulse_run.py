@@ -1,0 +1,284 @@
+"""The run of the pulse: lands what is pending of all topics in jobs that they share, then decodes it and updates latest tables.
+
+What is pending is read when the run gets to it, not when it was asked for. Invariant: the run is red unless all that it took
+is done; what is done is reported even so, and what is not is tried again later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import dagster as dg
+from dagster._core.events import AssetMaterializationPlannedData
+
+from .attempt import Attempt
+from .checks import QUICK, as_result, check_key, lake_result
+from .core.decoding import Decided, Decoding
+from .core.dispatch import take_turns
+from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, unforeseen
+from .core.offsets import OffsetRange
+from .core.verdicts import Outcome, violations_by_range
+from .days import report_days
+from .decoded_asset import NEWLY_DECODED, decoded_event, tell_decoded
+from .decoded_checks import decoded_results
+from .decoding import decode
+from .landing import land_topics
+from .latest_asset import update_and_tell
+from .latest_check import RECOMPUTED, check_share, share_of
+from .moments import Pace
+from .projection import as_evaluation
+from .raw_asset import landed_lineage, materialization
+from .resources import Edges
+from .runs import at_work, attempt_id, step_logger
+from .settings import code_version
+from .ticking import find_due_ranges, find_undecoded, run_latest_tick
+from .topics import LAND_PENDING, TOOK_TAG, Duty, Topic
+from .tries import ALL, UPDATE, trying
+
+if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
+
+    from .attempt import Tools
+    from .edges.kafka import Kafka
+
+LAND_AND_DERIVE = "land_and_derive"  # the op
+RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
+RANGES_AT_ONCE = 200  # landed or decoded before it is looked again what is pending
+LAND_SECONDS = 60  # after which no more ranges are taken, and what is landed is decoded
+DERIVE_SECONDS = 60  # after which no more is decoded
+
+
+def land_and_derive(
+    topics: Sequence[Topic], context: dg.OpExecutionContext, edges: Edges, pyspark: LazyPySparkResource
+) -> None:
+    """Land what is pending of these topics, then decode what is landed and update latest tables; bounded in ranges and seconds.
+
+    Raises `RangesFailed` in the end, with what failed.
+    """
+    with at_work(context, edges):
+        run = _PulseRun({topic.name: topic for topic in topics}, context, edges, pyspark)
+        run.land()
+        run.decode()
+        run.update()
+        failures = run.failures or ([] if run.has_taken else [*run.passed_over.values()])
+        if failures:
+            landed = sum(run.landed.values())
+            raise RangesFailed(
+                f"{landed} ranges landed, and there were {len(failures)} failures; what failed is tried again", failures
+            )
+
+
+@dataclass
+class _PulseRun:
+    """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
+
+    `passed_over` says of which topics nothing could be taken, and why.
+    """
+
+    topics: dict[str, Topic]
+    context: dg.OpExecutionContext
+    edges: Edges
+    pyspark: LazyPySparkResource
+    landed: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    passed_over: dict[str, str] = field(default_factory=dict)
+    has_taken: bool = False
+
+    # ---- land
+
+    def land(self) -> None:
+        """Land batches, fairly over topics, until nothing is due, or the run has had its share."""
+        is_in_time = self._timer(LAND_SECONDS)
+        left = RANGES_PER_RUN
+        while left > 0 and is_in_time() and (batch := take_turns(self._find_due(), min(left, RANGES_AT_ONCE))):
+            self._land_batch(batch)
+            left -= sum(map(len, batch.values()))
+        for topic in (self.topics[name] for name, count in self.landed.items() if count):
+            with self._isolated(topic, self._fail):
+                for check in QUICK:
+                    self._report_check(check_key(topic, check), lake_result(topic, check, self.edges))
+
+    def _find_due(self) -> dict[str, list[OffsetRange]]:
+        """Find the ranges to land now: of each topic the oldest first, and first the topic that waits longest."""
+        found: dict[str, tuple[int, list[OffsetRange]]] = {}
+        for name, topic in self.topics.items():
+            with self._isolated(topic, self._pass_over):
+                coverage = self.edges.lake.coverage(name)
+                due = find_due_ranges(topic, coverage, self.context.instance, self.edges.now_ms())
+                planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
+                due.sort(key=lambda offsets: planned_ms[offsets])
+                if due:
+                    found[name] = planned_ms[due[0]], due
+        return {name: due for name, (_, due) in sorted(found.items(), key=lambda each: each[1][0])}
+
+    def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
+        context, edges = self.context, self.edges
+        log_step = step_logger(context)
+        with ExitStack() as opened:
+            done, tell, tools = {}, {}, {}
+            for name, ranges in batch.items():
+                topic, keys = self.topics[name], [offsets.key for offsets in ranges]
+                done[name] = opened.enter_context(self._taking(topic.landing, [*keys, ALL]))
+                with self._isolated(topic, self._fail):
+                    tools[name] = edges.tools(topic, self.pyspark, log_step)
+                    tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
+            self._leave_silent(tools)
+            keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
+            pace = Pace(sum(map(len, keys_of.values())), edges.now_ms)
+            for name, told in land_topics(keys_of, self._attempt(), tools) if tools else ():
+                if isinstance(told, OffsetlakeError):
+                    self._fail(self.topics[name], told)
+                    continue
+                if progress := pace.after_one():
+                    context.log.info("step=progress %s", progress)
+                if told.outcome is Outcome.FAILED:
+                    self.failures += violations_by_range(name, told.offsets, told.violations)
+                    edges.watch_step("failed", key=told.offsets.key)
+                    continue
+                edges.watch_step("landed", key=told.offsets.key)
+                context.log_event(materialization(self.topics[name], told, edges))
+                edges.watch_step("reported", key=told.offsets.key)
+                done[name].update((told.offsets.key, ALL))
+                self.landed[name] += 1
+                tell[name](told)
+
+    def _leave_silent(self, tools: dict[str, Tools]) -> None:
+        """Leave out the topics of a cluster that does not answer: landing would wait for each of them in turn."""
+        silent: dict[Kafka, BrokerUnavailable | None] = {}
+        for name, each in [*tools.items()]:
+            if each.kafka not in silent:
+                silent[each.kafka] = None
+                try:
+                    each.kafka.read_topic_id(name)
+                except BrokerUnavailable as error:
+                    silent[each.kafka] = None if isinstance(error, BrokerRefuses) else error
+                except OffsetlakeError:  # of this topic alone: landing finds it too, and tells it
+                    continue
+            if (why := silent[each.kafka]) is not None:
+                self._fail(self.topics[name], why)
+                del tools[name]
+
+    # ---- decode
+
+    def decode(self) -> None:
+        """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time."""
+        is_in_time = self._timer(DERIVE_SECONDS)
+        waiting = [topic for topic in self.topics.values() if topic.decode is not None]
+        while waiting and is_in_time():
+            batches, waiting = self._find_undecoded(waiting), []
+            for topic, keys in batches:
+                if not is_in_time():
+                    return
+                with self._isolated(topic, self._fail):
+                    if self._decode_batch(topic, keys):
+                        waiting.append(topic)
+
+    def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
+        """Find what to decode now of each topic; what was last decoded longest ago comes first."""
+        found: list[tuple[int, Topic, list[str]]] = []
+        for topic in topics:
+            with self._isolated(topic, self._pass_over):
+                undecoded, due = find_undecoded(topic, self.context.instance, self.edges)
+                last_ms = max((each.provenance.landed_at_ms for each in undecoded.decoded.known.values()), default=0)
+                if due:
+                    found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))
+        return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
+
+    def _decode_batch(self, topic: Topic, keys: Sequence[str]) -> bool:
+        """Decode ranges of a topic; return whether any of them was."""
+        context, edges = self.context, self.edges
+        assert topic.decode is not None
+        made: list[Decoding] = []
+        began_ms = edges.now_ms()
+        with self._taking(topic.decoding, [*keys, ALL]) as done:
+            tools = edges.decode_tools(topic.decode, self.pyspark, step_logger(context))
+            for verdict in decode(topic.name, keys, self._attempt(), tools):
+                if verdict.outcome is Decided.FAILED or verdict.decoding is None:
+                    self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
+                    continue
+                context.log_event(decoded_event(topic, verdict.decoding, verdict.outcome, edges))
+                edges.watch_step("reported_decoded", key=verdict.offsets.key)
+                done.update((verdict.offsets.key, ALL))
+                made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
+        report_days(topic, context.instance, edges)
+        tell_decoded(topic, made, context, began_ms, edges)
+        for name, result in decoded_results(topic, edges).items():
+            self._report_check(dg.AssetCheckKey(topic.decoded_key, name), result)
+        return bool(done)
+
+    # ---- latest
+
+    def update(self) -> None:
+        """Update the latest table of each topic where that is due."""
+        context, edges = self.context, self.edges
+        for topic in self.topics.values():
+            if topic.latest is None:
+                continue
+            is_due = False
+            with self._isolated(topic, self._pass_over):
+                is_due = run_latest_tick(topic, topic.latest, context.instance, edges).is_due
+            if not is_due:
+                continue
+            with self._isolated(topic, self._fail):
+                with self._taking(topic.upserting, [UPDATE]) as done:
+                    facts = update_and_tell(topic, topic.latest, self._attempt(), context, edges, self.pyspark)
+                    context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
+                    done.add(UPDATE)
+                tools = edges.latest_tools(self.pyspark)
+                finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), tools)
+                self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
+
+    # ---- tell
+
+    @contextmanager
+    def _isolated(self, topic: Topic, note: Callable[[Topic, OffsetlakeError], None]) -> Iterator[None]:
+        """Have an error of one topic be noted, and the others go on."""
+        try:
+            yield
+        except OffsetlakeError as error:
+            note(topic, error)
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            note(topic, unforeseen(error, f"topic {topic.name}"))
+
+    def _attempt(self) -> Attempt:
+        run_id = self.context.run.run_id
+        return Attempt(attempt_id(run_id), run_id, code_version())
+
+    def _pass_over(self, topic: Topic, error: OffsetlakeError) -> None:
+        """Note that nothing is taken of a topic: its tick finds the same, and says so; a run that takes nothing is red."""
+        if topic.name not in self.passed_over:
+            self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
+        self.passed_over[topic.name] = f"topic {topic.name}: {error}"
+
+    def _fail(self, topic: Topic, error: OffsetlakeError) -> None:
+        """Note that something that was taken is not done."""
+        self.context.log.error("topic=%s %s: %s", topic.name, error.kind, error)
+        self.failures.append(f"topic {topic.name}: {error}")
+
+    @contextmanager
+    def _taking(self, duty: Duty, keys: Sequence[str]) -> Iterator[set[str]]:
+        """Note a try of these keys; have Dagster show them as in progress, and as failed where they are not done in the end."""
+        instance, run_id = self.context.instance, self.context.run.run_id
+        with trying(instance, duty, keys, run_id, self.edges.now_ms) as done:
+            instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
+            self.has_taken = True
+            for key in keys:
+                if key == ALL:
+                    continue
+                planned = AssetMaterializationPlannedData(duty.asset_key, partition=None if key == UPDATE else key)
+                event = dg.DagsterEvent.build_asset_materialization_planned_event(
+                    LAND_PENDING, LAND_AND_DERIVE, planned
+                )
+                instance.report_dagster_event(event, run_id)
+            yield done
+
+    def _report_check(self, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> None:
+        self.context.log_event(cast("Any", as_evaluation(key, result)))
+
+    def _timer(self, seconds: float) -> Callable[[], bool]:
+        until_ms = self.edges.now_ms() + seconds * 1000
+        return lambda: self.edges.now_ms() < until_ms

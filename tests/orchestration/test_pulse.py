@@ -1,0 +1,292 @@
+"""The pulse: one sensor plans all topics, one run lands what is pending of them, decodes it and updates latest tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.attempt import Tools
+from pipeline_defs.checks import QUICK, check_key
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.edges.kafka import Kafka
+from pipeline_defs.latest_check import RECOMPUTED
+from pipeline_defs.projection import failure_text
+from pipeline_defs.pulse import LOCATION_TAG, build_pulse
+from pipeline_defs.resources import Edges
+from pipeline_defs.topics import LAND_PENDING, TOOK_TAG, Topic
+from pipeline_defs.tries import read_tried, trying
+from tests.support.pulse import ask, is_asked, run_pulse, said
+from tests.support.queued import queue_run
+from tests.support.world import World
+
+
+@pytest.fixture
+def other(world: World) -> World:
+    """A second topic of the same lake and Dagster instance."""
+    other = World(world.settings, world.folder, f"{world.name}-other", Policy(records_per_range=100, max_age_seconds=0))
+    other._instance, other.edges = world.instance, world.edges
+    return other
+
+
+def passed(world: World, key: dg.AssetCheckKey) -> bool:
+    record = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    assert record.event is not None and record.event.dagster_event is not None
+    evaluation = record.event.dagster_event.event_specific_data
+    assert isinstance(evaluation, dg.AssetCheckEvaluation)
+    return evaluation.passed
+
+
+def reasons(result: dg.ExecuteInProcessResult) -> str:
+    return "\n".join(failure_text(event) for event in result.all_events if event.is_step_failure)
+
+
+def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World) -> None:
+    """[R-30] The sensor asks for one run; after it all is landed, told to Dagster with its checks, decoded and latest."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
+    for each in (world, other):
+        each.create_topic(2)
+        each.send({"partition": n % 2, "key": b"%d" % (n % 7), "value": b'{"id": %d}' % n} for n in range(250))
+    (request,) = ask(world, other.topic).run_requests or ()
+    assert request.run_key is None, "a used run key is dead for ever"
+    assert request.tags["dagster/max_retries"] == "0", "the next tick asks again; a retry would be a second run"
+    assert int(request.tags["dagster/priority"]) > 0
+
+    result = run_pulse(world, other.topic)
+    assert result.success, reasons(result)
+    for each in (world, other):
+        each.assert_all_landed_once()
+        assert each.materialized() == {offsets.key for offsets in each.coverage.log.ranges}
+        assert all(passed(world, check_key(each.topic, name)) for name in QUICK)
+    decoded = world.instance.get_materialized_partitions(world.topic.decoded_key)
+    assert decoded == world.materialized()
+    event = world.instance.get_latest_materialization_event(world.topic.latest_key)
+    assert event is not None and event.asset_materialization is not None
+    assert event.asset_materialization.metadata["keys"].value == 7
+    assert passed(world, dg.AssetCheckKey(world.topic.latest_key, RECOMPUTED))
+    assert said(world, other.topic) == "nothing waits"
+
+
+def test_a_run_takes_what_arrives_after_it_was_asked_for(world: World) -> None:
+    """[R-31] What is pending is read when the run starts; while one waits or is at work, nothing is asked for."""
+    world.create_topic()
+    world.send_numbered(100)
+    assert is_asked(world)
+    waiting = queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: ""})
+    for _ in range(3):
+        world.send_numbered(20)
+        assert not is_asked(world)
+    assert f"run {waiting.run_id[:8]} of {LAND_PENDING} is queued since" in said(world)
+    assert run_pulse(world).success
+    world.assert_all_landed_once()
+    world.instance.report_run_canceled(waiting)
+    world.send_numbered(20)
+    assert "ended before it had taken anything" in said(world), "one that was cancelled backs off, as one that died"
+    later = world.edges.now_ms() + 11_000
+    world.edges.now_ms = lambda: later
+    assert is_asked(world), "the control"
+
+
+def test_runs_that_die_early_back_off(world: World) -> None:
+    """[R-33] Where the lake cannot be written, say: not a red run for each tick; and one that got through is no such run."""
+    world.create_topic()
+    world.send_numbered(100)
+    start_ms = world.edges.now_ms()
+    for number, wait in enumerate([10, 20, 40], 1):
+        world.edges.now_ms = lambda number=number: start_ms + number * 3_600_000  # type: ignore[misc]
+        assert is_asked(world)
+        run = queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: ""})
+        world.instance.report_run_failed(run)
+        ended_ms = int((world.instance.get_run_records(limit=1)[0].end_time or 0) * 1000)
+        for seconds, asked in ((wait - 1, False), (wait, True)):
+            world.edges.now_ms = lambda at=ended_ms + seconds * 1000: at  # type: ignore[misc]
+            assert is_asked(world) is asked
+    world.instance.add_run_tags(run.run_id, {TOOK_TAG: "yes"})
+    world.edges.now_ms = lambda: ended_ms
+    assert is_asked(world), "the control"
+
+
+def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-33] Each tick has a new range, which has never failed: not a red run for each; the other topic is landed."""
+    for each in (world, other):
+        each.create_topic()
+        each.send_numbered(100)
+        each.tick()
+
+    def refuse(self: Edges, topic: Topic, *_: object) -> Tools:
+        if topic.name == world.name:
+            raise LakeUnavailable("the fault")
+        return real(self, topic, *_)
+
+    real = Edges.tools
+    monkeypatch.setattr(Edges, "tools", refuse)
+    assert not run_pulse(world, other.topic).success, "the fault"
+    other.assert_all_landed_once()
+    world.send_numbered(100)
+    assert not is_asked(world, other.topic), "the new range waits with the others"
+    later = world.edges.now_ms() + 11_000
+    world.edges.now_ms = lambda: later
+    assert is_asked(world, other.topic)
+    monkeypatch.undo()
+    assert run_pulse(world, other.topic).success
+    world.assert_all_landed_once()
+    world.send_numbered(100)
+    assert is_asked(world), "one that was done ends it"
+
+
+def test_a_run_that_passes_over_all_is_red_and_a_decoder_that_cannot_start_is_tried_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] What only the run cannot read does not go on in green for ever; nor does a run spin on what always raises."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")))
+    world.create_topic()
+    world.send([{"partition": 0, "value": b'{"id": 1}'}])
+    calls: list[str] = []
+
+    def fail(self: Edges, *_: object) -> object:
+        calls.append("decode_tools")
+        raise ImportError("the fault")
+
+    monkeypatch.setattr(Edges, "decode_tools", fail)
+    assert is_asked(world)
+    assert not run_pulse(world).success
+    assert world.materialized() == {"0-0-1"} and len(calls) == 1
+    assert not is_asked(world), "decoding backs off"
+    monkeypatch.setattr("pipeline_defs.pulse_run.find_undecoded", fail)
+    result = run_pulse(world)
+    assert not result.success and "ImportError" in reasons(result)
+
+
+def test_a_latest_table_of_which_a_run_that_died_did_not_tell_is_told_by_the_next_tick(world: World) -> None:
+    """[R-34] As landed and decoded ranges are."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
+    world.create_topic()
+    world.send({"partition": 0, "key": b"%d" % n, "value": b'{"id": %d}' % n} for n in range(9))
+    assert is_asked(world)
+    assert run_pulse(world).success
+    world.lose_dagster()
+    assert world.instance.get_latest_materialization_event(world.topic.latest_key) is None, "the fault"
+    is_asked(world)
+    event = world.instance.get_latest_materialization_event(world.topic.latest_key)
+    assert event is not None and event.asset_materialization is not None
+    assert event.asset_materialization.metadata["keys"].value == 9
+
+
+def test_a_topic_whose_broker_refuses_us_keeps_no_other_of_its_cluster_waiting(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] An ACL of one topic, or a partition of it without a leader, says nothing of the cluster."""
+    for each in (world, other):
+        each.create_topic()
+        each.send_numbered(100)
+    real = Kafka.read_topic_state
+
+    def refuse(self: Kafka, topic: str, *rest: Any) -> Any:
+        if topic == world.name:
+            raise BrokerUnavailable("the fault")
+        return real(self, topic, *rest)
+
+    monkeypatch.setattr(Kafka, "read_topic_state", refuse)
+    assert is_asked(world, other.topic)
+    assert run_pulse(world, other.topic).success
+    other.assert_all_landed_once()
+
+
+def test_another_locations_run_keeps_nobody_from_asking(world: World) -> None:
+    world.create_topic()
+    world.send_numbered(100)
+    queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: "another"})
+    assert is_asked(world)
+
+
+@pytest.mark.parametrize("broken", ["broker", "plan log"])
+def test_a_broken_topic_stops_no_other(world: World, other: World, broken: str) -> None:
+    """[R-30] Neither the sensor nor the run; what is broken is said, and makes the tick red once nothing else is due."""
+    for each in (world, other):
+        each.create_topic()
+        each.send_numbered(100)
+    topic = other.topic
+    if broken == "broker":
+        topic = dataclasses.replace(topic, bootstrap_servers="127.0.0.1:1")
+        world.edges.kafka_timeout_seconds = 1
+        other.plan()
+    else:
+        other.plan()
+        (step,) = (world.lake_folder / "plan" / other.name).rglob("*.json")
+        step.write_text("{torn")
+    assert is_asked(world, topic)
+    result = run_pulse(world, topic)
+    assert result.success is (broken == "plan log"), "of which nothing was taken"
+    assert broken == "plan log" or other.name in reasons(result)
+    world.assert_all_landed_once()
+    with pytest.raises(TopicsFailed) as told:
+        ask(world, topic)
+    assert other.name in str(told.value) and f"{world.name}:" not in str(told.value)
+
+
+def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World) -> None:
+    """[R-33] Its neighbour is landed; the partition shows as failed; back-off, then the second try."""
+    world.create_topic(2)
+    world.send_numbered(100, 0)
+    world.send_numbered(100, 1)
+    world.tick()
+    world.delete_records(0, 40)
+    result = run_pulse(world)
+    assert not result.success
+    assert "40 offsets [0, 40) are gone" in reasons(result)
+    assert world.materialized() == {"1-0-100"}
+    ((failed, tried),) = read_tried(world.instance, world.topic.landing).items()
+    assert (failed.key, tried.attempts, tried.failed_run) == ("0-0-100", 1, result.run_id)
+    status = world.instance.get_status_by_partition(
+        world.topic.asset_key, ["0-0-100", "1-0-100"], world.topic.partitions
+    )
+    assert status is not None
+    assert {key: each.value if each else None for key, each in status.items()} == {
+        "0-0-100": "FAILED",
+        "1-0-100": "MATERIALIZED",
+    }
+    assert not is_asked(world), "the back-off holds it"
+    later = world.edges.now_ms() + 11_000
+    world.edges.now_ms = lambda: later
+    assert is_asked(world)
+    run_pulse(world)
+    assert next(iter(read_tried(world.instance, world.topic.landing).values())).attempts == 2
+
+
+def test_a_topic_with_a_backlog_keeps_no_other_waiting(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-32] Batches take turns: the quiet topic is landed by the first one."""
+    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_AT_ONCE", 4)
+    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_PER_RUN", 6)
+    for each, count in ((world, 3000), (other, 100)):
+        each.create_topic()
+        each.send_numbered(count)
+        each.tick()
+    assert run_pulse(world, other.topic).success
+    assert not other.pending
+    assert len(world.coverage.manifests) == 5, "and the run ends when it has had its share"
+
+
+def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
+    """[R-31] Whoever asked for that run; it tells of them."""
+    world.create_topic(2)
+    world.send_numbered(100, 0)
+    world.send_numbered(100, 1)
+    world.tick()
+    run = queue_run(world.instance, world.topic.land_job)
+    with trying(world.instance, world.topic.landing, ["0-0-100"], run.run_id, world.edges.now_ms):
+        assert run_pulse(world).success
+        assert world.materialized() == {"1-0-100"}
+        assert [offsets.key for offsets in world.pending] == ["0-0-100"]
+
+
+def test_without_topics_there_is_no_pulse() -> None:
+    assert not build_pulse([]).sensors and not build_pulse([]).jobs

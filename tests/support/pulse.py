@@ -1,0 +1,46 @@
+"""The pulse of a code location over real parts: what its sensor asks for, and its run in this process."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from pipeline_defs.component import build_topic_defs
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.pulse import build_pulse
+from pipeline_defs.topics import LAND_PENDING, Topic
+from tests.support.world import World
+
+
+def location_of(world: World, *others: Topic) -> dg.Definitions:
+    """Build the code location of a world's topic and others."""
+    topics = [world.topic, *others]
+    defs = [build_topic_defs(topic) for topic in topics]
+    found = build_defs(world.edges, topics=dg.Definitions.merge(*defs, build_pulse(topics)))
+    found.get_repository_def().load_all_definitions()  # as a code location does
+    return found
+
+
+def ask(world: World, *others: Topic) -> dg.SensorExecutionData:
+    """Evaluate the sensor, as Dagster's daemon does."""
+    (sensor,) = build_pulse([world.topic, *others]).sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+        return sensor.evaluate_tick(context)
+
+
+def is_asked(world: World, *others: Topic) -> bool:
+    """Evaluate the sensor; return whether it asks for a run."""
+    return bool(ask(world, *others).run_requests)
+
+
+def said(world: World, *others: Topic) -> str:
+    """Return what the sensor says where it asks for nothing."""
+    data = ask(world, *others)
+    assert not data.run_requests
+    return data.skip_message or ""
+
+
+def run_pulse(world: World, *others: Topic) -> dg.ExecuteInProcessResult:
+    """Run the job that the sensor asks for, successfully or not."""
+    job = location_of(world, *others).resolve_job_def(LAND_PENDING)
+    return job.execute_in_process(instance=world.instance, raise_on_error=False)
