@@ -26,6 +26,7 @@ from .runs import launching, print_runs
 from .show import find_topic, json_option, open_edges, print_json, print_table, topic_argument
 from .terminal import OUT
 
+SAID = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}  # once a step is passed
 LONGEST_IN_A_ROW = 200  # characters of one value among ten columns
 
 
@@ -53,8 +54,7 @@ def decode(topic: str, **chosen: Any) -> None:
     if not ranges:
         OUT.print(f"nothing of {topic} is to be decoded")
         return
-    steps = {"files_decoded": ", Spark has written {files} of {of} files", "stage_decoded": ""}
-    with launching(edges, f"decoding {topic}", len(ranges), said=steps, counts={"reported_decoded"}) as instance:
+    with launching(edges, f"decoding {topic}", len(ranges), said=SAID, counts={"reported_decoded"}) as instance:
         runs = decode_through_dagster(
             configured, ranges, edges, instance, redo=choice.is_redo, in_one_run=choice.outdated
         )

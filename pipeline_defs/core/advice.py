@@ -80,7 +80,7 @@ def _sentences(now: Standing) -> Iterator[str]:
 
 def _waits(now: Standing) -> Iterator[str]:
     if now.pending and not (now.held and now.is_landing):
-        yield f"wait: {now.waiting or 'the next tick asks for ' + counted(now.pending, 'range')}"
+        yield f"wait: {now.waiting or 'the next run takes ' + counted(now.pending, 'range')}"
     if now.undecoded and now.is_ticking:
         yield f"wait: {now.undecoded}"
     elif now.undecoded:

@@ -44,7 +44,7 @@ class ChildFailed(OffsetlakeError):
 class EndedBefore(ChildFailed):
     """A child did all of its work without being seen at the step at which it was to stand still."""
 
-    kind = "child_ended_before"
+    kind = ChildFailed.kind
 
 
 class Work(Protocol):

@@ -31,6 +31,7 @@ from pipeline_defs.reader import read
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.ticking import run_derive_tick
+from pipeline_defs.tries import trying
 from tests.support.outcomes import decoding_session
 from tests.support.queued import queue_run
 from tests.support.world import World
@@ -215,11 +216,12 @@ def test_a_tick_tells_what_was_wiped_and_leaves_days_to_a_run_that_is_at_work(wo
     world.plan_and_land()
     edges = Edges(world.settings)
     key = next(iter(world.coverage.log.ranges)).key
-    run = queue_run(world.instance, world.topic.decode_job, tags={"dagster/partition": key})
-    world.decode()
-    run_derive_tick(world.topic, world.instance, edges)
-    assert told(world) == {}, "the run that has the range tells of it"
-    world.instance.report_run_failed(run)
+    run = queue_run(world.instance, world.topic.decode_job)
+    with trying(world.instance, world.topic.decoding, [key], run.run_id, edges.now_ms) as done:
+        world.decode()
+        run_derive_tick(world.topic, world.instance, edges)
+        assert told(world) == {}, "the run that has the range tells of it"
+        done.add(key)
     for _ in range(2):
         for _ in range(2):  # the second one finds that there is no news, and looks no further from then on
             run_derive_tick(world.topic, world.instance, edges)

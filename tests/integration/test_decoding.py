@@ -13,8 +13,7 @@ import pytest
 
 from pipeline_defs import staging_places
 from pipeline_defs.attempt import Attempt
-from pipeline_defs.cli.decode import _watch
-from pipeline_defs.cli.progress import Shown
+from pipeline_defs.cli.decode import SAID
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict
 from pipeline_defs.decoding import decode
@@ -242,18 +241,14 @@ def test_a_job_tells_how_far_it_is(world: World, monkeypatch: pytest.MonkeyPatch
     world.send({**record(n), "partition": n % 2} for n in range(100))
     world.plan_and_land()
     told: list[dict[str, object]] = []
-    shown = Shown("", None)
-    watch = _watch(world.name, shown)
 
     def on_step(step: str, **fields: object) -> None:
-        watch(step, **fields)
         if step == "files_decoded":
-            told.append({**fields, "text": shown.text})
+            told.append(fields)
 
     assert len(world.decode(on_step=on_step)) == 2
     assert told and all(each["of"] == 2 and each["files"] in {0, 1, 2} for each in told)
-    assert told[0]["text"] == f"decoding {world.name}, Spark has written {told[0]['files']} of 2 files"
-    assert shown.text == f"decoding {world.name}"
+    assert SAID["files_decoded"].format(**told[0]) == f", Spark has written {told[0]['files']} of 2 files"
 
 
 def test_a_range_that_is_landed_anew_is_decoded_anew(world: World) -> None:

@@ -39,7 +39,7 @@ def test_from_waiting_to_landed_every_number_and_sentence_follows(world: World) 
     )
     world.plan()
     said = world.status()["next_action"]
-    assert said.startswith("wait: 3 ranges pending since ") and said.endswith(": the next tick asks for them")
+    assert said.startswith("wait: 3 ranges pending since ") and said.endswith(": the next run takes them")
     by_hand = f"land 3 ranges: `offsetlake land {world.name} --pending`"
     descriptor = share(Path(world.instance.root_directory) / CODE_SERVER)
     assert not world.status()["next_action"].startswith(by_hand), "the control: Dagster's code server is there"

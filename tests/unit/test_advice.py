@@ -30,7 +30,7 @@ ORDER = [  # what is put right, and the sentence that is then the most urgent
     ({"is_ticking": True}, "2 ranges failed and are tried again"),
     ({"failed": 0, "held": 2, "is_landing": True}, "wait: 2 ranges wait to be decoded"),
     ({"is_landing": False, "waiting": "run abc is queued since noon"}, "wait: run abc is queued since noon"),
-    ({"held": 0, "waiting": ""}, "wait: the next tick asks for 3 ranges"),
+    ({"held": 0, "waiting": ""}, "wait: the next run takes 3 ranges"),
     ({"pending": 0}, "wait: 2 ranges wait to be decoded"),
     ({"undecoded": ""}, f"{NOTHING} yet: an open transaction"),
     ({"held_back": ()}, f"{NOTHING}: 70 records wait for a full range"),
