@@ -12,20 +12,21 @@ from typing import Any
 import dagster as dg
 
 from .auditing import Finding
-from .checks import NOTHING_LOST, report_standing
+from .checks import report_standing
 from .core.command_lines import command
 from .core.errors import OffsetlakeError
 from .core.progress import Seen, see_count, see_version
 from .decoded_checks import DEAD_LETTERS
 from .edges.alerting import send_alert
 from .exposure import check_expiry
+from .known import read_known
 from .ledger import check_losses
 from .moments import time_text
 from .progress import read_situation
 from .projection import read_reason
 from .resources import Edges
 from .tables import read_tables, table_text
-from .topics import LAND_PENDING, TOPIC_TAG, Topic, raw_key
+from .topics import LAND_PENDING, NOTHING_LOST, TOPIC_TAG, Topic, raw_key
 
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
@@ -88,11 +89,12 @@ def find_troubles(
     Return too what is seen of its tables now, to be given as `seen` the next time.
     """
     try:
-        found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance)
+        known = read_known(instance, [topic], edges.now_ms())
+        found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance, known)
     except OffsetlakeError as error:
         return [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))], seen
     ledger, now_ms = found.losses(), edges.now_ms()
-    progress = report_standing(topic, found, ledger, instance, now_ms)
+    progress = report_standing(topic, found, ledger, instance, now_ms, known)
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)
     expiry = check_expiry(topic, found.endangered)
     tables = read_tables(topic, found.coverage, edges, instance)

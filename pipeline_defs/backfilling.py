@@ -26,7 +26,7 @@ from .raw_asset import land_config
 from .resources import Edges
 from .siblings import BACKFILL_TAG
 from .topics import REDO_TAG, Duty, Topic
-from .tries import read_tried
+from .tries import read_tries
 
 SUCCEEDED = {BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED}
 EVENTS_AT_ONCE = 1_000
@@ -45,7 +45,7 @@ class BackfillState:
 
 def select_failed(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> Selection:
     """Selects what is not landed and whose last run failed, by Dagster's runs."""
-    return choose_failed(coverage, set(read_tried(instance, topic.landing)))
+    return choose_failed(coverage, set(read_tries(instance, topic.landing).tried))
 
 
 def select_times(topic: Topic, coverage: Coverage, start_ms: int, end_ms: int, edges: Edges) -> Selection:

@@ -10,20 +10,18 @@ from .auditing import Finding, check_completeness, check_published, check_replay
 from .core.losses import Loss
 from .edges.lake import Lake
 from .exposure import check_expiry, read_endangered
+from .known import Known, read_known
 from .ledger import check_nothing_lost, read_ledger
 from .map.draw import map_file, read_picture, write_page
 from .map.words import summary
 from .progress import Situation, check_progress, read_situation
 from .projection import CONCERNS, report_check
 from .resources import Edges
-from .topics import Topic
+from .topics import NOTHING_LOST, PROGRESS, TIME_TO_LOSS, Topic
 from .undecoded import undecoded_text
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
-NOTHING_LOST = "nothing_lost"
-TIME_TO_LOSS = "time_to_loss"
-PROGRESS = "progress"
 MAPPED = "coverage_map"
 _LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
     "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
@@ -47,13 +45,8 @@ def build_standing_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     return [_standing_check(topic, name) for name in _STANDING_CHECKS]
 
 
-def standing_key(topic: Topic, name: str) -> dg.AssetCheckKey:
-    """Is the key of one of the checks of what is around the landed ranges."""
-    return dg.AssetCheckKey(topic.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else topic.asset_key, name)
-
-
 def report_standing(
-    topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int
+    topic: Topic, found: Situation, ledger: list[Loss], instance: dg.DagsterInstance, now_ms: int, known: Known
 ) -> Finding:
     """Tells Dagster outside of any run what is lost, what soon may be and what does not get on, each where it is news.
 
@@ -65,7 +58,8 @@ def report_standing(
         (TIME_TO_LOSS, check_expiry(topic, found.endangered)),
         (PROGRESS, progress),
     ):
-        report_check(instance, standing_key(topic, name), as_result(finding))
+        key = topic.standing_key(name)
+        report_check(instance, key, as_result(finding), known.checks.get(key))
     return progress
 
 
@@ -80,8 +74,9 @@ def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.
 
 def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     coverage = edges.lake.coverage(topic.name)
-    found = read_situation(topic, coverage, edges, instance)
-    undecoded = undecoded_text(topic, coverage, edges, instance)
+    known = read_known(instance, [topic], edges.now_ms())
+    found = read_situation(topic, coverage, edges, instance, known)
+    undecoded = undecoded_text(topic, coverage, edges, instance, known)
     return as_result(check_progress(topic, found, instance, edges.now_ms(), undecoded=undecoded))
 
 
@@ -123,7 +118,7 @@ _STANDING_CHECKS: dict[str, tuple[Callable[[Topic, Edges, dg.DagsterInstance], d
 
 def _standing_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
     question, description = _STANDING_CHECKS[name]
-    key = standing_key(topic, name)
+    key = topic.standing_key(name)
 
     @dg.asset_check(asset=key.asset_key, name=name, description=description)
     def check(context: dg.AssetCheckExecutionContext, edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:

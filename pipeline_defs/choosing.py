@@ -29,7 +29,7 @@ from .core.selection import (
 from .moments import parse_time, time_text
 from .resources import Edges
 from .topics import Topic
-from .tries import read_tried
+from .tries import read_tries
 from .undecoded import read_due
 
 MINUTE_MS = 60_000
@@ -170,7 +170,7 @@ def _select_decoded(
 ) -> Selection:
     """Selects by what is known of decoded ranges, which may be a selection of none: raises `EmptySelection`."""
     if choice.way == "failed":
-        tried = read_tried(instance, topic.decoding)
+        tried = read_tries(instance, topic.decoding).tried
         failed = [offsets for offsets in read_due(topic, edges) if offsets in tried]
         return choose_keys(coverage, failed, "whose decoding has failed")
     return choose_keys(coverage, find_decoded(choice, topic, edges), _OF_DECODED[choice.way])

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from .alerts import build_watch
 from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
-from .checks import NOTHING_LOST, QUICK, TIME_TO_LOSS, build_checks, build_standing_checks, check_key, standing_key
+from .checks import QUICK, build_checks, build_standing_checks, check_key
 from .compaction_job import build_compaction
 from .core.client_properties import check_addresses
 from .core.delivery import Delivery
@@ -34,7 +34,7 @@ from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
 from .run_locks import hold_code_server, hold_launched_run
 from .settings import find_project, read_settings
-from .topics import TOPIC_TAG, Topic
+from .topics import NOTHING_LOST, TIME_TO_LOSS, TOPIC_TAG, Topic
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
@@ -175,7 +175,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     hold_launched_run()
     hold_code_server()
     raw = dg.AssetSelection.assets(topic.asset_key)
-    no_loss = dg.AssetSelection.checks(*(standing_key(topic, name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
+    no_loss = dg.AssetSelection.checks(*(topic.standing_key(name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
     audit = dg.define_asset_job(
         topic.audit_job,

@@ -16,7 +16,7 @@ from .core.errors import BadKey, Refused
 from .core.losses import Loss, all_losses, read_from
 from .core.offsets import OffsetRange, parse_key
 from .resources import Edges
-from .topics import Topic
+from .topics import NOTHING_LOST, Topic
 
 _GONE = {State.LOST, State.CLAIMED}
 
@@ -42,7 +42,7 @@ def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
 
 def check_nothing_lost(topic: Topic, losses: list[Loss]) -> Finding:
     """Show the whole ledger, an error while a loss waits to be accepted, and a warning ever after."""
-    found = replace(check_losses(topic, losses), check="nothing_lost", concerns=())
+    found = replace(check_losses(topic, losses), check=NOTHING_LOST, concerns=())
     return replace(found, violations=_texts(topic, losses), is_warning=found.passed)
 
 

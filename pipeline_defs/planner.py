@@ -53,6 +53,7 @@ def _read_settled(topic: str, tail: Tail, policy: Policy, kafka: Kafka, now_ms: 
             with attempt:
                 state = kafka.read_topic_state(topic, tail, policy, now_ms)
                 if not is_proven(tail, state, find_shrunk(tail, state)):
+                    kafka.look_again(topic)
                     raise _Unproven(state)
                 return state
     except _Unproven as last:

@@ -24,12 +24,12 @@ from .core.planlog import Watermarks
 from .core.progress import Silence, Unplanned, find_silences, patience_seconds
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
+from .known import Known, read_known
 from .moments import time_text
-from .projection import read_reason, read_turns
+from .projection import read_reason
 from .resources import Edges
 from .topics import LAND_PENDING, Topic
 from .transactions import holding_text, open_seconds, read_holding
-from .tries import read_held, read_tried
 from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
 
 REASON_LENGTH = 600
@@ -66,17 +66,21 @@ class Situation:
         return [loss for loss in all_losses(self.coverage, self.marks) if loss.offsets not in self.held]
 
 
-def read_situation(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Situation:
-    """Read where a topic stands now."""
+def read_situation(
+    topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance, known: Known | None = None
+) -> Situation:
+    """Read where a topic stands now; `known` is what Dagster knows of it, else that is read."""
+    known = known or read_known(instance, [topic], edges.now_ms())
+    tries = known.tries[topic.landing]
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return Situation(
         coverage,
         marks,
         read_endangered(topic, coverage, marks, edges),
         read_holding(topic, edges),
-        read_held(instance, topic.landing),
-        read_tried(instance, topic.landing),
-        read_turns(instance, topic.landing, edges.now_ms()),
+        tries.held,
+        tries.tried,
+        known.active.turns(topic.landing),
     )
 
 

@@ -15,18 +15,16 @@ import dagster as dg
 import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 from sqlalchemy.exc import IntegrityError
 
-from .core.active import ActiveRun, State, Turns
 from .core.coverage import Coverage
 from .core.errors import BadKey
 from .core.lag import PartitionLag, Told, is_lag_news
 from .core.losses import Loss
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
-from .daemons import is_silent, read_silence
-from .run_locks import is_code_server_gone
-from .topics import LAND_PENDING, Duty, Topic
+from .topics import Duty, Topic
 
 KEYS_AT_ONCE = 5_000  # SQLite's limit on variables is above 10,000
 SHOWN_PARTITIONS = 100
@@ -103,9 +101,10 @@ def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[s
     return {partition: found.get(DATA_VERSION_TAG) for partition, found in tags.items()}
 
 
-def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss]) -> bool:
-    """Reports the loss ledger where it is not what Dagster was last told; returns whether it was."""
-    told = instance.get_latest_materialization_event(topic.losses_key)
+def report_losses(
+    instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss], told: dg.EventLogEntry | None
+) -> bool:
+    """Report the loss ledger where it is not what Dagster was `told` last; return whether it was."""
     before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
     ledger = "\n".join(f"- {loss.text(topic.name)}" for loss in losses)
     if (before.value if before else "") == ledger:
@@ -119,19 +118,27 @@ def report_losses(instance: dg.DagsterInstance, topic: Topic, losses: Sequence[L
     return True
 
 
-def report_lag(
-    instance: dg.DagsterInstance, topic: Topic, lags: Sequence[PartitionLag], waiting_seconds: float, now_ms: int
-) -> bool:
-    """Notes on the Kafka topic's asset how far landing is behind it, where that is news; returns whether it was."""
+def read_told_lag(instance: dg.DagsterInstance, topic: Topic) -> Told | None:
+    """Read what was noted last of how far landing is behind; none where nothing was."""
     latest = next(iter(instance.fetch_observations(topic.source_key, limit=1).records), None)
-    observed = latest.asset_observation if latest is not None else None
-    told = None
-    if latest is not None and observed is not None:
-        lag_told, end_told = (observed.metadata[name].value for name in ("lag", "end_offset"))
-        told = Told(int(str(lag_told)), int(str(end_told)), int(latest.timestamp * 1000))
+    if latest is None or latest.asset_observation is None:
+        return None
+    lag, end = (latest.asset_observation.metadata[name].value for name in ("lag", "end_offset"))
+    return Told(int(str(lag)), int(str(end)), int(latest.timestamp * 1000))
+
+
+def report_lag(
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    lags: Sequence[PartitionLag],
+    waiting_seconds: float,
+    now_ms: int,
+    told: Told | None,
+) -> Told | None:
+    """Note on the Kafka topic's asset how far landing is behind it, where that is news; return what is told then."""
     lag, end_offset = sum(each.offsets for each in lags), sum(each.end for each in lags)
     if not is_lag_news(told, lag, end_offset, now_ms):
-        return False
+        return told
     rows = [
         f"| {each.partition} | {each.landed:,} | {each.end:,} | {each.offsets:,} |" for each in lags[:SHOWN_PARTITIONS]
     ]
@@ -144,12 +151,16 @@ def report_lag(
         ),
     }
     instance.report_runless_asset_event(dg.AssetObservation(topic.source_key, metadata=metadata))
-    return True
+    return Told(lag, end_offset, now_ms)
 
 
-def report_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> bool:
-    """Reports a check's result outside of any run where it is not what Dagster was last told; returns whether it was."""
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+def report_check(
+    instance: dg.DagsterInstance,
+    key: dg.AssetCheckKey,
+    result: dg.AssetCheckResult,
+    latest: AssetCheckExecutionRecord | None,
+) -> bool:
+    """Report a check's result outside of any run where it is not what its `latest` record says; return whether it was."""
     event = latest.event if latest else None
     told = event.dagster_event.event_specific_data if event and event.dagster_event else None
     if isinstance(told, dg.AssetCheckEvaluation):
@@ -192,24 +203,6 @@ def open_pool(instance: dg.DagsterInstance, pool: str) -> None:
     """Make a pool known before its first run is queued: one that Dagster first sees in its queue lets several runs in."""
     if pool not in instance.event_log_storage.get_concurrency_keys():
         instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
-
-
-def read_turns(instance: dg.DagsterInstance, duty: Duty, now_ms: int) -> Turns:
-    """Read the runs of an instance that have not ended, the oldest first, which of them do this duty, and their slots."""
-    runs = [
-        ActiveRun(
-            record.dagster_run.run_id,
-            record.dagster_run.job_name,
-            State(record.dagster_run.status.value),
-            int((record.start_time or record.update_timestamp.timestamp()) * 1000),
-            is_own=is_run_of(record.dagster_run, duty) or record.dagster_run.job_name == LAND_PENDING,
-        )
-        for record in reversed(instance.get_run_records(RunsFilter(statuses=ACTIVE)))
-    ]
-    queue = instance.get_concurrency_config().run_queue_config
-    silent = is_silent(read_silence(instance, "QUEUED_RUN_COORDINATOR", now_ms / 1000))
-    silent = silent or is_code_server_gone(instance.root_directory)  # without which no run starts
-    return Turns(runs, queue.max_concurrent_runs if queue else -1, silent)
 
 
 def read_selected(instance: dg.DagsterInstance, duty: Duty, order: Order) -> set[OffsetRange]:

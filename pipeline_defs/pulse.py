@@ -7,6 +7,7 @@ broker that is broken stops no other.
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -18,6 +19,7 @@ from dagster_pyspark import LazyPySparkResource
 from .core.dispatch import Tried
 from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, unforeseen
 from .dead_runs import end_dead_runs
+from .known import Known, read_known
 from .moments import duration_text
 from .projection import ACTIVE, FAILED
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
@@ -155,29 +157,47 @@ def _took_nothing(record: dg.RunRecord) -> bool:
 
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
     """Tick each topic; clusters side by side, so that one that does not answer keeps the topics of no other waiting."""
+    known = read_known(instance, topics, edges.now_ms())
     clusters: dict[str, list[Topic]] = {}
     for topic in topics:
         clusters.setdefault(topic.bootstrap_servers or "", []).append(topic)
     with ThreadPoolExecutor(len(clusters)) as pool:
-        ticked = pool.map(lambda of_cluster: _tick_cluster(of_cluster, instance, edges), clusters.values())
+        ticked = pool.map(lambda of_cluster: _tick_cluster(of_cluster, instance, edges, known), clusters.values())
         found = {each.topic.name: each for of_cluster in ticked for each in of_cluster}
     return [found[topic.name] for topic in topics]
 
 
-def _tick_cluster(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
+def _tick_cluster(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges, known: Known) -> list[TopicTick]:
     """Tick the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
 
     Who was kept waiting is the last one next time: it may be of that topic alone.
     """
+    with ExitStack() as opened:
+        silent: OffsetlakeError | None = None
+        try:
+            opened.enter_context(edges.kafka(topics[0]).glancing([topic.name for topic in topics]))
+        except BrokerUnavailable as unavailable:
+            silent = unavailable
+        except OffsetlakeError:  # of the address, which each topic says of itself
+            pass
+        return _tick_each(topics, silent, instance, edges, known)
+
+
+def _tick_each(
+    topics: Sequence[Topic],
+    silent: OffsetlakeError | None,
+    instance: dg.DagsterInstance,
+    edges: Edges,
+    known: Known,
+) -> list[TopicTick]:
     ticks: list[TopicTick] = []
-    silent: BrokerUnavailable | None = None
     for topic in sorted(topics, key=lambda each: each.name in edges.slow_topics):
         began = time.monotonic()
         landing: Tick | None = None
         error: OffsetlakeError | None = silent
         if silent is None:
             try:
-                landing = run_tick(topic, instance, edges)
+                landing = run_tick(topic, instance, edges, known)
                 edges.slow_topics.discard(topic.name)
             except BrokerUnavailable as unavailable:
                 error = unavailable
@@ -188,7 +208,7 @@ def _tick_cluster(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: 
                 error = broken
             except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
                 error = unforeseen(broken, f"topic {topic.name}")
-        ticks.append(_tick_derived(topic, landing, error, instance, edges))
+        ticks.append(_tick_derived(topic, landing, error, instance, edges, known))
     return ticks
 
 
@@ -198,12 +218,13 @@ def _tick_derived(
     error: OffsetlakeError | None,
     instance: dg.DagsterInstance,
     edges: Edges,
+    known: Known,
 ) -> TopicTick:
     """Find what is due of the tables of a topic, for which no broker is needed."""
     decoding, latest = None, None
     try:
-        decoding = run_derive_tick(topic, instance, edges) if topic.decode is not None else None
-        latest = run_latest_tick(topic, topic.latest, instance, edges) if topic.latest is not None else None
+        decoding = run_derive_tick(topic, instance, edges, known) if topic.decode is not None else None
+        latest = run_latest_tick(topic, topic.latest, instance, edges, known) if topic.latest is not None else None
     except OffsetlakeError as broken:
         error = error or broken
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)

@@ -26,6 +26,7 @@ from .days import report_days
 from .decoded_asset import NEWLY_DECODED, decoded_event, tell_decoded
 from .decoded_checks import decoded_results
 from .decoding import decode
+from .known import read_known
 from .landing import land_topics
 from .latest_asset import update_and_tell
 from .latest_check import RECOMPUTED, check_share, share_of
@@ -37,7 +38,7 @@ from .runs import at_work, attempt_id, step_logger
 from .settings import code_version
 from .ticking import find_due_ranges, find_undecoded, run_latest_tick
 from .topics import LAND_PENDING, TOOK_TAG, Duty, Topic
-from .tries import ALL, UPDATE, trying
+from .tries import ALL, UPDATE, read_all_tries, trying
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
@@ -105,10 +106,11 @@ class _PulseRun:
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find the ranges to land now: of each topic the oldest first, and first the topic that waits longest."""
         found: dict[str, tuple[int, list[OffsetRange]]] = {}
+        tries = read_all_tries(self.context.instance, [topic.landing for topic in self.topics.values()])
         for name, topic in self.topics.items():
             with self._isolated(topic, self._pass_over):
                 coverage = self.edges.lake.coverage(name)
-                due = find_due_ranges(topic, coverage, self.context.instance, self.edges.now_ms())
+                due = find_due_ranges(coverage, tries[topic.landing], self.edges.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: planned_ms[offsets])
                 if due:
@@ -180,9 +182,10 @@ class _PulseRun:
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; what was last decoded longest ago comes first."""
         found: list[tuple[int, Topic, list[str]]] = []
+        known = read_known(self.context.instance, topics, self.edges.now_ms())
         for topic in topics:
             with self._isolated(topic, self._pass_over):
-                undecoded, due = find_undecoded(topic, self.context.instance, self.edges)
+                undecoded, due = find_undecoded(topic, self.context.instance, self.edges, known)
                 last_ms = max((each.provenance.landed_at_ms for each in undecoded.decoded.known.values()), default=0)
                 if due:
                     found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))

@@ -18,7 +18,7 @@ from .projection import find_unseen, read_data_versions, read_order, register_ke
 from .resources import Edges
 from .ticking import find_unseen_decoded, landed_event, report_decoded
 from .topics import Topic
-from .tries import read_held
+from .tries import read_tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def rebuild_topic(
     coverage = edges.lake.coverage(topic.name)
     keys = register_keys(instance, topic, coverage)
     edges.watch_step("keys_registered", topic=topic.name, keys=keys)
-    held = read_held(instance, topic.landing).keys()
+    held = read_tries(instance, topic.landing).held.keys()
     unseen = find_unseen(instance, topic, coverage, held)
     versions = {o: manifest.digest for o, manifest in coverage.manifests.items() if coverage.is_landed(o)}
     owed = [*unseen, *_outdated(topic.asset_key, versions, instance, {*unseen, *held})]
@@ -59,7 +59,7 @@ def rebuild_topic(
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
     """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
     decoded = edges.decodings.read_ranges(topic.name).with_empty(edges.lake.coverage(topic.name))
-    held = read_held(instance, topic.decoding).keys()
+    held = read_tries(instance, topic.decoding).held.keys()
     unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
     versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}
     owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]

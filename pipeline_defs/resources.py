@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .apart import near, staging_of
 from .attempt import Tools
@@ -42,7 +42,10 @@ from .steps import StepWatcher, no_step
 from .topics import Topic
 
 if TYPE_CHECKING:
+    from dagster import AssetKey, DagsterInstance
     from dagster_pyspark import LazyPySparkResource
+
+    from .core.lag import Told
 
 REMOTE = "spark.remote"  # of the `pyspark` resource's configuration
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
@@ -62,6 +65,8 @@ class Edges:
     told_days: dict[str, object] = field(
         default_factory=dict, init=False
     )  # by topic what was compared with Dagster last
+    compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # when Dagster knew all of an asset
+    told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)

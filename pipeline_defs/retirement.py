@@ -16,7 +16,7 @@ from .core.offsets import OffsetRange
 from .core.retiring import retired
 from .projection import read_order, read_selected
 from .topics import Topic
-from .tries import read_held, read_tried
+from .tries import read_tries
 
 KEYS_AT_ONCE = 200  # before it looks again at what is held
 
@@ -29,9 +29,9 @@ def find_retirable(
     if not away or has_backfill(topic, instance):
         return []
     order = read_order(instance, topic)
-    needed = {*due, *read_tried(instance, topic.landing)}
+    needed = {*due, *read_tries(instance, topic.landing).tried}
     for duty in (topic.landing, topic.decoding):
-        needed |= {*read_held(instance, duty), *read_selected(instance, duty, order)}
+        needed |= {*read_tries(instance, duty).held, *read_selected(instance, duty, order)}
     return [offsets for offsets in order if offsets in away and offsets not in needed]
 
 

@@ -24,6 +24,7 @@ from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .daemons import is_silent, read_silence
 from .exposure import check_expiry
+from .known import read_known
 from .launching import open_instance
 from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation, waiting_text
@@ -33,7 +34,7 @@ from .tables import read_tables
 from .topic_files import Broken
 from .topics import LAND_PENDING, Topic
 from .transactions import holding_row
-from .tries import read_tried
+from .tries import read_tries
 from .undecoded import undecoded_text
 
 
@@ -69,7 +70,7 @@ def read_statuses(
             coverage = edges.lake.coverage(topic.name)
             if servers in down:
                 raise down[servers]
-            yield _describe(topic, read_situation(topic, coverage, edges, instance), edges, instance), coverage
+            yield _describe(topic, coverage, edges, instance), coverage
         except OffsetlakeError as error:
             if isinstance(error, BrokerUnavailable):
                 down[servers] = error
@@ -93,9 +94,11 @@ def _mend(topic: Topic, error: OffsetlakeError) -> str:
     return f"see the error ({error.kind})"
 
 
-def _describe(topic: Topic, found: Situation, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Return a situation as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
+def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
+    """Return where a topic stands as a document; times are ms since 1970, none where nothing waits or nothing deletes."""
     now_ms = edges.now_ms()
+    known = read_known(instance, [topic], now_ms)
+    found = read_situation(topic, coverage, edges, instance, known)
     rows = _partition_rows(topic, found, _bytes_per_offset(topic, found, edges), now_ms)
     pending = set(found.coverage.pending())
     lost = check_losses(topic, found.losses()).facts
@@ -122,7 +125,7 @@ def _describe(topic: Topic, found: Situation, edges: Edges, instance: dg.Dagster
         stuck=check_progress(topic, found, instance, now_ms).violations,
         held_back=held_back(topic, found, now_ms),
         waiting=waiting_text(topic, found, now_ms),
-        undecoded=undecoded_text(topic, found.coverage, edges, instance),
+        undecoded=undecoded_text(topic, found.coverage, edges, instance, known),
         is_landing=bool(pending & found.held.keys()) and found.block is None,
         is_ticking=is_ticking(instance, now_ms),
     )
@@ -142,7 +145,7 @@ def is_ticking(instance: dg.DagsterInstance, now_ms: int) -> bool:
 
 def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> dict[str, Any]:
     """Return the part of a document that needs no broker; what only the broker knows is none."""
-    tried = read_tried(instance, topic.landing)
+    tried = read_tries(instance, topic.landing).tried
     head = {"topic": topic.name, "generation": coverage.log.generation}
     rows = [
         {**head, **dict.fromkeys(_OF_BROKER), "partition": partition, **columns, "open_transactions": []}

@@ -3,6 +3,8 @@
 All is read from the lake and from Dagster. Two ticks at once are harmless.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from .days import report_days
 from .decoded_asset import decoded_event
 from .edges.decodings import DecodedRanges
 from .edges.latest_table import LatestTable, Standing
+from .known import Known, read_known
 from .latest import Updated, find_due
 from .latest_asset import latest_metadata
 from .planner import commit_next_step
@@ -29,7 +32,7 @@ from .projection import (
     Order,
     open_pool,
     read_order,
-    read_turns,
+    read_told_lag,
     register_keys,
     report_lag,
     report_losses,
@@ -39,11 +42,12 @@ from .raw_asset import materialization
 from .raw_table import try_append
 from .resources import Edges
 from .topics import Topic
-from .tries import ALL, UPDATE, read_held, read_tried, read_tried_as_one
+from .tries import ALL, UPDATE, Tries, read_tries
 from .undecoded import Undecoded, read_undecoded
 from .waiting import UPDATING, backing_off_text, pending_text
 
 EVENTS_PER_TICK = 200
+COMPARE_EVERY_MS = 3_600_000  # what nothing says has changed
 BACKLOG_SECONDS = 120
 BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLOG_SECONDS} s"
 
@@ -61,8 +65,33 @@ class Tick:
     waiting: str = ""
 
 
-def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
-    """Runs one tick: boundaries go to the lake first, then keys to Dagster; of what is left untold there Dagster is told."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compared:
+    """What was compared when Dagster was found to know all that the lake has of an asset; `at_ms` is when."""
+
+    instance: dg.DagsterInstance
+    coverage: Coverage
+    table_version: int
+    last_told: int | None
+    at_ms: int
+
+    def is_same(self, before: _Compared | None) -> bool:
+        """Return whether nothing has changed since, so that the comparison still holds; for an hour at most."""
+        return (
+            before is not None
+            and self.instance is before.instance
+            and self.coverage is before.coverage
+            and (self.table_version, self.last_told) == (before.table_version, before.last_told)
+            and abs(self.at_ms - before.at_ms) < COMPARE_EVERY_MS
+        )
+
+
+def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> Tick:
+    """Run one tick: boundaries go to the lake first, then keys to Dagster; of what is left untold there Dagster is told.
+
+    `known` is what Dagster knew a moment ago of topics, this one among them; else it is read.
+    """
+    known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.coverage(topic.name)  # of a log that is refused nothing is planned
     step = commit_next_step(
         topic.name,
@@ -76,45 +105,74 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> Tick:
     )
     if step is not None:
         coverage = edges.lake.coverage(topic.name)
+    compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
+    is_told = compared.is_same(edges.compared.get(topic.asset_key))
+    registered = 0 if is_told else _register(topic, coverage, instance)
+    edges.watch_step("keys_registered", topic=topic.name, keys=registered)
+
+    found = read_situation(topic, coverage, edges, instance, known)
+    now_ms = edges.now_ms()
+    stalled = _report_dangers(topic, found, instance, edges, known)
+    if not is_told:
+        failure, is_told = _tell_landed(topic, coverage, instance, edges)
+        stalled = (*stalled, failure) if failure else stalled
+        if is_told:
+            edges.compared[topic.asset_key] = compared
+    due = find_due_ranges(coverage, known.tries[topic.landing], now_ms)
+    planned = len(step.ranges) if step else 0
+    waiting, late = waiting_text(topic, found, now_ms), held_back(topic, found, now_ms)
+    return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
+
+
+def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> int:
     registered = register_keys(instance, topic, coverage)
     if registered:
         for duty in (topic.landing, *([topic.decoding] if topic.decode is not None else [])):
             open_pool(instance, duty.pool)
-    edges.watch_step("keys_registered", topic=topic.name, keys=registered)
+    return registered
 
-    found = read_situation(topic, coverage, edges, instance)
-    now_ms, held = edges.now_ms(), found.held.keys()
-    stalled = _report_dangers(topic, found, instance, now_ms)
-    report_unseen(instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK)
+
+def _tell_landed(
+    topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges
+) -> tuple[str | None, bool]:
+    """Tell Dagster, and the raw table, of landed ranges that a crash left untold.
+
+    Return why the table could not be told, and whether nothing was left to tell.
+    """
+    held = read_tries(instance, topic.landing).held.keys()  # after the coverage: whose run is at work tells it itself
+    told = report_unseen(
+        instance, topic, coverage, held, lambda o: landed_event(topic, o, coverage, edges), EVENTS_PER_TICK
+    )
+    failure = None
     if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
-        stalled = (*stalled, failure) if failure else stalled
-    pending = coverage.pending()
-    due = find_due_ranges(topic, coverage, instance, now_ms)
-    planned = len(step.ranges) if step else 0
-    waiting = waiting_text(topic, found, now_ms)
-    return Tick(tuple(due), planned, registered, len(pending), stalled, held_back(topic, found, now_ms), waiting)
+    return failure, not (told or held or failure)
 
 
-def find_due_ranges(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, now_ms: int) -> list[OffsetRange]:
+def find_due_ranges(coverage: Coverage, tries: Tries, now_ms: int) -> list[OffsetRange]:
     """Find the ranges that are to be landed now: none while all of the topic backs off, whatever arrives meanwhile."""
-    duty, tried = topic.landing, read_tried(instance, topic.landing)
-    if not read_tried_as_one(instance, duty, ALL)[0].is_due(now_ms):
+    if not tries.of(ALL).is_due(now_ms):
         return []
-    return choose_due(coverage.pending(), read_held(instance, duty), tried, now_ms)
+    return choose_due(coverage.pending(), tries.held, tries.tried, now_ms)
 
 
-def _report_dangers(topic: Topic, found: Situation, instance: dg.DagsterInstance, now_ms: int) -> tuple[str, ...]:
-    """Tells Dagster how far behind landing is, what is lost or soon may be and what does not get on, each where it is news.
+def _report_dangers(
+    topic: Topic, found: Situation, instance: dg.DagsterInstance, edges: Edges, known: Known
+) -> tuple[str, ...]:
+    """Tell Dagster how far behind landing is, what is lost or soon may be and what does not get on, each where it is news.
 
-    Returns in words what does not get on.
+    Return in words what does not get on.
     """
-    ledger = found.losses()
-    report_losses(instance, topic, ledger)
+    ledger, now_ms = found.losses(), edges.now_ms()
+    report_losses(instance, topic, ledger, known.last(topic.losses_key))
     since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
     waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
-    report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms)
-    return report_standing(topic, found, ledger, instance, now_ms).violations
+    of, told = edges.told_lag.get(topic.name, (None, None))
+    if of is not instance:
+        told = read_told_lag(instance, topic)
+    told = report_lag(instance, topic, find_lag(found.coverage, found.marks), waiting_seconds, now_ms, told)
+    edges.told_lag[topic.name] = instance, told
+    return report_standing(topic, found, ledger, instance, now_ms, known).violations
 
 
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
@@ -134,24 +192,33 @@ class DeriveTick:
     waiting: str = ""
 
 
-def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> DeriveTick:
-    """Runs one tick: what a crash left untold is told."""
+def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> DeriveTick:
+    """Run one tick: what a crash left untold is told."""
+    known = known or read_known(instance, [topic], edges.now_ms())
     coverage = edges.lake.coverage(topic.name)
-    found, due = find_undecoded(topic, instance, edges)
-    held, now_ms = found.held.keys(), edges.now_ms()
-    decoded = found.decoded.with_empty(coverage)
-    unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
-    for offsets in unseen[:EVENTS_PER_TICK]:
-        report_decoded(topic, decoded[offsets], edges, instance)
+    found, due = find_undecoded(topic, instance, edges, known)
+    version, now_ms = found.decoded.table.version, edges.now_ms()
+    compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
+    unseen: list[OffsetRange] = []
+    held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
+    if not compared.is_same(edges.compared.get(topic.decoded_key)):
+        decoded = found.decoded.with_empty(coverage)
+        unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
+        for offsets in unseen[:EVENTS_PER_TICK]:
+            report_decoded(topic, decoded[offsets], edges, instance)
+        if not unseen and not held:
+            edges.compared[topic.decoded_key] = compared
     if not held:  # a run that decodes tells of its days
         report_days(topic, instance, edges)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
 
 
-def find_undecoded(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> tuple[Undecoded, list[OffsetRange]]:
+def find_undecoded(
+    topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known
+) -> tuple[Undecoded, list[OffsetRange]]:
     """Find what waits to be decoded, and what of it is to be decoded now: nothing while all of the topic backs off."""
-    found, now_ms = read_undecoded(topic, edges.lake.coverage(topic.name), edges, instance), edges.now_ms()
-    backs_off = not read_tried_as_one(instance, topic.decoding, ALL)[0].is_due(now_ms)
+    found, now_ms = read_undecoded(topic, edges.lake.coverage(topic.name), edges, instance, known), edges.now_ms()
+    backs_off = not known.tries[topic.decoding].of(ALL).is_due(now_ms)
     return found, [] if backs_off else found.choose(now_ms)
 
 
@@ -191,16 +258,19 @@ class LatestTick:
     waiting: str = ""
 
 
-def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges) -> LatestTick:
+def run_latest_tick(
+    topic: Topic, config: Latest, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None
+) -> LatestTick:
     """Run one tick; an update under way, a failure a moment ago, or a backlog that is being decoded has it wait."""
+    known = known or read_known(instance, [topic], edges.now_ms())
     due = find_due(topic.name, config, edges.decodings)
-    tried, is_held = read_tried_as_one(instance, topic.upserting, UPDATE)
-    now_ms = edges.now_ms()
-    turns = read_turns(instance, topic.upserting, now_ms)
+    tries, now_ms = known.tries[topic.upserting], edges.now_ms()
+    tried, is_held = tries.of(UPDATE), tries.is_held(UPDATE)
+    turns = known.active.turns(topic.upserting)
     is_early = is_backlog(due.decoded, edges, tried.last_ended_ms)
     ranges = due.waiting
     if due.standing is not None and not is_held:
-        _tell_latest(topic, due.standing, instance, edges)
+        _tell_latest(topic, due.standing, instance, edges, known)
     if not due.has_work:
         return LatestTick(0)
     postponed = BACKLOG_FIRST if is_early else backing_off_text([0], {0: tried}, now_ms)
@@ -209,9 +279,9 @@ def run_latest_tick(topic: Topic, config: Latest, instance: dg.DagsterInstance, 
     return LatestTick(ranges, is_due=not is_held and postponed is None, waiting=waiting)
 
 
-def _tell_latest(topic: Topic, standing: Standing, instance: dg.DagsterInstance, edges: Edges) -> None:
+def _tell_latest(topic: Topic, standing: Standing, instance: dg.DagsterInstance, edges: Edges, known: Known) -> None:
     """Tell Dagster of a version of the latest table that it was not told of: a crash, or a lost database, took the event."""
-    event = instance.get_latest_materialization_event(topic.latest_key)
+    event = known.last(topic.latest_key)
     told = event.asset_materialization.metadata.get("table_version") if event and event.asset_materialization else None
     if told is None or told.value != standing.version:
         facts = latest_metadata(standing, *LatestTable(edges.lake, topic.name).count(standing), Updated(), 0.0)

@@ -25,6 +25,11 @@ LATEST_TAG = "offsetlake/latest"
 TOOK_TAG = "offsetlake/took"  # of a run of the pulse that has taken something: what fails of it backs off by itself
 LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 
+NOTHING_LOST = "nothing_lost"
+TIME_TO_LOSS = "time_to_loss"
+PROGRESS = "progress"
+STANDING = (NOTHING_LOST, TIME_TO_LOSS, PROGRESS)  # the checks of what is around the landed ranges, which ticks tell of
+
 
 def raw_key(topic: str) -> dg.AssetKey:
     """Is the raw asset of the topic of this name."""
@@ -131,6 +136,10 @@ class Topic:
     def losses_key(self) -> dg.AssetKey:
         """Is the external asset that stands for the topic's loss ledger."""
         return dg.AssetKey(["losses", self.name])
+
+    def standing_key(self, name: str) -> dg.AssetCheckKey:
+        """Return the key of one of the checks of what is around the landed ranges."""
+        return dg.AssetCheckKey(self.losses_key if name in {NOTHING_LOST, TIME_TO_LOSS} else self.asset_key, name)
 
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:

@@ -7,11 +7,12 @@ killed counts as failed. Two that write at once may lose a note: that costs a ba
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 import dagster as dg
+from dagster import RunsFilter
 
 from .core.dispatch import Tried
 from .core.offsets import OffsetRange
@@ -69,55 +70,88 @@ def trying(
         _change(instance, duty, end)
 
 
-def read_tried(instance: dg.DagsterInstance, duty: Duty) -> dict[OffsetRange, Tried]:
-    """Read how often in a row each range has failed; one that has not is not in it."""
-    settled = _settle(instance, duty)
-    return {offsets: entry.tried for key, entry in settled.items() if entry.attempts and (offsets := parsed(key))}
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """What became of the tries of one duty, and which active runs are at one now.
+
+    `tried` says how often in a row each range has failed, without those that have not; `held` names the run that is at a
+    range, however that was launched.
+    """
+
+    tried: Mapping[OffsetRange, Tried]
+    held: Mapping[OffsetRange, str]
+    _entries: _Entries
+
+    def of(self, key: str) -> Tried:
+        """Return how often in a row an `UPDATE`, or `ALL` of a batch, has failed."""
+        return self._entries.get(key, _Entry()).tried
+
+    def is_held(self, key: str) -> bool:
+        """Return whether an active run is at an `UPDATE`."""
+        return bool(self._entries.get(key, _Entry()).run_id)
 
 
-def read_held(instance: dg.DagsterInstance, duty: Duty) -> dict[OffsetRange, str]:
-    """Read which ranges active runs are at, however they were launched, and name the run."""
-    entries = _settle(instance, duty)
-    runs = {run_id: instance.get_run_by_id(run_id) for run_id in {entry.run_id for entry in entries.values()} - {""}}
-    names = {run_id: f"run {run_id[:8]} ({run.status.value})" for run_id, run in runs.items() if run is not None}
-    held = ((parsed(key), names.get(entry.run_id)) for key, entry in entries.items())
-    return {offsets: name for offsets, name in held if offsets is not None and name is not None}
+def read_tries(instance: dg.DagsterInstance, duty: Duty) -> Tries:
+    """Read what became of the tries of one duty."""
+    return read_all_tries(instance, [duty])[duty]
 
 
-def read_tried_as_one(instance: dg.DagsterInstance, duty: Duty, key: str) -> tuple[Tried, bool]:
-    """Read how often in a row an `UPDATE`, or `ALL` of a batch, has failed, and whether a run is at one."""
-    entry = _settle(instance, duty).get(key, _Entry())
-    return entry.tried, bool(entry.run_id)
+def read_all_tries(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, Tries]:
+    """Read what became of the tries of each duty, in two queries for all of them."""
+    found: dict[Duty, Tries] = {}
+    entries_of, names = _settle(instance, duties)
+    for duty, entries in entries_of.items():
+        ranges = {offsets: entry for key, entry in entries.items() if (offsets := parsed(key))}
+        found[duty] = Tries(
+            {offsets: entry.tried for offsets, entry in ranges.items() if entry.attempts},
+            {offsets: names[entry.run_id] for offsets, entry in ranges.items() if entry.run_id in names},
+            entries,
+        )
+    return found
 
 
-def _settle(instance: dg.DagsterInstance, duty: Duty) -> _Entries:
-    """Read the document; a try whose run has ended without a word, or is not known any more, has failed."""
-    entries = _read(instance, duty)
-    ended: dict[str, int | None] = {}
-    for run_id in {entry.run_id for entry in entries.values()} - {""}:
-        record = instance.get_run_record_by_id(run_id)
-        if record is None:
-            ended[run_id] = None
-        elif record.dagster_run.status not in ACTIVE:
-            ended[run_id] = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
-    return {
-        key: entry.failed(ended[entry.run_id] or entry.began_ms) if entry.run_id in ended else entry
-        for key, entry in entries.items()
+def _settle(instance: dg.DagsterInstance, duties: Collection[Duty]) -> tuple[dict[Duty, _Entries], dict[str, str]]:
+    """Read the documents; a try whose run has ended without a word, or is not known any more, has failed.
+
+    Return too the names of the active runs that are at a try, by their ids.
+    """
+    known = _read(instance, duties)
+    at_it = {entry.run_id for entries in known.values() for entry in entries.values()} - {""}
+    records = instance.get_run_records(RunsFilter(run_ids=[*at_it])) if at_it else []
+    ended: dict[str, int | None] = dict.fromkeys(at_it)
+    names: dict[str, str] = {}
+    for record in records:
+        run = record.dagster_run
+        if run.status in ACTIVE:
+            del ended[run.run_id]
+            names[run.run_id] = f"run {run.run_id[:8]} ({run.status.value})"
+        else:
+            ended[run.run_id] = int((record.end_time or record.update_timestamp.timestamp()) * 1000)
+    settled = {
+        duty: {
+            key: entry.failed(ended[entry.run_id] or entry.began_ms) if entry.run_id in ended else entry
+            for key, entry in entries.items()
+        }
+        for duty, entries in known.items()
     }
+    return settled, names
 
 
-def _read(instance: dg.DagsterInstance, duty: Duty) -> _Entries:
-    name = _name(duty)
-    text = instance.daemon_cursor_storage.get_cursor_values({name}).get(name)
+def _read(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, _Entries]:
+    found = instance.daemon_cursor_storage.get_cursor_values({_name(duty) for duty in duties}) if duties else {}
+    return {duty: _parsed(found.get(_name(duty)) or "{}") for duty in duties}
+
+
+def _parsed(text: str) -> _Entries:
     try:
-        return {key: _Entry(**fields) for key, fields in json.loads(text or "{}").items()}
+        return {key: _Entry(**fields) for key, fields in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):  # of another version, or damaged: only back-offs are lost
         return {}
 
 
 def _change(instance: dg.DagsterInstance, duty: Duty, news: Callable[[_Entries], dict[str, _Entry | None]]) -> None:
     """Write what is news on top of what is known; none takes a thing away."""
-    known = _settle(instance, duty)
+    known = _settle(instance, [duty])[0][duty]
     after = {key: entry for key, entry in {**known, **news(known)}.items() if entry is not None}
     text = json.dumps({key: asdict(entry) for key, entry in after.items()})
     instance.daemon_cursor_storage.set_cursor_values({_name(duty): text})

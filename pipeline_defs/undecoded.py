@@ -15,11 +15,10 @@ from .core.coverage import Coverage
 from .core.dispatch import Tried, choose_due
 from .core.offsets import OffsetRange
 from .edges.decodings import DecodedRanges
+from .known import Known, read_known
 from .moments import time_text
-from .projection import read_turns
 from .resources import Edges
 from .topics import Topic
-from .tries import read_held, read_tried
 from .waiting import DECODING, backing_off_text, pending_text
 
 
@@ -63,21 +62,27 @@ def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
     return edges.decodings.read_ranges(topic.name).find_due(coverage)
 
 
-def read_undecoded(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> Undecoded:
-    """Read what is landed and not decoded, and who is at work on it."""
+def read_undecoded(
+    topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance, known: Known | None = None
+) -> Undecoded:
+    """Read what is landed and not decoded, and who is at work on it; `known` is what Dagster knows, else that is read."""
+    known = known or read_known(instance, [topic], edges.now_ms())
+    tries = known.tries[topic.decoding]
     decoded = edges.decodings.read_ranges(topic.name)
     due = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)}
     return Undecoded(
         due,
         decoded,
-        read_held(instance, topic.decoding),
-        read_tried(instance, topic.decoding),
-        read_turns(instance, topic.decoding, edges.now_ms()),
+        tries.held,
+        tries.tried,
+        known.active.turns(topic.decoding),
     )
 
 
-def undecoded_text(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> str:
+def undecoded_text(
+    topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance, known: Known | None = None
+) -> str:
     """Return what of a topic waits to be decoded, for what and since when; empty where nothing does."""
     if topic.decode is None:
         return ""
-    return read_undecoded(topic, coverage, edges, instance).text(edges.now_ms())
+    return read_undecoded(topic, coverage, edges, instance, known).text(edges.now_ms())

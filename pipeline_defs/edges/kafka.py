@@ -6,11 +6,14 @@ never joined by position; nothing here decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     AuthorizationError,
     StaleMetadata,
@@ -21,21 +24,52 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from ..core.durability import Durability, read_durability
-from ..core.errors import BrokerUnavailable, Refused
+from ..core.errors import BrokerUnavailable, OffsetlakeError, Refused
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
 from ..core.planlog import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
+from .kafka_glance import ISOLATION, Glance, look_at, read_configs
 from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellable, read_batches, send_fetch
 from .kafka_topic import Description, Observation, read_ids_of_leaders
 from .kafka_transactions import OpenTransaction, find_open
 
-ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+PATIENCE_SECONDS = 5.0  # with a glance: a broker that has not answered by then is not asked topic by topic
 
 
 class Kafka(Connection):
     """One Kafka cluster."""
+
+    def __init__(self, bootstrap_servers: str, **how: Any) -> None:
+        super().__init__(bootstrap_servers, **how)
+        self._glance = Glance()
+
+    # ---- many topics at once
+
+    @contextmanager
+    def glancing(self, topics: Collection[str]) -> Iterator[None]:
+        """Look at topics at once, in a few requests to each broker; while the context is open, what was seen is the answer.
+
+        What a look at all of them cannot tell is asked of each topic, which says what is wrong with it.
+        Raises `BrokerUnavailable` where no broker answers in time.
+        """
+        began = time.monotonic()
+        try:
+            seen = self._ask("", lambda admin: look_at(admin, topics), attempts=1)
+        except OffsetlakeError:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise
+            seen = {}
+        self._glance = Glance(seen, known=self._glance.timestamps)
+        try:
+            yield
+        finally:
+            self._glance = Glance(timestamps=self._glance.timestamps)
+
+    def look_again(self, topic: str) -> None:
+        """Forget what a glance has seen of a topic: it is asked for."""
+        self._glance.seen.pop(topic, None)
 
     # ---- what planning sees
 
@@ -44,12 +78,14 @@ class Kafka(Connection):
 
         Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
         """
+        if topic in self._glance.seen:
+            return self._glance.seen[topic].topic_id
 
         def question(admin: KafkaAdminClient) -> str | None:
             told = self._describe(topic)
             if told.topic_id is None:
                 return None
-            others = read_ids_of_leaders(admin, topic, told.leaders.values()) - {told.topic_id}
+            others = read_ids_of_leaders(admin, {topic: told.leaders.values()})[topic] - {told.topic_id}
             if others:
                 raise StaleMetadata(f"brokers give it {told.topic_id} and {', '.join(sorted(map(str, others)))} as id")
             return told.topic_id
@@ -62,6 +98,8 @@ class Kafka(Connection):
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
         """Read id and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
+        if topic in self._glance.seen:
+            return self._glance.seen[topic].observation(isolation_level)
 
         def question(_: KafkaAdminClient) -> Observation:
             topic_id = self.read_topic_id(topic)
@@ -84,8 +122,11 @@ class Kafka(Connection):
         return {p: found[TopicPartition(topic, p)] for p in partitions}
 
     def _read_ends(self, topic: str, partitions: Sequence[int], isolation_level: str) -> dict[int, int]:
-        ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
-        return {p: end.offset for p, end in ends.items()}
+        if topic in self._glance.seen:
+            ends = self._glance.seen[topic].ends[isolation_level]
+        else:
+            ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
+        return {p: ends[p].offset for p in partitions}
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
@@ -123,7 +164,17 @@ class Kafka(Connection):
         return {p: offset if offset >= 0 else marks[p].end for p, offset in offsets.items()}
 
     def read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
-        """Reads the timestamp (ms since 1970) of the first record at or after an offset, none where there is none."""
+        """Read the timestamp (ms since 1970) of the first record at or after an offset, none where there is none.
+
+        Of a topic that is glanced at, one that was read before is remembered: no record changes.
+        """
+        seen = self._glance.seen.get(topic)
+        if seen is None:
+            return self._read_timestamp(topic, partition, offset, isolation_level)
+        place = topic, seen.topic_id, partition, offset, isolation_level
+        return self._glance.timestamp(place, lambda: self._read_timestamp(topic, partition, offset, isolation_level))
+
+    def _read_timestamp(self, topic: str, partition: int, offset: int, isolation_level: str) -> int | None:
         for batch in self._read_batches(topic, partition, offset, offset + 1, isolation_level, max_bytes=1):
             if batch.span.kind is SpanKind.DATA:
                 return batch.first_timestamp_ms
@@ -138,13 +189,22 @@ class Kafka(Connection):
         return sum(self.read_sizes(topic, sorted(marks)).values()) / offsets
 
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Reads the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
-        brokers = self._ask(topic, lambda admin: admin.describe_log_dirs({topic: list(partitions)}))
-        topics = (found for broker in brokers for log_dir in broker["log_dirs"] for found in log_dir["topics"])
-        replicas = (replica for found in topics if found["name"] == topic for replica in found["partitions"])
-        sizes: dict[int, int] = {}
-        for replica in replicas:
-            sizes[replica["partition_index"]] = max(sizes.get(replica["partition_index"], 0), replica["partition_size"])
+        """Read the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
+        if topic not in self._glance.seen:
+            return self._read_sizes({topic: partitions}).get(topic, {})
+        if self._glance.sizes is None:
+            self._glance.sizes = self._read_sizes({name: [*each.leaders] for name, each in self._glance.seen.items()})
+        return self._glance.sizes.get(topic, {})
+
+    def _read_sizes(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
+        wanted = {topic: list(partitions) for topic, partitions in topics.items()}
+        brokers = self._ask(next(iter(topics)), lambda admin: admin.describe_log_dirs(wanted))
+        sizes: dict[str, dict[int, int]] = {}
+        for found in (found for broker in brokers for log_dir in broker["log_dirs"] for found in log_dir["topics"]):
+            largest = sizes.setdefault(found["name"], {})
+            for replica in found["partitions"]:
+                partition = replica["partition_index"]
+                largest[partition] = max(largest.get(partition, 0), replica["partition_size"])
         return sizes
 
     # ---- evidence
@@ -186,10 +246,10 @@ class Kafka(Connection):
         return read_durability(self._describe(topic).replicas, self.read_config(topic))
 
     def read_config(self, topic: str) -> dict[str, str]:
-        """Reads the topic's configuration, defaults included."""
-        wanted = [ConfigResource(ConfigResourceType.TOPIC, topic)]
-        found = self._ask(topic, lambda admin: admin.describe_configs(wanted, config_filter="all"))
-        return {name: str(entry["value"]) for name, entry in found["topic"][topic].items()}
+        """Read what is used of the topic's configuration, defaults included."""
+        if topic in self._glance.seen:
+            return self._glance.seen[topic].config
+        return self._ask(topic, lambda admin: read_configs(admin, [topic])[topic])
 
     def _read_batches(
         self, topic: str, partition: int, start: int, end: int, isolation_level: str, max_bytes: int = FETCH_BYTES
@@ -279,7 +339,8 @@ class Kafka(Connection):
     # ---- the connection
 
     def _partitions(self, topic: str) -> list[int]:
-        return list(self._describe(topic).leaders)
+        seen = self._glance.seen.get(topic)
+        return list((seen or self._describe(topic)).leaders)
 
     def _describe(self, topic: str) -> Description:
         def question(admin: KafkaAdminClient) -> Description:

@@ -83,9 +83,11 @@ class Connection:
                 admin.close()
                 self._admin = None
 
-    def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T]) -> T:
-        """Asks the cluster; what Kafka calls retriable is asked again until the time-out."""
-        retriable = stamina.retry_context(on=is_retriable, timeout=self._timeout_ms / 1000, attempts=None, wait_max=1)
+    def _ask(self, topic: str, question: Callable[[KafkaAdminClient], T], attempts: int | None = None) -> T:
+        """Ask the cluster; what Kafka calls retriable is asked again until the time-out, or so many `attempts` are made."""
+        retriable = stamina.retry_context(
+            on=is_retriable, timeout=self._timeout_ms / 1000, attempts=attempts, wait_max=1
+        )
         admin = None
         try:
             for attempt in retriable:

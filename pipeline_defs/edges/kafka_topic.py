@@ -17,7 +17,7 @@ from kafka.protocol.metadata import MetadataRequest
 from ..core.planlog import Watermarks
 
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
-_NO_LEADER = -1
+NO_LEADER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,29 @@ class Observation:
     leader_epochs: Mapping[int, int | None]
 
 
-def read_ids_of_leaders(admin: KafkaAdminClient, topic: str, leaders: Iterable[int]) -> set[str | None]:
-    """Return the ids that a topic has to those who lead its Kafka partitions; one that does not know it says none."""
+def read_ids_of_leaders(admin: KafkaAdminClient, leaders: Mapping[str, Iterable[int]]) -> dict[str, set[str | None]]:
+    """Return the ids that topics have to those who lead their Kafka partitions; one that does not know a topic says none.
 
-    async def ask() -> set[str | None]:
-        found = set()
-        for leader in sorted({*leaders} - {_NO_LEADER}):
+    `leaders` is by topic. Each broker is asked once, for all that it leads.
+    """
+    led: dict[int, list[str]] = {}
+    for topic, nodes in leaders.items():
+        for node in {*nodes} - {NO_LEADER}:
+            led.setdefault(node, []).append(topic)
+    ids: dict[str, set[str | None]] = {topic: set() for topic in leaders}
+
+    async def ask() -> None:
+        for node, topics in sorted(led.items()):
             request = MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+                topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
                 allow_auto_topic_creation=False,
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
             )
-            (answer,) = (await admin._manager.send(request, node_id=leader)).topics
-            found.add(None if answer.error_code else _known_id(answer.topic_id))
-        return found
+            for answer in (await admin._manager.send(request, node_id=node)).topics:
+                ids[answer.name].add(None if answer.error_code else _known_id(answer.topic_id))
 
-    ids: set[str | None] = admin._manager.run(ask)
+    admin._manager.run(ask)
     return ids
 
 

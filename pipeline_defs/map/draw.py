@@ -15,7 +15,7 @@ from ..core.losses import all_losses
 from ..core.picture import Picture, draw_picture
 from ..resources import Edges
 from ..topics import Topic
-from ..tries import read_tried
+from ..tries import read_tries
 from .page import page
 
 
@@ -27,7 +27,7 @@ def read_picture(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> tu
         marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     except (BrokerUnavailable, UnknownTopic) as error:
         marks, remark = {}, f"From the lake alone: {error}"
-    tried = read_tried(instance, topic.landing)
+    tried = read_tries(instance, topic.landing).tried
     decodings = None
     if topic.decode is not None:
         try:

@@ -9,11 +9,11 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.auditing import check_tiling
-from pipeline_defs.checks import NOTHING_LOST
 from pipeline_defs.core.delivery import Delivery
 from pipeline_defs.core.losses import ABANDONED
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.ledger import accept_loss, read_ledger
+from pipeline_defs.topics import NOTHING_LOST
 from tests.support.killing import stopped_at
 from tests.support.world import World
 

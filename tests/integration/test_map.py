@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline_defs.checks import MAPPED, standing_key
+from pipeline_defs.checks import MAPPED
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.picture import CAUSES, NOT_LANDED, UNDECODED, Look
@@ -65,7 +65,7 @@ def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
         world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
     )
     job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
-    alone = job.get_subset(asset_check_selection={standing_key(world.topic, MAPPED)})
+    alone = job.get_subset(asset_check_selection={world.topic.standing_key(MAPPED)})
     (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     path, words = check.metadata["map"].value, check.metadata["coverage"].value
     assert check.passed and isinstance(check.metadata["map"], dg.PathMetadataValue)

@@ -10,10 +10,10 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from pipeline_defs.checks import PROGRESS, standing_key
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.layout import data_path
+from pipeline_defs.topics import PROGRESS
 from pipeline_defs.tries import trying
 from tests.support.pulse import said
 from tests.support.world import World
@@ -34,7 +34,7 @@ def obstacle(world: World) -> Iterator[None]:
 def told(world: World) -> list[dg.AssetCheckEvaluation]:
     """Is what Dagster was told of the check, oldest first."""
     records = world.instance.event_log_storage.get_asset_check_execution_history(
-        standing_key(world.topic, PROGRESS), limit=100
+        world.topic.standing_key(PROGRESS), limit=100
     )
     found: list[Any] = [each.event.dagster_event.event_specific_data for each in records if each.event]  # type: ignore[union-attr]
     return list(reversed(found))
@@ -43,7 +43,7 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
 def audit(world: World) -> dg.AssetCheckEvaluation:
     """Runs the check as the nightly audit job does, without the others, and returns what it found."""
     job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
-    alone = job.get_subset(asset_check_selection={standing_key(world.topic, PROGRESS)})
+    alone = job.get_subset(asset_check_selection={world.topic.standing_key(PROGRESS)})
     (evaluation,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     return evaluation
 

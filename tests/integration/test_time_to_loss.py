@@ -6,9 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline_defs.checks import TIME_TO_LOSS
 from pipeline_defs.core.planning import plan
 from pipeline_defs.exposure import Endangered, check_expiry, read_endangered
+from pipeline_defs.topics import TIME_TO_LOSS
 from tests.support.world import World
 
 HOUR_MS = 3600 * 1000

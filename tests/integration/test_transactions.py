@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec
 
-from pipeline_defs.checks import PROGRESS, standing_key
 from pipeline_defs.cli import glance as status_commands
 from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.kafka_transactions import OpenTransaction
 from pipeline_defs.moments import time_text
 from pipeline_defs.settings import Settings
+from pipeline_defs.topics import PROGRESS
 from pipeline_defs.transactions import holding_row, read_holding
 from tests.support.pulse import said
 from tests.support.world import World
@@ -39,7 +39,7 @@ def begin(world: World, **config: Any) -> KafkaProducer:
 
 def told(world: World) -> tuple[bool, str] | None:
     """Is what Dagster was last told of the check `progress`: passed, concerns; none where it was told nothing."""
-    key = standing_key(world.topic, PROGRESS)
+    key = world.topic.standing_key(PROGRESS)
     latest = world.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     if latest is None:
         return None

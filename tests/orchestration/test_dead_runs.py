@@ -41,7 +41,7 @@ from pipeline_defs.launching import open_instance
 from pipeline_defs.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic
-from pipeline_defs.tries import read_tried, trying
+from pipeline_defs.tries import read_tries, trying
 from tests.support.queued import queue_run
 
 LATER_MS = 2**42  # by any clock of ours
@@ -149,7 +149,7 @@ def test_who_asked_for_a_dead_run_asks_again_and_nobody_else(instance: dg.Dagste
     assert end_dead_runs(instance, LATER_MS) == [run.run_id], "the fault"
     retried = [*filter_runs_to_should_retry([seen(instance, run)], instance)]
     assert [each.run_id for each in retried] == ([] if by_tick else [run.run_id])
-    assert read_tried(instance, topic.landing)[offsets].attempts == 1
+    assert read_tries(instance, topic.landing).tried[offsets].attempts == 1
 
 
 def test_dagsters_own_monitoring_ends_a_started_run_whose_process_was_killed(instance: dg.DagsterInstance) -> None:

@@ -20,7 +20,7 @@ from pipeline_defs.projection import failure_text
 from pipeline_defs.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, TOOK_TAG, Topic
-from pipeline_defs.tries import read_tried, trying
+from pipeline_defs.tries import read_tries, trying
 from tests.support.pulse import ask, is_asked, run_pulse, said
 from tests.support.queued import queue_run
 from tests.support.world import World
@@ -242,7 +242,7 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
     assert not result.success
     assert "40 offsets [0, 40) are gone" in reasons(result)
     assert world.materialized() == {"1-0-100"}
-    ((failed, tried),) = read_tried(world.instance, world.topic.landing).items()
+    ((failed, tried),) = read_tries(world.instance, world.topic.landing).tried.items()
     assert (failed.key, tried.attempts, tried.failed_run) == ("0-0-100", 1, result.run_id)
     status = world.instance.get_status_by_partition(
         world.topic.asset_key, ["0-0-100", "1-0-100"], world.topic.partitions
@@ -257,7 +257,7 @@ def test_a_range_that_fails_is_red_in_dagster_and_tried_again_later(world: World
     world.edges.now_ms = lambda: later
     assert is_asked(world)
     run_pulse(world)
-    assert next(iter(read_tried(world.instance, world.topic.landing).values())).attempts == 2
+    assert next(iter(read_tries(world.instance, world.topic.landing).tried.values())).attempts == 2
 
 
 def test_a_topic_with_a_backlog_keeps_no_other_waiting(

@@ -14,7 +14,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.projection import is_redo_of_person
 from pipeline_defs.topics import Topic
-from pipeline_defs.tries import UPDATE, read_held, read_tried, read_tried_as_one, trying
+from pipeline_defs.tries import UPDATE, read_tries, trying
 
 TOPIC = Topic("orders", Policy())
 RANGES = [OffsetRange(0, 0, at, at + 1) for at in range(30)]
@@ -41,7 +41,7 @@ def test_ranges_that_fail_one_by_one_each_count_their_own_failures(instance: dg.
     for number in range(1, 8):
         for offsets in RANGES:
             attempt(instance, [offsets], set(), NOW_MS + number)
-        seen = read_tried(instance, TOPIC.landing)
+        seen = read_tries(instance, TOPIC.landing).tried
         assert {each.attempts for each in seen.values()} == {number}
         assert set(seen) == set(RANGES)
     assert all(each.is_stalled and each.first_failed_ms == NOW_MS + 1 for each in seen.values())
@@ -54,9 +54,11 @@ def test_a_success_ends_what_is_counted_of_that_range_alone(instance: dg.Dagster
     first, second, *_ = RANGES
     attempt(instance, [first, second], set(), NOW_MS)
     attempt(instance, [first, second], {first}, NOW_MS)
-    assert {offsets: each.attempts for offsets, each in read_tried(instance, TOPIC.landing).items()} == {second: 2}
+    assert {offsets: each.attempts for offsets, each in read_tries(instance, TOPIC.landing).tried.items()} == {
+        second: 2
+    }
     last = attempt(instance, [first, second], set(), NOW_MS)
-    found = read_tried(instance, TOPIC.landing)
+    found = read_tries(instance, TOPIC.landing).tried
     assert (found[first].attempts, found[second].attempts, found[first].failed_run) == (1, 3, last)
 
 
@@ -68,18 +70,18 @@ def test_a_run_that_is_killed_has_failed_at_what_it_was_at(
     run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
     killed = trying(instance, TOPIC.landing, [RANGES[0].key], run.run_id, lambda: NOW_MS)
     killed.__enter__()
-    assert read_held(instance, TOPIC.landing) == {RANGES[0]: f"run {run.run_id[:8]} (STARTED)"}
-    assert read_tried(instance, TOPIC.landing) == {}
+    assert read_tries(instance, TOPIC.landing).held == {RANGES[0]: f"run {run.run_id[:8]} (STARTED)"}
+    assert read_tries(instance, TOPIC.landing).tried == {}
     if ends is None:
         instance.delete_run(run.run_id)
     elif ends is DagsterRunStatus.FAILURE:
         instance.report_run_failed(run)
     else:
         instance.report_run_canceled(run)
-    assert read_held(instance, TOPIC.landing) == {}
-    assert read_tried(instance, TOPIC.landing)[RANGES[0]].attempts == 1
+    assert read_tries(instance, TOPIC.landing).held == {}
+    assert read_tries(instance, TOPIC.landing).tried[RANGES[0]].attempts == 1
     attempt(instance, RANGES[:1], set(), NOW_MS)
-    assert read_tried(instance, TOPIC.landing)[RANGES[0]].attempts == 2, "the next run adds to it"
+    assert read_tries(instance, TOPIC.landing).tried[RANGES[0]].attempts == 2, "the next run adds to it"
 
 
 def test_what_another_run_has_taken_over_is_its_to_tell(instance: dg.DagsterInstance) -> None:
@@ -88,7 +90,7 @@ def test_what_another_run_has_taken_over_is_its_to_tell(instance: dg.DagsterInst
     with trying(instance, TOPIC.landing, [RANGES[0].key], first.run_id, lambda: NOW_MS):
         taken = trying(instance, TOPIC.landing, [RANGES[0].key], second.run_id, lambda: NOW_MS)
         taken.__enter__()
-    assert read_held(instance, TOPIC.landing) == {RANGES[0]: f"run {second.run_id[:8]} (STARTED)"}
+    assert read_tries(instance, TOPIC.landing).held == {RANGES[0]: f"run {second.run_id[:8]} (STARTED)"}
 
 
 @pytest.mark.parametrize("is_done", [False, True])
@@ -96,10 +98,11 @@ def test_an_update_is_known_to_have_ended(instance: dg.DagsterInstance, is_done:
     """When the last one ended counts for the next, well or not."""
     run = create_run_for_test(instance, status=DagsterRunStatus.STARTED)
     with trying(instance, TOPIC.upserting, [UPDATE], run.run_id, lambda: NOW_MS) as well:
-        assert read_tried_as_one(instance, TOPIC.upserting, UPDATE)[1], "the control: a run is at it"
+        assert read_tries(instance, TOPIC.upserting).is_held(UPDATE), "the control: a run is at it"
         well.update({UPDATE} if is_done else ())
-    tried, is_held = read_tried_as_one(instance, TOPIC.upserting, UPDATE)
-    assert (tried.attempts, tried.last_ended_ms, is_held) == (0 if is_done else 1, NOW_MS, False)
+    found = read_tries(instance, TOPIC.upserting)
+    tried = found.of(UPDATE)
+    assert (tried.attempts, tried.last_ended_ms, found.is_held(UPDATE)) == (0 if is_done else 1, NOW_MS, False)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from dagster import DagsterRun
 from dagster._core.instance.config import PoolGranularity
 from dagster._daemon.types import DaemonHeartbeat
 
-from pipeline_defs.checks import PROGRESS, build_standing_checks, standing_key
+from pipeline_defs.checks import build_standing_checks
 from pipeline_defs.core.advice import NOTHING
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.moments import time_text
 from pipeline_defs.progress import check_progress, read_situation
 from pipeline_defs.pulse import LOCATION_TAG
 from pipeline_defs.siblings import BACKFILL_TAG
-from pipeline_defs.topics import LAND_PENDING
+from pipeline_defs.topics import LAND_PENDING, PROGRESS
 from tests.integration.test_days import configure, event
 from tests.support.pulse import ask
 from tests.support.pulse import said as sensor_says
@@ -129,7 +129,7 @@ def test_what_is_derived_says_what_blocks_it_and_since_when(world: World) -> Non
         f"{holders[0].run_id[:8]} of others"
     )
 
-    key = standing_key(world.topic, PROGRESS)
+    key = world.topic.standing_key(PROGRESS)
     (progress,) = (each for each in build_standing_checks(world.topic) if key in each.check_keys)
     result = progress(dg.build_asset_check_context(instance=world.instance), edges=world.edges)
     advice = world.status()["next_action"]

@@ -1,0 +1,193 @@
+"""A tick of many topics asks brokers and Dagster no more often than one of a few, and is as right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy
+from kafka import KafkaAdminClient
+
+from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.edges import kafka_glance
+from pipeline_defs.edges.kafka import Kafka
+from pipeline_defs.edges.kafka_connection import Connection
+from pipeline_defs.pulse import tick_topics
+from pipeline_defs.resources import Edges
+from pipeline_defs.topics import Topic
+from tests.support.world import World
+
+
+def worlds_of(world: World, count: int) -> list[World]:
+    """Make so many topics of one lake and one Dagster instance, each with records that wait for their range's age."""
+    found = []
+    for number in range(count):
+        each = World(
+            world.settings, world.folder, f"{world.name}-{number}", Policy(records_per_range=100, max_age_seconds=600)
+        )
+        each._instance, each.edges = world.instance, world.edges
+        each.create_topic(2)
+        each.send_numbered(5)
+        found.append(each)
+    return found
+
+
+@contextmanager
+def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Count the questions to brokers and the statements to Dagster's database while the context is open."""
+    counts = {"questions": 0, "statements": 0}
+    put = Connection._put
+
+    def count_question(*arguments: Any) -> Any:
+        counts["questions"] += 1
+        return put(*arguments)
+
+    def count_statement(*_: object) -> None:
+        counts["statements"] += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "_put", count_question)
+        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count_statement)
+        try:
+            yield counts
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count_statement)
+
+
+def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] H.4: each question, to brokers and to Dagster's database, is of all topics at once."""
+    topics = [each.topic for each in worlds_of(world, 10)]
+    found = []
+    for some in (topics[:2], topics):
+        tick_topics(some, world.instance, world.edges)  # plans, and reads timestamps that are remembered
+        with counted(world, monkeypatch) as counts:
+            assert all(tick.error is None for tick in tick_topics(some, world.instance, world.edges))
+        found.append(counts)
+    few, many = found
+    assert few == many
+    assert few["questions"] > 0 and few["statements"] > 0
+    with counted(world, monkeypatch) as alone:
+        for topic in topics:
+            tick_topics([topic], world.instance, world.edges)
+    assert alone["questions"] == 10 * few["questions"], "the control"
+
+
+def test_a_glance_says_what_single_answers_say(world: World) -> None:
+    """[R-30] Whatever planning reads: ids, watermarks at both levels, configurations, sizes, timestamps."""
+    one, two = worlds_of(world, 2)
+    one.alter_topic(retention_ms="86400000")
+    transaction = two.begin_transaction()
+    transaction.send(two.name, partition=0, value=b"open")
+    transaction.flush()
+    kafka = world.edges.kafka(world.topic)
+    names = [one.name, two.name]
+
+    def answers() -> list[object]:
+        return [
+            [kafka.read_topic_id(name) for name in names],
+            [kafka.observe(name, level) for name in names for level in kafka_glance.ISOLATION],
+            [kafka.read_config(name)["retention.ms"] for name in names],
+            [kafka.read_sizes(name, [0, 1]) for name in names],
+            [kafka.read_timestamp(name, partition, 0, "read_committed") for name in names for partition in (0, 1)],
+            [each.first_offset for name in names for each in kafka.read_open_transactions(name, 0)],
+        ]
+
+    single = answers()
+    with kafka.glancing(names):
+        assert answers() == single
+        assert kafka._glance.seen.keys() == {*names}
+    assert not kafka._glance.seen
+    transaction.abort_transaction()
+    transaction.close()
+    assert single[-1] == [5], "the control: a transaction is open"
+
+
+def test_what_changes_after_a_glance_is_seen_by_the_next(world: World) -> None:
+    """[R-30] And a record whose timestamp is remembered is not taken for one of the same offset of a topic created anew."""
+    (one,) = worlds_of(world, 1)
+    kafka = world.edges.kafka(world.topic)
+
+    def look() -> tuple[int, int | None]:
+        with kafka.glancing([one.name]):
+            marks = kafka.read_watermarks(one.name, "read_committed")
+            return marks[0].end, kafka.read_timestamp(one.name, 0, 0, "read_committed")
+
+    end, timestamp = look()
+    assert (end, timestamp) == (5, one.sent[0, 0][-1])
+    assert look() == (end, timestamp)
+    one.send_numbered(1)
+    assert look() == (6, timestamp)
+    one.recreate_topic(2)
+    one.send([{"partition": 0, "value": b"new", "timestamp_ms": 1_000}])
+    assert look() == (1, 1_000)
+
+
+def test_a_topic_that_is_gone_or_sick_is_asked_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] It says what is wrong with it, and the others are planned from the glance."""
+    topics = [each.topic for each in worlds_of(world, 2)]
+    gone = dataclasses.replace(world.topic, name=f"{world.name}-gone")
+    ticks = tick_topics([gone, *topics], world.instance, world.edges)
+    assert [type(tick.error) for tick in ticks] == [UnknownTopic, type(None), type(None)]
+    seen: list[set[str]] = []
+    look = kafka_glance.look_at
+
+    def note(admin: KafkaAdminClient, names: Any) -> Any:
+        found = look(admin, names)
+        seen.append({*found})
+        return found
+
+    monkeypatch.setattr("pipeline_defs.edges.kafka.look_at", note)
+    tick_topics([gone, *topics], world.instance, world.edges)
+    assert seen == [{topic.name for topic in topics}]
+
+
+def test_where_no_look_at_all_is_possible_each_topic_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-30] An error that comes at once may be of one topic; one that has kept a tick waiting is of the cluster."""
+    topics = [each.topic for each in worlds_of(world, 2)]
+
+    def refuse(*_: object) -> None:
+        raise BrokerUnavailable("the fault")
+
+    monkeypatch.setattr("pipeline_defs.edges.kafka.look_at", refuse)
+    ticks = tick_topics(topics, world.instance, world.edges)
+    assert [tick.error for tick in ticks] == [None, None]
+    monkeypatch.setattr("pipeline_defs.edges.kafka.PATIENCE_SECONDS", -1.0)
+    ticks = tick_topics(topics, world.instance, world.edges)
+    assert [str(tick.error) for tick in ticks] == ["the fault"] * 2
+
+
+def test_a_log_that_seems_to_have_shrunk_is_looked_at_again(world: World) -> None:
+    """[R-30] What a glance says is not asked again for twenty seconds: planning looks anew."""
+    (one,) = worlds_of(world, 1)
+    kafka = Kafka(world.edges.bootstrap_servers(world.topic))
+    with kafka, kafka.glancing([one.name]):
+        one.send_numbered(1)
+        assert kafka.read_watermarks(one.name, "read_committed")[0].end == 5
+        kafka.look_again(one.name)
+        assert kafka.read_watermarks(one.name, "read_committed")[0].end == 6
+
+
+def test_what_somebody_wipes_in_dagster_is_told_again(world: World) -> None:
+    """[R-34] Though nothing has changed in the lake, and the comparison of before has found nothing to tell."""
+    world.create_topic()
+    world.send_numbered(300)
+    world.plan_and_land()
+    edges = Edges(world.settings)
+
+    def tick(topic: Topic) -> None:
+        (ticked,) = tick_topics([topic], world.instance, edges)
+        assert ticked.error is None
+
+    for _ in range(3):
+        tick(world.topic)
+    assert edges.compared, "the control: from now on nothing is compared"
+    world.instance.wipe_assets([world.topic.asset_key])
+    assert world.materialized() == set(), "the fault"
+    tick(world.topic)
+    assert len(world.materialized()) == 3
