@@ -40,12 +40,14 @@ class Tools:
     """Is everything outside that landing touches, and what the topic's defs.yaml says of losing and delivering.
 
     `on_step` is told each protocol step as it is passed; `has_raw_table` says whether a raw table names what is landed.
+    `group` is the consumer group that mirrors what is landed.
     """
 
     lake: Lake
     kafka: Kafka
     spark: Spark
     files: SparkFiles
+    group: str
     now_ms: Callable[[], int]
     isolation_level: str = "read_committed"
     on_loss: str = "fail"

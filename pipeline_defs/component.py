@@ -5,6 +5,7 @@ A wrong key or value is refused when definitions load, with file, line and what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
 from .run_locks import hold_code_server, hold_launched_run
 from .settings import find_project, read_settings
-from .topics import NOTHING_LOST, TIME_TO_LOSS, TOPIC_TAG, Topic
+from .topics import GROUP, NOTHING_LOST, TIME_TO_LOSS, TOPIC, TOPIC_TAG, Topic
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
@@ -66,6 +67,16 @@ def _check_tags(tags: dict[str, str] | str) -> Mapping[str, str]:
     if isinstance(tags, str):
         raise ValueError("expected keys with their values, `tags: {team: data}`, found a text")
     return check_tags(tags)
+
+
+def _check_group(group: str) -> str:
+    plain = group.replace(TOPIC, "topic")
+    if not re.fullmatch(r"[\w.:/-]{1,200}", plain, re.ASCII):
+        raise ValueError(
+            "expected a consumer group's name of letters, digits and `._:/-`, at most 200 of them, "
+            f"with `{TOPIC}` where the topic's name is to stand"
+        )
+    return group
 
 
 class KafkaTopic(dg.Component, YamlModel):
@@ -107,6 +118,11 @@ class KafkaTopic(dg.Component, YamlModel):
     max_keys: Annotated[int, number(1, 100_000)] = Field(
         default=MAX_KEYS,
         description="partitions that Dagster shows, the newest; older ones, once landed, are retired to the lake alone",
+    )
+    group: Annotated[str, WRITTEN, AfterValidator(_check_group)] = Field(
+        default=GROUP,
+        description="the consumer group that shows how far landing is; `{topic}` stands for the topic's name, and two lakes "
+        "over one cluster need two names",
     )
     owners: Annotated[list[str], WRITTEN, AfterValidator(_check_owners)] = Field(
         default=[], description="whose the topic is: email addresses, or team:<name>; shown on its assets"
@@ -162,6 +178,7 @@ class KafkaTopic(dg.Component, YamlModel):
             decode=replace(decode, event_time=days.event_time) if decode and days else decode,
             days=days,
             latest=self.latest.as_latest(self.topic, decode) if self.latest else None,
+            group_name=self.group,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -11,11 +11,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from .attempt import Attempt, Run, Tools
 from .committing import decide, finish_known, without_doubles
-from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import (
     BadKey,
@@ -32,13 +30,11 @@ from .core.offsets import OffsetRange, TopicRange
 from .core.scans import Scan, group_scans
 from .core.selection import find_ranges
 from .core.verdicts import Verdict, failed
+from .mirror import mirror_frontier
 from .raw_table import try_append
 from .reading import claim, split_planned, split_readable, why_unreadable
 from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
 from .staging_places import Staging
-
-if TYPE_CHECKING:
-    from .edges.kafka import Kafka
 
 Waiting = tuple[Run, Reading]  # of one topic, what is to be read of one range
 Decided = tuple[Run, Verdict]
@@ -108,9 +104,9 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
             ended.append((run, ranges, run.tools.lake.coverage(run.topic)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
-    for run, _, coverage in ended:
+    for run, _, _ in ended:
         if not run.errors:
-            _move_group(run.topic, coverage, run.tools)
+            _move_group(run.topic, run.tools)
             run.tools.on_step("report", topic=run.topic)
 
 
@@ -137,24 +133,12 @@ def _sweep(run: Run) -> None:
         run.tools.on_step("sweep_failed", topic=run.topic, reason=str(error))
 
 
-def group_of(topic: str) -> str:
-    """Is the consumer group that mirrors the landed frontier of a topic."""
-    return f"offsetlake.{topic}"
-
-
-def mirror_frontier(topic: str, coverage: Coverage, kafka: Kafka) -> Mapping[int, int]:
-    """Moves the consumer group to where everything is landed, and returns that; raises `BrokerUnavailable`."""
-    frontier = coverage.frontier(coverage.log.generation)
-    kafka.move_group(topic, frontier, group_of(topic))
-    return frontier
-
-
-def _move_group(topic: str, coverage: Coverage, tools: Tools) -> None:
-    """Has Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
+def _move_group(topic: str, tools: Tools) -> None:
+    """Have Kafka's own lag tools show what is landed; where that fails the run has landed all the same."""
     try:
-        mirror_frontier(topic, coverage, tools.kafka)
+        mirror_frontier(topic, tools.group, tools.lake, tools.kafka)
     except OffsetlakeError as error:
-        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # the next run moves it to where it must be then
+        tools.on_step("mirror_failed", topic=topic, reason=str(error))  # a tick does it
 
 
 # ---- scan, stage

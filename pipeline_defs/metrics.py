@@ -18,7 +18,6 @@ from .core.calendar import SECONDS_A_DAY, number_of
 from .core.coverage import Coverage, State
 from .core.losses import find_losses
 from .edges.prometheus import Family
-from .landing import group_of
 from .resources import Edges
 from .settings import code_version
 from .status import read_statuses
@@ -38,6 +37,7 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
     "kafka_consumergroup_current_offset": (GROUP, "the offset up to which everything is landed"),
     "kafka_consumergroup_lag": (GROUP, "offsets that are not landed"),
     "kafka_consumergroup_lag_sum": (GROUP[:2], "offsets of the topic that are not landed"),
+    "offsetlake_group_off_offsets": (GROUP[:2], "offsets by which Kafka's record of the group is not what is landed"),
     "offsetlake_up": (("topic",), "1 where lake and broker could be read, 0 where not"),
     "offsetlake_topic_error": (("topic", "kind"), "1 where the topic cannot be read whole: the kind of the error"),
     "offsetlake_build_info": (("version",), "always 1; the version that answers"),
@@ -154,7 +154,7 @@ def _count_tables(topic: str, tables: Iterable[Mapping[str, Any]], now_ms: int, 
 
 def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> None:
     """Count what a status says; what it does not know, as nobody does while the broker is away, has no sample."""
-    name, group, rows = topic.name, group_of(topic.name), document["partitions"]
+    name, group, rows = topic.name, topic.group, document["partitions"]
     found["offsetlake_not_accepted_offsets"][name,] = document["not_accepted_offsets"]
     for row in rows:
         place = (name, str(row["partition"]))
@@ -166,6 +166,8 @@ def _count_status(topic: Topic, document: Mapping[str, Any], found: Samples) -> 
         return
     found["kafka_topic_partitions"][name,] = len(rows)
     found["kafka_consumergroup_lag_sum"][group, name] = document["lag"]
+    if document["group_off"] is not None:
+        found["offsetlake_group_off_offsets"][group, name] = document["group_off"]
     for row in rows:
         place = (name, str(row["partition"]))
         found["kafka_consumergroup_lag"][group, *place] = row["lag"]

@@ -13,7 +13,7 @@ import dagster as dg
 
 from .core.offsets import OffsetRange
 from .days import report_days
-from .landing import mirror_frontier
+from .mirror import mirror_frontier
 from .projection import find_unseen, read_data_versions, read_order, register_keys
 from .resources import Edges
 from .ticking import find_unseen_decoded, landed_event, report_decoded
@@ -52,7 +52,7 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
-    group = mirror_frontier(topic.name, coverage, edges.kafka(topic))
+    group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dagster import AssetKey, DagsterInstance
     from dagster_pyspark import LazyPySparkResource
 
+    from .core.coverage import Coverage
     from .core.lag import Told
 
 REMOTE = "spark.remote"  # of the `pyspark` resource's configuration
@@ -67,6 +68,7 @@ class Edges:
     )  # by topic what was compared with Dagster last
     compared: dict[AssetKey, Any] = field(default_factory=dict, init=False)  # when Dagster knew all of an asset
     told_lag: dict[str, tuple[DagsterInstance, Told | None]] = field(default_factory=dict, init=False)  # by topic
+    mirrored: dict[str, Coverage] = field(default_factory=dict, init=False)  # by topic: what its group was moved by
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
@@ -158,6 +160,7 @@ class Edges:
             kafka=self.kafka(topic),
             spark=Spark(engine, self.bootstrap_servers(topic), self.access(topic), topic.delivery),
             files=self.spark_files(pyspark),
+            group=topic.group,
             now_ms=self.now_ms,
             isolation_level=topic.policy.isolation_level,
             on_loss=topic.on_loss,

@@ -113,6 +113,8 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         "failed_ranges": sum(row["failed_ranges"] for row in rows),
         **lost,
         "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        "group": topic.group,
+        "group_off": _group_off(topic, coverage, edges),
     }
     standing = Standing(
         topic.name,
@@ -154,7 +156,8 @@ def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
     sums = ("landed_per_second", "landed_ranges", "pending_ranges", "failed_ranges")
     return {
         **head,
-        **dict.fromkeys(("lag", "lag_bytes", "lag_seconds", "seconds_to_loss")),
+        **dict.fromkeys(("lag", "lag_bytes", "lag_seconds", "seconds_to_loss", "group_off")),
+        "group": topic.group,
         **{name: sum(row[name] for row in rows) for name in sums},
         **check_losses(topic, all_losses(coverage, {})).facts,
         "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
@@ -232,6 +235,15 @@ def _bytes_per_offset(topic: Topic, found: Situation, edges: Edges) -> dict[int,
         return {}
     sizes = edges.kafka(topic).read_sizes(topic.name, sorted(found.marks))
     return {p: sizes.get(p, 0) / max(1, mark.end - mark.earliest) for p, mark in found.marks.items()}
+
+
+def _group_off(topic: Topic, coverage: Coverage, edges: Edges) -> int | None:
+    """Return by how many offsets the consumer group is off what is landed; none where the broker does not tell."""
+    try:
+        there = edges.kafka(topic).read_group(topic.name, topic.group)
+    except OffsetlakeError:  # where it may not be read: nothing else of the topic depends on it
+        return None
+    return sum(abs(at - there.get(p, 0)) for p, at in coverage.frontier(coverage.log.generation).items())
 
 
 def _most(values: Any) -> Any:

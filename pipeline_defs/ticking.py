@@ -15,6 +15,7 @@ from .checks import report_standing
 from .core.coverage import Coverage
 from .core.decoding import Decided, Decoding
 from .core.dispatch import choose_due
+from .core.errors import OffsetlakeError
 from .core.lag import find_lag
 from .core.latest import Latest
 from .core.offsets import OffsetRange
@@ -26,6 +27,7 @@ from .edges.latest_table import LatestTable, Standing
 from .known import Known, read_known
 from .latest import Updated, find_due
 from .latest_asset import latest_metadata
+from .mirror import mirror_frontier
 from .planner import commit_next_step
 from .progress import Situation, held_back, read_situation, waiting_text
 from .projection import (
@@ -118,6 +120,9 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         stalled = (*stalled, failure) if failure else stalled
         if is_told:
             edges.compared[topic.asset_key] = compared
+    if not found.held:  # else the run that lands moves it
+        failure = _mirror(topic, coverage, edges)
+        stalled = (*stalled, failure) if failure else stalled
     due = find_due_ranges(coverage, known.tries[topic.landing], now_ms)
     planned = len(step.ranges) if step else 0
     waiting, late = waiting_text(topic, found, now_ms), held_back(topic, found, now_ms)
@@ -147,6 +152,19 @@ def _tell_landed(
     if edges.settings.has_raw_table and not held:  # else the runs that hold ranges append
         failure = try_append(topic.name, edges.lake, edges.now_ms, on_step=edges.watch_step)
     return failure, not (told or held or failure)
+
+
+def _mirror(topic: Topic, coverage: Coverage, edges: Edges) -> str | None:
+    """Have Kafka's lag tools show what is landed, where that is not what they were told last; return why it failed."""
+    if edges.mirrored.get(topic.name) is coverage:
+        return None
+    try:
+        mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
+    except OffsetlakeError as error:
+        edges.watch_step("mirror_failed", topic=topic.name, reason=str(error))
+        return str(error)
+    edges.mirrored[topic.name] = coverage
+    return None
 
 
 def find_due_ranges(coverage: Coverage, tries: Tries, now_ms: int) -> list[OffsetRange]:

@@ -25,6 +25,8 @@ LATEST_TAG = "offsetlake/latest"
 TOOK_TAG = "offsetlake/took"  # of a run of the pulse that has taken something: what fails of it backs off by itself
 LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 
+TOPIC = "{topic}"
+GROUP = f"offsetlake.{TOPIC}"
 NOTHING_LOST = "nothing_lost"
 TIME_TO_LOSS = "time_to_loss"
 PROGRESS = "progress"
@@ -91,7 +93,8 @@ class Topic:
     `max_keys` is how many ranges Dagster is to show: the newest; older ones, once landed, are in the lake only.
     `owners`, `tags` and `description` are for whoever looks at its assets in Dagster. `decode` says how landed ranges are
     decoded; none where they are not. `days` says how decoded rows are counted by day; none where they are not.
-    `latest` says how the latest record of each key is kept; none where it is not.
+    `latest` says how the latest record of each key is kept; none where it is not. `group_name` is that of the consumer group,
+    with the topic's name where `{topic}` stands.
     """
 
     name: str
@@ -106,6 +109,12 @@ class Topic:
     decode: Decode | None = None
     days: Days | None = None
     latest: Latest | None = None
+    group_name: str = GROUP
+
+    @property
+    def group(self) -> str:
+        """The consumer group that mirrors what is landed."""
+        return self.group_name.replace(TOPIC, self.name)
 
     @property
     def asset_key(self) -> dg.AssetKey:

@@ -71,6 +71,12 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
             )
     for each in documents:
         OUT.print(styled((each["topic"], "bold"), f": {each['next_action']}"), soft_wrap=True)
+        if each.get("group_off"):
+            OUT.print(
+                f"  consumer group {each['group']} is {each['group_off']:,} offsets off what is landed, so lag tools show "
+                "what is not so; the next run or tick moves it",
+                soft_wrap=True,
+            )
         said = {each.get("error")}
         for table in each["tables"]:
             error, short = table.get("error"), f"{table['table']}: see the error ({table.get('kind')})"

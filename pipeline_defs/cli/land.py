@@ -15,7 +15,6 @@ from ..core.errors import EmptySelection, Refused
 from ..core.planlog import PlanStep
 from ..core.planning import TopicState, WaitingTail, find_waiting_tail
 from ..core.planning import plan as decide
-from ..landing import group_of
 from ..launching import choose_ranges, land_through_dagster, open_instance
 from ..moments import duration_text
 from ..planner import commit_next_step
@@ -203,6 +202,6 @@ def _rebuild(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> None:
     places = ", ".join(f"{name}/{partition} at {offset:,}" for partition, offset in sorted(rebuilt.group.items()))
     OUT.print(
         f"{name}: {rebuilt.keys} keys and {rebuilt.events} materialisations restored from the lake; group "
-        f"{group_of(name)}: {places or 'nothing is planned yet'}",
+        f"{topic.group}: {places or 'nothing is planned yet'}",
         soft_wrap=True,
     )

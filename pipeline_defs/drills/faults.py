@@ -14,7 +14,6 @@ from functools import partial
 
 from ..core.delivery import Delivery
 from ..edges.lake import Lake
-from ..landing import group_of
 from .arena import Arena
 from .children import ChildFailed
 from .supervisor import run_to_end
@@ -177,7 +176,7 @@ def lose_books(arena: Arena, system: System) -> bool:  # noqa: ARG001
 
 def delete_group(arena: Arena, system: System) -> bool:  # noqa: ARG001
     """Deletes the consumer group that shows how far Offsetlake is."""
-    group = group_of(arena.topic.name)
+    group = arena.topic.group
     had = bool(arena.kafka.read_group(arena.topic.name, group))
     arena.operations.delete_group(group)
     return had and not arena.kafka.read_group(arena.topic.name, group)

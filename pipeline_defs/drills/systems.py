@@ -24,7 +24,6 @@ from ..core.losses import find_losses
 from ..edges.duck import Duck
 from ..edges.lake import Lake
 from ..edges.operations import Operations
-from ..landing import group_of
 from ..launching import land_through_dagster, open_instance
 from ..resources import Edges
 from ..settings import IN_PROCESS, Settings
@@ -131,7 +130,7 @@ class Offsetlake(System):
     @property
     def group(self) -> str:
         """The group that shows how far it is."""
-        return group_of(self.topic.name)
+        return self.topic.group
 
     def run(self, watch: StepWatcher) -> None:
         """Ticks and lands until nothing is pending; a run that fails is tried again, as the sensor would."""

@@ -75,7 +75,7 @@ def test_an_idle_tick_of_ten_topics_asks_no_more_often_than_one_of_two(
     with counted(world, monkeypatch) as alone:
         for topic in topics:
             tick_topics([topic], world.instance, world.edges)
-    assert alone["questions"] == 10 * few["questions"], "the control"
+    assert alone["questions"] >= 10 * few["questions"], "the control"
 
 
 def test_a_glance_says_what_single_answers_say(world: World) -> None:

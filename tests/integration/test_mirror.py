@@ -17,7 +17,6 @@ from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.edges.java import find_java
-from pipeline_defs.landing import group_of
 from pipeline_defs.settings import Settings
 from pipeline_defs.steps import StepWatcher
 from tests.support.killing import QUICK_JVM
@@ -33,7 +32,7 @@ def kafka_consumer_groups(world: World, *arguments: str) -> str:
     """Runs what `kafka-consumer-groups.sh` runs, out of the broker's jars, on the topic's group; returns what it prints."""
     jars = os.pathsep.join(map(str, resolve_jars("broker", world.settings.jars)))
     tool = [find_java(), QUICK_JVM, "-cp", jars, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
-    command = [*tool, "--bootstrap-server", str(world.settings.bootstrap_servers), "--group", group_of(world.name)]
+    command = [*tool, "--bootstrap-server", str(world.settings.bootstrap_servers), "--group", world.topic.group]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -76,7 +75,7 @@ def reasons(steps: Steps) -> list[str]:
 
 
 def group(world: World) -> dict[int, int]:
-    return world.edges.kafka(world.topic).read_group(world.name, group_of(world.name))
+    return world.edges.kafka(world.topic).read_group(world.name, world.topic.group)
 
 
 def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
@@ -119,7 +118,7 @@ def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: Wo
         KafkaConsumer(
             world.name,
             bootstrap_servers=world.settings.bootstrap_servers,
-            group_id=group_of(world.name),
+            group_id=world.topic.group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
@@ -128,8 +127,7 @@ def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: Wo
         assert member.poll(timeout_ms=1000 * PATIENCE_SECONDS), "the fault: it is a member, and reads"
         (reason,) = reasons(land(world))
         assert (
-            f"does not move consumer group {group_of(world.name)} on {world.name}/0 to 150: UnknownMemberIdError"
-            in reason
+            f"does not move consumer group {world.topic.group} on {world.name}/0 to 150: UnknownMemberIdError" in reason
         )
         assert group(world).get(0) != 150, "the fault: it was not moved"
         world.assert_all_landed_once()
@@ -181,3 +179,29 @@ def test_a_broker_that_goes_before_the_mirror_does_not_make_the_run_red(mortal: 
     mortal.plan()
     assert reasons(land(mortal)) == [], "the control: the broker is there"
     assert group(mortal) == {0: 110}
+
+
+def test_an_idle_topic_whose_group_could_not_be_moved_is_repaired_by_the_tick(world: World) -> None:
+    """[R-59] `status` says by how much lag tools are wrong, the tick why; no run is needed."""
+    fill(world)
+    with closing(
+        KafkaConsumer(world.name, bootstrap_servers=world.settings.bootstrap_servers, group_id=world.topic.group)
+    ) as member:
+        assert member.poll(timeout_ms=1000 * PATIENCE_SECONDS), "the fault: it is a member, and reads"
+        assert reasons(land(world)), "the fault"
+        assert world.status()["group_off"] == 170
+        assert any("does not move consumer group" in each for each in world.tick().stalled)
+        assert world.status()["group_off"] == 170
+    assert world.tick().stalled == ()
+    assert group(world) == {0: 150, 1: 20}
+    assert world.status()["group_off"] == 0
+
+
+def test_a_group_is_named_as_its_topic_says(world: World) -> None:
+    """[R-36] So that two lakes over one cluster do not take turns at one group."""
+    world.topic = dataclasses.replace(world.topic, group_name="my-lake.{topic}")
+    fill(world)
+    land(world)
+    kafka = world.edges.kafka(world.topic)
+    assert kafka.read_group(world.name, f"my-lake.{world.name}") == {0: 150, 1: 20}
+    assert kafka.read_group(world.name, f"offsetlake.{world.name}") == {}, "the control"

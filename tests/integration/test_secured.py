@@ -25,7 +25,6 @@ from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.edges.producer import Guarantees, Record, produce
 from pipeline_defs.edges.spark_server import LOG
-from pipeline_defs.landing import group_of
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.topics import Topic
@@ -88,14 +87,14 @@ def test_what_is_landed_over_tls_is_what_is_landed_in_the_clear(
     landed: World, secured: Secured, way: str, tmp_path: Path
 ) -> None:
     """Planned, landed by Spark, holes explained, the group moved: the same bytes, without the listener in the clear."""
-    Operations(secured.at("PLAINTEXT")).delete_group(group_of(landed.name))
+    Operations(secured.at("PLAINTEXT")).delete_group(landed.topic.group)
     with beside(landed, tmp_path, *knows(secured, way)) as world:
         assert {verdict.outcome for verdict in world.plan_and_land()} == {Outcome.LANDED}
         assert digests(world) == digests(landed)
         assert "empty" not in digests(world).values() and len(digests(world)) == 3
         kafka = world.edges.kafka()
         ends = {p: marks.end for p, marks in kafka.read_watermarks(world.name, "read_committed").items()}
-        assert kafka.read_group(world.name, group_of(world.name)) == ends == {0: 150, 1: 62}
+        assert kafka.read_group(world.name, world.topic.group) == ends == {0: 150, 1: 62}
         assert kafka.read_open_transactions(world.name, world.edges.now_ms()) == []
 
 

@@ -29,7 +29,6 @@ from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.days import report_days
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.landing import group_of
 from pipeline_defs.launching import choose_ranges
 from pipeline_defs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.projection import RANGE_END, RANGE_START
@@ -199,15 +198,15 @@ def test_a_rebuild_that_is_killed_is_finished_by_the_next(world: World) -> None:
     world.launch()
     versions = {key: manifest.digest for key, manifest in zip(keys, world.coverage.manifests.values(), strict=True)}
     world.lose_dagster()
-    world.operations.delete_group(group_of(world.name))
+    world.operations.delete_group(world.topic.group)
     kafka = world.edges.kafka(world.topic)
-    assert kafka.read_group(world.name, group_of(world.name)) == {}, "the control: it is really gone"
+    assert kafka.read_group(world.name, world.topic.group) == {}, "the control: it is really gone"
     with stopped_at(world, "rebuild", "restored", 2):
         pass
     assert len(world.materialized()) == 2, "the fault: half of it is there"
     rebuilt = rebuild_topic(world.topic, world.edges, world.instance)
     assert (rebuilt.keys, rebuilt.events, dict(rebuilt.group)) == (0, 2, {0: 40})
-    assert kafka.read_group(world.name, group_of(world.name)) == {0: 40}
+    assert kafka.read_group(world.name, world.topic.group) == {0: 40}
     events = world.instance.fetch_materializations(world.topic.asset_key, limit=100).records
     shown = {e.partition_key: (e.asset_materialization.tags or {})["dagster/data_version"] for e in events}  # type: ignore[union-attr]
     assert shown == versions and len(events) == 4

@@ -21,6 +21,6 @@ def compact_decoded(
 ) -> list[CompactionVerdict]:
     """Compact a decoded table, by default to one file of rows and one of dead letters."""
     nothing = cast("Any", None)
-    tools = Tools(lake, nothing, nothing, cast("Any", ArrowFiles()), lambda: EPOCH_MS, on_step=on_step)
+    tools = Tools(lake, nothing, nothing, cast("Any", ArrowFiles()), "group", lambda: EPOCH_MS, on_step=on_step)
     attempt = Attempt(f"compact-{uuid.uuid4().hex[:6]}", "run", "test")
     return list(compact_table(DecodedTable(topic, Decodings(lake)), attempt, tools, target_bytes, every=every))

@@ -78,7 +78,9 @@ def last_drop(lake: Lake, offsets: OffsetRange) -> Drop | None:
 
 
 def run_compact(lake: Lake, on_step: StepWatcher = no_step, at_ms: int = EPOCH_MS) -> list[CompactionVerdict]:
-    tools = Tools(lake, cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), lambda: at_ms, on_step=on_step)
+    tools = Tools(
+        lake, cast("Any", None), cast("Any", None), cast("Any", ArrowFiles()), "group", lambda: at_ms, on_step=on_step
+    )
     return list(compact(TOPIC, Attempt(f"compact-{uuid.uuid4().hex[:6]}", "no-run", "test"), tools, 10**9, every=True))
 
 

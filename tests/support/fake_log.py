@@ -286,5 +286,5 @@ def plan_all(lake: Lake, kafka: FakeKafka, policy: Policy, topic: str = TOPIC) -
 
 def fake_tools(lake: Lake, kafka: object, spark: object, **others: Any) -> Tools:
     """Return what landing touches, with Kafka and Spark that are not the real ones; no file is decoded or compacted."""
-    given = {"files": cast("Any", None), "now_ms": lambda: EPOCH_MS, **others}
+    given = {"files": cast("Any", None), "group": "offsetlake.test", "now_ms": lambda: EPOCH_MS, **others}
     return Tools(lake, cast("Any", kafka), cast("Any", spark), **given)

@@ -46,7 +46,8 @@ class Admin:
         return NEW if len(self.asked) > self.heal_after else self.ids[broker]
 
     async def _send(self, request: Any, node_id: int) -> Any:
-        return SimpleNamespace(topics=[SimpleNamespace(error_code=0, topic_id=self._told(node_id))])
+        (asked,) = request.topics
+        return SimpleNamespace(topics=[SimpleNamespace(error_code=0, name=asked.name, topic_id=self._told(node_id))])
 
     def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
         parts = [{"partition_index": p, "leader_id": leader} for p, leader in self.leaders.items()]
@@ -91,6 +92,9 @@ class OldBrokers:
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
         return TopicState(topic, None, {0: PartitionState(Watermarks(0, end))})
+
+    def look_again(self, topic: str) -> None:
+        """Nothing was seen at a glance."""
 
 
 @pytest.mark.parametrize(("ends", "generation"), [([10, 4, 12], 0), ([10, 4], 1)], ids=["lags", "was cut off"])

@@ -38,6 +38,7 @@ WHOLE = (
   tags: {team: data}
   description: what is in it
   bootstrap_servers: 127.0.0.1:9092
+  group: my-lake.{topic}
   decode:
     key: {format: string}
     value: {format: json, inline_schema: 'id BIGINT, at TIMESTAMP'}
@@ -54,6 +55,9 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a tab": ("type: offsetlake.KafkaTopic\nattributes:\n\ttopic: bad\n", r"line 3, column 1: .*'\\t'.*indent by spaces"),
     "a list": ("- a\n", "line 1: expected the keys `type` and `attributes`"),
     "a text": ("hello\n", "line 1: expected the keys `type` and `attributes`"),
+    "a group with a space": (HEAD + "  group: 'my lake'\n", "`group`.*expected a consumer group's name of letters"),
+    "a group of another topic's field": (HEAD + "  group: 'x.{name}'\n", "`group`.*expected a consumer group's name of letters"),
+    "an empty group": (HEAD + "  group: ''\n", "`group`.*expected a consumer group's name of letters"),
     "no type": ("attributes: {topic: bad}\n", "`type` is missing"),
     "no topic": ("type: offsetlake.KafkaTopic\nattributes: {budget: 1}\n", "`topic` is missing"),
     "no attributes": ("type: offsetlake.KafkaTopic\n", "`topic` is missing"),

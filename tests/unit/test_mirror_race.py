@@ -1,0 +1,51 @@
+"""Two processes move one consumer group at once: the newer frontier stays, whatever the order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.landing import land
+from pipeline_defs.mirror import mirror_frontier
+from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
+
+
+class Slow:
+    """A group's coordinator whose answer to the first request is late: what is done meanwhile comes in between."""
+
+    def __init__(self, meanwhile: Any, *, is_late: bool) -> None:
+        self.group: Mapping[int, int] = {}
+        self.moves = 0
+        self._meanwhile = meanwhile
+        self._is_late = is_late
+
+    def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
+        self.moves += 1
+        if self.moves == 1 and self._is_late:
+            self._meanwhile()
+        self.group = frontier
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["overtaken", "the control"])
+def test_of_two_that_move_the_group_at_once_the_newer_frontier_stays(tmp_path: Path, is_late: bool) -> None:
+    """[R-36] U7: the first is about to write where it was, the second lands more and writes that; then the first writes."""
+    lake, kafka = Lake(str(tmp_path)), kafka_with(8)
+    plan_all(lake, kafka, Policy(records_per_range=4))
+    tools = fake_tools(lake, kafka, FakeSpark(kafka))
+    first, second = (offsets.key for offsets in lake.coverage(TOPIC).log.ranges)
+    list(land(TOPIC, [first], Attempt("one", "run", "test"), tools))
+
+    def land_more() -> None:
+        list(land(TOPIC, [second], Attempt("two", "run", "test"), tools))
+        mirror_frontier(TOPIC, "group", Lake(str(tmp_path)), cast("Any", slow))
+
+    slow = Slow(land_more, is_late=is_late)
+    mirror_frontier(TOPIC, "group", lake, cast("Any", slow))
+    assert slow.group == ({0: 8} if is_late else {0: 4})
+    assert slow.moves == (3 if is_late else 1)
