@@ -6,7 +6,7 @@ import dataclasses
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,23 @@ def group(world: World) -> dict[int, int]:
     return world.edges.kafka(world.topic).read_group(world.name, world.topic.group)
 
 
+@contextmanager
+def consuming(world: World) -> Iterator[None]:
+    """Have somebody consume the topic with its group while the context is open."""
+    with closing(
+        KafkaConsumer(
+            world.name,
+            bootstrap_servers=world.settings.bootstrap_servers,
+            group_id=world.topic.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+    ) as member:
+        # one poll: kafka-python 3.0.12 forgets the assignment of a rejoin that outlasts the poll it began in, for good
+        assert member.poll(timeout_ms=1000 * PATIENCE_SECONDS), "the fault: it is a member, and reads"
+        yield
+
+
 def test_kafkas_own_tool_shows_what_is_landed_as_lag(world: World) -> None:
     """[R-36] [R-59] `kafka-consumer-groups` of the broker's version: offset, end and lag, before and after all is landed."""
     fill(world)
@@ -114,17 +131,7 @@ def test_moving_or_deleting_the_group_changes_nothing_that_is_landed(world: Worl
 def test_a_group_that_somebody_consumes_with_does_not_make_the_run_red(world: World) -> None:
     """[R-59] Kafka refuses to move a group with members: the run has landed, says so, and the next one moves it."""
     fill(world)
-    with closing(
-        KafkaConsumer(
-            world.name,
-            bootstrap_servers=world.settings.bootstrap_servers,
-            group_id=world.topic.group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
-    ) as member:
-        # one poll: kafka-python 3.0.12 forgets the assignment of a rejoin that outlasts the poll it began in, for good
-        assert member.poll(timeout_ms=1000 * PATIENCE_SECONDS), "the fault: it is a member, and reads"
+    with consuming(world):
         (reason,) = reasons(land(world))
         assert (
             f"does not move consumer group {world.topic.group} on {world.name}/0 to 150: UnknownMemberIdError" in reason
@@ -184,10 +191,7 @@ def test_a_broker_that_goes_before_the_mirror_does_not_make_the_run_red(mortal: 
 def test_an_idle_topic_whose_group_could_not_be_moved_is_repaired_by_the_tick(world: World) -> None:
     """[R-59] `status` says by how much lag tools are wrong, the tick why; no run is needed."""
     fill(world)
-    with closing(
-        KafkaConsumer(world.name, bootstrap_servers=world.settings.bootstrap_servers, group_id=world.topic.group)
-    ) as member:
-        assert member.poll(timeout_ms=1000 * PATIENCE_SECONDS), "the fault: it is a member, and reads"
+    with consuming(world):
         assert reasons(land(world)), "the fault"
         assert world.status()["group_off"] == 170
         assert any("does not move consumer group" in each for each in world.tick().stalled)

@@ -13,6 +13,7 @@ from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land
 from pipeline_defs.mirror import mirror_frontier
+from pipeline_defs.steps import no_step
 from tests.support.fake_log import TOPIC, FakeSpark, fake_tools, kafka_with, plan_all
 
 
@@ -37,7 +38,7 @@ def test_of_two_that_move_the_group_at_once_the_newer_frontier_stays(tmp_path: P
     """[R-36] U7: the first is about to write where it was, the second lands more and writes that; then the first writes."""
     lake, kafka = Lake(str(tmp_path)), kafka_with(8)
     plan_all(lake, kafka, Policy(records_per_range=4))
-    tools = fake_tools(lake, kafka, FakeSpark(kafka))
+    tools = fake_tools(lake, kafka, FakeSpark(kafka, no_step))
     first, second = (offsets.key for offsets in lake.coverage(TOPIC).log.ranges)
     list(land(TOPIC, [first], Attempt("one", "run", "test"), tools))
 
