@@ -19,6 +19,7 @@ from pipeline_defs.core.errors import StaleAnswer
 from pipeline_defs.core.planlog import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.edges.kafka import Kafka
+from pipeline_defs.edges.kafka_glance import look_at
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.planner import commit_next_step
 
@@ -51,10 +52,14 @@ class Admin:
 
     def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
         parts = [{"partition_index": p, "leader_id": leader} for p, leader in self.leaders.items()]
-        return [{"error_code": 0, "topic_id": self._told(min(self.ids)), "partitions": parts}]
+        told = {"error_code": 0, "topic_id": self._told(min(self.ids)), "partitions": parts}
+        return [{**told, "name": topic} for topic in topics]
 
     def list_partition_offsets(self, specs: Iterable[TopicPartition], **_: Any) -> dict[TopicPartition, Any]:
         return {tp: OffsetAndTimestamp(0, -1, 0) for tp in specs}
+
+    def describe_configs(self, resources: Iterable[Any], **_: Any) -> dict[str, Any]:
+        return {"topic": {each.name: {} for each in resources}}
 
     def close(self) -> None:
         pass
@@ -81,6 +86,21 @@ def test_a_broker_that_catches_up_is_waited_for() -> None:
     seen = kafka_of(lagging, seconds=20).observe("orders", "read_committed")
     assert (seen.topic_id, seen.watermarks) == (str(NEW), {0: Watermarks(0, 0)})
     assert len(lagging.asked) > 3, "the fault: it was asked again"
+
+
+@pytest.mark.parametrize(
+    ("admin", "is_seen"),
+    [
+        (Admin({0: OLD}, {0: 0}, heal_after=2), False),
+        (Admin({0: OLD, 1: NEW}, {0: 1}), False),
+        (Admin({0: OLD}, {0: 0, 1: -1}), False),
+        (Admin({0: OLD}, {0: 0}), True),
+    ],
+    ids=["created anew meanwhile", "leaders know another", "without a leader", "the control"],
+)
+def test_a_topic_of_which_a_glance_tells_nothing_certain_is_left_out(admin: Admin, is_seen: bool) -> None:
+    """[R-30] It is asked alone, which waits until brokers agree, or says what is wrong."""
+    assert look_at(cast("Any", admin), ["orders"]).keys() == ({"orders"} if is_seen else set())
 
 
 class OldBrokers:
