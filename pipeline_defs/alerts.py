@@ -19,7 +19,7 @@ from .core.progress import Seen, see_count, see_version
 from .decoded_checks import DEAD_LETTERS
 from .edges.alerting import send_alert
 from .exposure import check_expiry
-from .known import read_known
+from .known import Known, read_known
 from .ledger import check_losses
 from .moments import time_text
 from .progress import read_situation
@@ -27,6 +27,7 @@ from .projection import read_reason
 from .resources import Edges
 from .tables import read_tables, table_text
 from .topics import LAND_PENDING, NOTHING_LOST, TOPIC_TAG, Topic, raw_key
+from .visiting import visit_topics
 
 WATCH_SECONDS = 60
 FAILURE_SECONDS = 15
@@ -35,15 +36,19 @@ UNREACHABLE = "unreachable"
 _SEEN = "seen"  # what the cursor has beside the troubles
 
 
-def build_watch(topic: Topic) -> dg.SensorDefinition:
-    """Builds the sensor that tells of a topic that stalls, or that may lose or has lost records; it runs by default."""
+Troubles = dict[str, list[str]]  # by check, what they concern
+Watched = tuple[list[Finding], Mapping[str, Seen]]
+
+
+def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the sensor that tells of topics that stall, or that may lose or have lost records; none without topics."""
 
     @dg.sensor(
-        name=f"watch_{topic.slug}",
+        name="watch",
         minimum_interval_seconds=WATCH_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Alerts on `{topic.name}` every minute, also while `{LAND_PENDING}` is stopped: ranges that fail "
+            f"Alerts on all topics every minute, also while `{LAND_PENDING}` is stopped: ranges that fail "
             "again and again, records that wait while nothing lands, transactions that hang, records that the broker soon "
             "deletes or has deleted before they were landed, a broker or lake that does not answer, decoded and latest records "
             "that stand still, records that could not be decoded. Each trouble once: in this sensor's log, as a failed check "
@@ -51,48 +56,63 @@ def build_watch(topic: Topic) -> dg.SensorDefinition:
         ),
     )
     def watch(context: dg.SensorEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.SensorResult:
-        before, seen_before = _read_cursor(context.cursor)
-        found, seen = find_troubles(topic, seen_before, edges, context.instance)
-        news = [each for each in found if set(each.concerns) - set(before.get(each.check, []))]
-        for trouble in news:
-            for violation in trouble.violations:
-                context.log.error("alert=%s %s", trouble.check, violation)
-        undelivered = _tell(f"Offsetlake: {topic.name}", [text for each in news for text in each.violations], edges)
+        before = json.loads(context.cursor or "{}")  # by topic
+        told = {topic.name: _read_cursor(before.get(topic.name, {})) for topic in topics}
+        known = read_known(context.instance, topics, edges.now_ms())
+        watched = visit_topics(
+            topics,
+            edges,
+            lambda topic: find_troubles(topic, told[topic.name][1], edges, context.instance, known),
+            lambda topic, error: ([_unreachable(topic, error)], told[topic.name][1]),
+        )
+        cursor, words, news = {}, list[str](), list[str]()
+        counted = [0, 0]
+        for topic, (found, seen) in zip(topics, watched, strict=True):
+            troubles = told[topic.name][0]
+            new = [each for each in found if set(each.concerns) - set(troubles.get(each.check, []))]
+            for trouble in new:
+                for violation in trouble.violations:
+                    context.log.error("alert=%s topic=%s %s", trouble.check, topic.name, violation)
+            news += [text for each in new for text in each.violations]
+            now = {each.check: list(each.concerns) for each in found}
+            if UNREACHABLE in now:
+                now = troubles | now  # of the others nothing is known
+            words += [f"{each} of {topic.name}" for each in sorted(troubles.keys() - now.keys())]
+            counted = [counted[0] + len(found), counted[1] + len(new)]
+            cursor[topic.name] = _as_cursor(now, seen)
+        told_of = dict.fromkeys(news)  # a broker that is down is one text, however many topics it has
+        undelivered = _tell("Offsetlake: topics do not get on", [*told_of], edges)
         for url in undelivered:
             context.log.error("alert not delivered to %s; it is tried again", url)
-        now = {each.check: list(each.concerns) for each in found}
-        if UNREACHABLE in now:
-            now = before | now  # of the others nothing is known
-        over = ", ".join(sorted(set(before) - set(now)))
-        words = f"{len(found)} troubles, {len(news)} of them new{f'; over: {over}' if over else ''}"
-        return dg.SensorResult(skip_reason=words, cursor=context.cursor if undelivered else _cursor(now, seen))
+        over = f"; over: {', '.join(words)}" if words else ""
+        text = f"{counted[0]} troubles, {counted[1]} of them new{over}"
+        return dg.SensorResult(skip_reason=text, cursor=context.cursor if undelivered else json.dumps(cursor))
 
-    return watch
+    return dg.Definitions(sensors=[watch] if topics else [])
 
 
-def _read_cursor(cursor: str | None) -> tuple[dict[str, list[str]], dict[str, Seen]]:
-    """Return the troubles that were told, by check what they concern, and what was seen of the tables."""
-    found = json.loads(cursor or "{}")
-    seen = {name: Seen(*each) for name, each in found.pop(_SEEN, {}).items()}
-    return found, seen
+def _unreachable(topic: Topic, error: OffsetlakeError) -> Finding:
+    return Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))
 
 
-def _cursor(troubles: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]) -> str:
-    return json.dumps({**troubles, _SEEN: {name: astuple(each) for name, each in seen.items()}})
+def _read_cursor(found: Mapping[str, Any]) -> tuple[Troubles, dict[str, Seen]]:
+    """Return the troubles of a topic that were told, and what was seen of its tables."""
+    troubles = {name: each for name, each in found.items() if name != _SEEN}
+    return troubles, {name: Seen(*each) for name, each in found.get(_SEEN, {}).items()}
+
+
+def _as_cursor(troubles: Mapping[str, Sequence[str]], seen: Mapping[str, Seen]) -> dict[str, Any]:
+    return {**troubles, _SEEN: {name: astuple(each) for name, each in seen.items()}}
 
 
 def find_troubles(
-    topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance
-) -> tuple[list[Finding], Mapping[str, Seen]]:
-    """Find what of a topic is not well, and tell Dagster's checks; what does not answer is a trouble too.
+    topic: Topic, seen: Mapping[str, Seen], edges: Edges, instance: dg.DagsterInstance, known: Known
+) -> Watched:
+    """Find what of a topic is not well, and tell Dagster's checks.
 
     Return too what is seen of its tables now, to be given as `seen` the next time.
     """
-    try:
-        known = read_known(instance, [topic], edges.now_ms())
-        found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance, known)
-    except OffsetlakeError as error:
-        return [Finding(UNREACHABLE, topic.name, (str(error),), concerns=(error.kind,))], seen
+    found = read_situation(topic, edges.lake.coverage(topic.name), edges, instance, known)
     ledger, now_ms = found.losses(), edges.now_ms()
     progress = report_standing(topic, found, ledger, instance, now_ms, known)
     lost = replace(check_losses(topic, ledger), check=NOTHING_LOST)

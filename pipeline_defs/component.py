@@ -15,7 +15,6 @@ from typing import Annotated, Literal, cast
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from .alerts import build_watch
 from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import QUICK, build_checks, build_standing_checks, check_key
@@ -213,7 +212,6 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
             ),
             audit,
         ],
-        sensors=[build_watch(topic)],
         schedules=[
             dg.ScheduleDefinition(
                 name=f"audit_{topic.slug}_daily",

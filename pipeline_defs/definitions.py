@@ -12,7 +12,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from .alerts import build_failure_sensor
+from .alerts import build_failure_sensor, build_watch
 from .core.errors import BadSetting
 from .housekeeping import build_sweep
 from .pulse import build_pulse
@@ -33,8 +33,9 @@ def build_defs(
         found = load_topics(project)
         if is_validating():
             found.refuse_broken()
+        known = [*found.topics.values()]
         topics = dg.Definitions.merge(
-            found.tree.build_defs(), build_pulse([*found.topics.values()]), build_broken(found.broken)
+            found.tree.build_defs(), build_pulse(known), build_watch(known), build_broken(found.broken)
         )
     return dg.Definitions.merge(
         topics,

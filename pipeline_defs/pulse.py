@@ -4,10 +4,7 @@ Invariant: of these runs at most one waits or is at work; what arrives meanwhile
 broker that is broken stops no other.
 """
 
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -17,7 +14,7 @@ from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG
 from dagster_pyspark import LazyPySparkResource
 
 from .core.dispatch import Tried
-from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, unforeseen
+from .core.errors import OffsetlakeError, TopicsFailed, unforeseen
 from .dead_runs import end_dead_runs
 from .known import Known, read_known
 from .moments import duration_text
@@ -26,9 +23,9 @@ from .pulse_run import LAND_AND_DERIVE, land_and_derive
 from .resources import Edges
 from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
 from .topics import LAND_PENDING, TOOK_TAG, Topic
+from .visiting import visit_topics
 
 TICK_SECONDS = 5
-SLOW_SECONDS = 5  # an answer in vain that takes longer is not waited for by other topics of the cluster
 SHOWN = 5  # in a tick's one line; the checks name more
 LOCATION_TAG = "offsetlake/location"
 MOST_IN_A_ROW = 8  # runs that failed early, after which the back-off grows no more
@@ -156,71 +153,21 @@ def _took_nothing(record: dg.RunRecord) -> bool:
 
 
 def tick_topics(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> list[TopicTick]:
-    """Tick each topic; clusters side by side, so that one that does not answer keeps the topics of no other waiting."""
+    """Tick each topic; what a broker does not say of one keeps nobody from deriving, nor any other topic waiting."""
     known = read_known(instance, topics, edges.now_ms())
-    clusters: dict[str, list[Topic]] = {}
-    for topic in topics:
-        clusters.setdefault(topic.bootstrap_servers or "", []).append(topic)
-    with ThreadPoolExecutor(len(clusters)) as pool:
-        ticked = pool.map(lambda of_cluster: _tick_cluster(of_cluster, instance, edges, known), clusters.values())
-        found = {each.topic.name: each for of_cluster in ticked for each in of_cluster}
-    return [found[topic.name] for topic in topics]
 
+    def tick(topic: Topic) -> Tick | OffsetlakeError:
+        return run_tick(topic, instance, edges, known)
 
-def _tick_cluster(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges, known: Known) -> list[TopicTick]:
-    """Tick the topics of a cluster; once it has kept one of them waiting in vain, the others do not wait for it again.
-
-    Who was kept waiting is the last one next time: it may be of that topic alone.
-    """
-    with ExitStack() as opened:
-        silent: OffsetlakeError | None = None
-        try:
-            opened.enter_context(edges.kafka(topics[0]).glancing([topic.name for topic in topics]))
-        except BrokerUnavailable as unavailable:
-            silent = unavailable
-        except OffsetlakeError:  # of the address, which each topic says of itself
-            pass
-        return _tick_each(topics, silent, instance, edges, known)
-
-
-def _tick_each(
-    topics: Sequence[Topic],
-    silent: OffsetlakeError | None,
-    instance: dg.DagsterInstance,
-    edges: Edges,
-    known: Known,
-) -> list[TopicTick]:
-    ticks: list[TopicTick] = []
-    for topic in sorted(topics, key=lambda each: each.name in edges.slow_topics):
-        began = time.monotonic()
-        landing: Tick | None = None
-        error: OffsetlakeError | None = silent
-        if silent is None:
-            try:
-                landing = run_tick(topic, instance, edges, known)
-                edges.slow_topics.discard(topic.name)
-            except BrokerUnavailable as unavailable:
-                error = unavailable
-                if time.monotonic() - began > SLOW_SECONDS:
-                    silent = unavailable
-                    edges.slow_topics.add(topic.name)
-            except OffsetlakeError as broken:
-                error = broken
-            except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-                error = unforeseen(broken, f"topic {topic.name}")
-        ticks.append(_tick_derived(topic, landing, error, instance, edges, known))
-    return ticks
+    landings = visit_topics(topics, edges, tick, lambda _, error: error)
+    return [_tick_derived(*each, instance, edges, known) for each in zip(topics, landings, strict=True)]
 
 
 def _tick_derived(
-    topic: Topic,
-    landing: Tick | None,
-    error: OffsetlakeError | None,
-    instance: dg.DagsterInstance,
-    edges: Edges,
-    known: Known,
+    topic: Topic, landed: Tick | OffsetlakeError, instance: dg.DagsterInstance, edges: Edges, known: Known
 ) -> TopicTick:
     """Find what is due of the tables of a topic, for which no broker is needed."""
+    landing, error = (None, landed) if isinstance(landed, OffsetlakeError) else (landed, None)
     decoding, latest = None, None
     try:
         decoding = run_derive_tick(topic, instance, edges, known) if topic.decode is not None else None

@@ -22,6 +22,7 @@ from pipeline_defs import retirement
 from pipeline_defs.alerts import build_failure_sensor, build_watch
 from pipeline_defs.backfilling import launch_backfill
 from pipeline_defs.checks import QUICK, check_key
+from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
@@ -29,13 +30,14 @@ from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.days import report_days
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.edges.lake import Lake
 from pipeline_defs.launching import choose_ranges
 from pipeline_defs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.projection import RANGE_END, RANGE_START
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
 from pipeline_defs.siblings import BACKFILL_TAG, TRIED_BY_TAG, end_siblings, read_landed_by, read_siblings
-from pipeline_defs.topics import REDO_TAG, TOPIC_TAG
+from pipeline_defs.topics import REDO_TAG, TOPIC_TAG, Topic
 from pipeline_defs.tries import trying
 from tests.support.killing import stopped_at
 from tests.support.queued import queue_run
@@ -293,9 +295,11 @@ def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         thread.join()
 
 
-def watch(world: World, cursor: str | None) -> dg.SensorExecutionData:
+def watch(world: World, cursor: str | None, *others: Topic) -> dg.SensorExecutionData:
     with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}, cursor=cursor) as context:
-        return build_watch(world.topic).evaluate_tick(context)
+        (sensor,) = build_watch([world.topic, *others]).sensors or ()
+        assert isinstance(sensor, dg.SensorDefinition)
+        return sensor.evaluate_tick(context)
 
 
 def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
@@ -319,7 +323,7 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     first = watch(world, down.cursor)
     assert first.skip_message == "2 troubles, 2 of them new"
     (message,) = told
-    assert message["title"] == f"Offsetlake: {world.name}" and "[0, 40)" in message["message"]
+    assert world.name in message["message"] and "[0, 40)" in message["message"]
     again = watch(world, first.cursor)
     assert (again.skip_message, len(told)) == ("2 troubles, 0 of them new", 1)
     world.send_numbered(100)
@@ -331,12 +335,13 @@ def test_a_loss_is_alerted_once_while_the_planning_sensor_stands_still(
     for key in ("0-0-100", "0-100-200"):
         accept_loss(world.topic, key, world.edges, "test")
     accepted = watch(world, more.cursor)
-    assert accepted.skip_message == "1 troubles, 0 of them new; over: nothing_lost", "accepted, and not landed yet"
+    said = f"1 troubles, 0 of them new; over: nothing_lost of {world.name}"
+    assert accepted.skip_message == said, "accepted, and not landed yet"
     (loss, *_) = read_ledger(world.topic, world.edges)
     assert loss_text(world.topic, loss).endswith("accepted by test")
     world.land()
     over = watch(world, accepted.cursor)
-    assert over.skip_message == "0 troubles, 0 of them new; over: time_to_loss", "and landed"
+    assert over.skip_message == f"0 troubles, 0 of them new; over: time_to_loss of {world.name}", "and landed"
 
 
 def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
@@ -350,10 +355,34 @@ def test_a_broker_that_is_down_is_a_trouble_too(world: World, hook: tuple[str, l
     cursor = watch(world, None).cursor
     world.edges.settings = dataclasses.replace(there, bootstrap_servers="127.0.0.1:1", alert_urls=(url,))
     world.edges.kafka_timeout_seconds = 1
-    cursor = watch(world, cursor).cursor
-    assert "Kafka broker at 127.0.0.1:1 does not answer" in told[0]["message"]
+    other = dataclasses.replace(world.topic, name=f"{world.name}-other")
+    down = watch(world, cursor, other)
+    assert down.skip_message == "2 troubles, 2 of them new"
+    assert told[0]["message"].count("Kafka broker at 127.0.0.1:1 does not answer") == 1, "one text for all its topics"
+    cursor = down.cursor
     world.edges.settings = there
-    assert watch(world, cursor).skip_message == "2 troubles, 0 of them new; over: unreachable"
+    assert watch(world, cursor).skip_message == f"2 troubles, 0 of them new; over: unreachable of {world.name}"
+
+
+def test_a_broken_topic_hides_no_trouble_of_another(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-90] One sensor watches all topics; what was told of each is remembered by its name."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    world.delete_records(0, 40)
+    gone = dataclasses.replace(world.topic, name=f"{world.name}-gone")
+    first = watch(world, None, gone)
+    assert first.skip_message == "3 troubles, 3 of them new"
+    real = Lake.coverage
+
+    def fail(self: Lake, topic: str) -> Coverage:
+        if topic == gone.name:
+            raise RuntimeError("the fault")
+        return real(self, topic)
+
+    monkeypatch.setattr(Lake, "coverage", fail)
+    again = watch(world, first.cursor, gone)
+    assert again.skip_message == "3 troubles, 1 of them new", "unforeseen, where it was a topic that does not exist"
 
 
 def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
@@ -418,7 +447,7 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
         f"{world.name}: 1 records could not be decoded, some of them lately: `offsetlake dead-letters {world.name}`"
     )
     heard = len(told)
-    assert look(16) == ("1 troubles, 0 of them new; over: dead_letters", [])
+    assert look(16) == (f"1 troubles, 0 of them new; over: dead_letters of {world.name}", [])
     log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
     torn = log / f"{len(list(log.glob('*.json'))):020d}.json"
     torn.write_text("{torn")
@@ -426,7 +455,8 @@ def test_tables_that_stand_still_and_records_set_aside_are_alerted_once(
     assert words == "1 troubles, 1 of them new" and message.startswith(f"{world.name}: decoded: {log / torn.name}")
     torn.unlink()
     heard = len(told)
-    assert look(1) == ("0 troubles, 0 of them new; over: tables", []), "the count of dead letters is what it was"
+    over = f"0 troubles, 0 of them new; over: tables of {world.name}"
+    assert look(1) == (over, []), "the count of dead letters is what it was"
 
 
 def test_a_failed_run_is_told_with_its_reason(world: World, hook: tuple[str, list[dict[str, Any]]]) -> None:
