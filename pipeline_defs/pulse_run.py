@@ -267,8 +267,9 @@ class _PulseRun:
         """Note a try of these keys; have Dagster show them as in progress, and as failed where they are not done in the end."""
         instance, run_id = self.context.instance, self.context.run.run_id
         with trying(instance, duty, keys, run_id, self.edges.now_ms) as done:
-            instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
-            self.has_taken = True
+            if not self.has_taken:
+                instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
+                self.has_taken = True
             for key in keys:
                 if key == ALL:
                     continue
