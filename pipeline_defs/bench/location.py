@@ -1,4 +1,4 @@
-"""A Dagster code location for the benchmark: one topic, its own lake and broker, and a mark at every step.
+"""A Dagster code location for the benchmark: some topics, their own lake and broker, and a mark at every step.
 
 Marks are lines of JSON with a time, appended by every process of that Dagster. Nothing here comes from the environment.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import dagster as dg
 
+from ..alerts import build_watch
 from ..component import build_topic_defs
 from ..core.planning import Policy
 from ..pulse import build_pulse
@@ -32,14 +33,14 @@ defs = {name}(Path(__file__).parent)
 
 
 def write_location(
-    folder: Path, settings: Settings, topic: Topic, *, built_by: str = f"{__name__}.build_location"
+    folder: Path, settings: Settings, *topics: Topic, built_by: str = f"{__name__}.build_location"
 ) -> Path:
     """Write a workspace with this location below a folder of its own; return the workspace's path.
 
     `built_by` is the function that the location calls with the folder for its definitions.
     """
     folder.mkdir()
-    document = {"settings": asdict(settings), "topic": topic.name, "policy": asdict(topic.policy)}
+    document = {"settings": asdict(settings), "topics": {each.name: asdict(each.policy) for each in topics}}
     (folder / "location.json").write_text(json.dumps(document, default=str))
     module, _, name = built_by.rpartition(".")
     (folder / "location.py").write_text(_CODE.format(module=module, name=name))
@@ -55,10 +56,11 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
     given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
     settings = Settings(**given)
     edges = Edges(settings, watch_step=watch_step or partial(mark, folder))
-    topic = Topic(document["topic"], Policy(**document["policy"]))
+    topics = [Topic(name, Policy(**policy)) for name, policy in document["topics"].items()]
     return dg.Definitions.merge(
-        build_topic_defs(topic),
-        build_pulse([topic]),
+        *map(build_topic_defs, topics),
+        build_pulse(topics),
+        build_watch(topics),
         dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
     )
 

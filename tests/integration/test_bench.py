@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_defs.bench import append_cost, backlog, client_cost, decode_cost, derived, measurement, upsert
+from pipeline_defs.bench import (
+    append_cost,
+    backlog,
+    client_cost,
+    decode_cost,
+    derived,
+    measurement,
+    topics_cost,
+    upsert,
+)
 from pipeline_defs.bench.delta import DeltaState
 from pipeline_defs.bench.engine import AIMS, Profile, run_engine_bench
 from pipeline_defs.bench.measurement import Bench, WrongCount
 from pipeline_defs.bench.rounds import Load
 from pipeline_defs.bench.run_cost import PARTS, RUN
+from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.spark_server import read_server
 from pipeline_defs.settings import Settings
 from tests.support.world import World
@@ -28,7 +38,7 @@ def told(text: str) -> None:
 @pytest.fixture
 def bench(world: World, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A world of the benchmark on the broker and the Spark that all tests share."""
-    for module in (client_cost, backlog, append_cost, decode_cost):
+    for module in (client_cost, backlog, append_cost, decode_cost, topics_cost):
         monkeypatch.setattr(module, "TOPIC", f"{world.name}-{module.__name__.rpartition('.')[2]}")
     for module in (decode_cost, upsert):
         monkeypatch.setattr(module, "WARM_UPS", 1)
@@ -50,6 +60,15 @@ def test_a_client_and_a_backlog_are_measured_and_have_no_time_where_they_wrote_t
         client_cost.measure_client(bench, 1, told, SMALL)
     with pytest.raises(WrongCount, match="are landed"):
         backlog.measure_backlog(bench, 1, told, 3)
+
+
+def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
+    """H: what arrives at all of them is seen, by runs of which no two wait, and each record's time counts."""
+    policy = Policy(max_age_seconds=1)
+    profile = topics_cost.Profile(warm_up_seconds=3, seconds=3, policy=policy)
+    found = topics_cost.measure_topics(bench, 2, profile, told)
+    assert found["records"] >= 2 * 20, "two topics of 20 records a second"
+    assert found["p95_wait_seconds"] > 1 and found["queued_max"] <= 1 and found["cpu_share"] > 0
 
 
 STATE = upsert.State(keys=500, rows=200)

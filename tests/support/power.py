@@ -5,7 +5,6 @@ Everything it starts carries a mark in its environment, by which it is found how
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -14,31 +13,20 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import dagster as dg
 import stamina
 from dagster import DagsterRun, DagsterRunStatus, RunsFilter
 from sqlalchemy.exc import OperationalError
 
-from pipeline_defs.component import build_topic_defs
-from pipeline_defs.core.planning import Policy
-from pipeline_defs.pulse import build_pulse
-from pipeline_defs.resources import Edges
+from pipeline_defs.bench.location import write_location
 from pipeline_defs.settings import PROJECT, Settings
 from pipeline_defs.topics import Topic
 
 MARK = "OFFSETLAKE_TESTS_POWER"
 UNDER_WAY = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
-_CODE = """from pathlib import Path
-
-from tests.support.power import build_location
-
-defs = build_location(Path(__file__).parent)
-"""
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
@@ -47,13 +35,7 @@ class Power:
 
     def __init__(self, folder: Path, settings: Settings, topics: Sequence[Topic], instance: dg.DagsterInstance) -> None:
         self._folder, self._instance, self._mark = folder, instance, uuid.uuid4().hex
-        folder.mkdir()
-        document = {"settings": asdict(settings), "topics": {each.name: asdict(each.policy) for each in topics}}
-        (folder / "location.json").write_text(json.dumps(document, default=str))
-        (folder / "location.py").write_text(_CODE)
-        (folder / "workspace.yaml").write_text(
-            "load_from:\n  - python_file: {relative_path: location.py, location_name: offsetlake}\n"
-        )
+        self._workspace = write_location(folder, settings, *topics)
         self._environment = {
             **os.environ,
             MARK: self._mark,
@@ -72,7 +54,7 @@ class Power:
 
     def start(self) -> None:
         """Start Dagster as somebody does who comes back after the power: nothing but the one command."""
-        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(self._folder / "workspace.yaml")]
+        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(self._workspace)]
         with (self._folder / "daemon.log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 command, cwd=PROJECT, env=self._environment, stdout=log, stderr=log, start_new_session=True
@@ -157,20 +139,3 @@ class Power:
         texts = [event.dagster_event.message or "" for event in events if event.dagster_event is not None]
         found = [_PID.search(text) for text in texts if text.startswith("Started process")]
         return next((int(each[1]) for each in found if each), None)
-
-
-def build_location(folder: Path) -> dg.Definitions:
-    """Build the definitions of the topics that are described in a folder."""
-    document = json.loads((folder / "location.json").read_text())
-    given: dict[str, Any] = document["settings"]
-    given |= {"home": Path(given["home"]), "dagster_home": Path(given["dagster_home"])}
-    edges = Edges(Settings(**given))
-    topics = [Topic(name, Policy(**policy)) for name, policy in document["topics"].items()]
-    return dg.Definitions.merge(
-        *(build_topic_defs(topic) for topic in topics),
-        build_pulse(topics),
-        dg.Definitions(
-            resources={"edges": edges, "pyspark": edges.pyspark()},
-            executor=dg.in_process_executor,
-        ),
-    )

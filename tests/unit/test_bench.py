@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.bench import derived
+from pipeline_defs.bench import DERIVED, TOPICS, derived, topics_cost
+from pipeline_defs.bench import ENGINE as PART_ENGINE
 from pipeline_defs.bench.data import values
 from pipeline_defs.bench.delta import DeltaState
 from pipeline_defs.bench.engine import AIMS
@@ -203,11 +204,31 @@ def test_a_figure_is_a_median_with_its_spread_and_is_missed_above_its_aim() -> N
     ("options", "named"),
     [(["--sizes", "100"], "--sizes"), (["--visible", "1", "--records", "99"], "--records, --visible")],
 )
-@pytest.mark.parametrize("part", ["engine", "derived"])
+@pytest.mark.parametrize("part", ["engine", "derived", "topics"])
 def test_what_a_part_has_no_use_for_is_refused(part: str, options: list[str], named: str) -> None:
     result = CliRunner().invoke(bench, ["--part", part, *options])
     assert result.exit_code == 2
     assert f"{named} cannot be given with --part; nothing was started" in result.output
+
+
+def test_topics_are_measured_in_one_round_for_minutes() -> None:
+    result = CliRunner().invoke(bench, ["--part", "topics", "--rounds", "2"])
+    assert (result.exit_code, "--rounds cannot be given with --part; nothing was started" in result.output) == (2, True)
+
+
+def test_a_record_waits_until_the_first_look_at_which_its_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the warm-up count nowhere, those that nobody has seen stay to be waited for."""
+    traffic = topics_cost._Traffic(["t"], topics_cost.Profile(), counts_from=100.0)
+    traffic.acked = {("t", 0, 0): 99.0, ("t", 0, 1): 100.0, ("t", 1, 0): 101.5, ("t", 1, 1): 102.0}
+    rows = {"topic": ["t"] * 3, "partition": [0, 0, 1], "offset": [0, 1, 0]}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    monkeypatch.setattr("pipeline_defs.bench.topics_cost.time.time", lambda: 110.0)
+    for _ in range(2):
+        traffic.look(tmp_path)
+        assert sorted(traffic.waits["t"]) == [8.5, 10.0]
+        assert traffic.acked == {("t", 1, 1): 102.0}
 
 
 class Started(Exception):
@@ -234,7 +255,13 @@ def test_another_spark_than_the_benchmarks_own_is_refused_before_anything_starts
     monkeypatch.setattr("pipeline_defs.bench.report.run_bench", start)
     monkeypatch.setattr("pipeline_defs.bench.engine.run_engine_bench", start)
     monkeypatch.setattr("pipeline_defs.bench.derived.run_derived_bench", start)
-    for options, expected in (([], whole), (["--part", "engine"], part), (["--part", "derived"], part)):
+    monkeypatch.setattr("pipeline_defs.bench.topics_cost.run_topics_bench", start)
+    for options, expected in (
+        ([], whole),
+        (["--part", "engine"], part),
+        (["--part", "derived"], part),
+        (["--part", "topics"], part),
+    ):
         result = CliRunner().invoke(bench, options)
         assert isinstance(result.exception, expected)
         if expected is BadSetting:
@@ -320,7 +347,7 @@ def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
         assert (order.order_id, order.note, len(order.items)) == (43, written["note"], 5)
 
 
-@pytest.mark.parametrize("part", [[], ["--part", "engine"], ["--part", "derived"]], ids=" ".join)
+@pytest.mark.parametrize("part", [[], *(["--part", part] for part in (PART_ENGINE, DERIVED, TOPICS))], ids=" ".join)
 def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imported(
     part: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
