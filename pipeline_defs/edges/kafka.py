@@ -78,8 +78,9 @@ class Kafka(Connection):
 
         Raises `UnknownTopic`, and `StaleAnswer` where brokers go on to disagree.
         """
-        if topic in self._glance.seen:
-            return self._glance.seen[topic].topic_id
+        seen = self._glance.seen.get(topic)
+        if seen is not None:
+            return seen.topic_id
 
         def question(admin: KafkaAdminClient) -> str | None:
             told = self._describe(topic)
@@ -98,8 +99,9 @@ class Kafka(Connection):
 
     def observe(self, topic: str, isolation_level: str) -> Observation:
         """Read id and watermarks of one incarnation of the topic; begins again where it was recreated in between."""
-        if topic in self._glance.seen:
-            return self._glance.seen[topic].observation(isolation_level)
+        seen = self._glance.seen.get(topic)
+        if seen is not None:
+            return seen.observation(isolation_level)
 
         def question(_: KafkaAdminClient) -> Observation:
             topic_id = self.read_topic_id(topic)
@@ -122,11 +124,11 @@ class Kafka(Connection):
         return {p: found[TopicPartition(topic, p)] for p in partitions}
 
     def _read_ends(self, topic: str, partitions: Sequence[int], isolation_level: str) -> dict[int, int]:
-        if topic in self._glance.seen:
-            ends = self._glance.seen[topic].ends[isolation_level]
-        else:
-            ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
-        return {p: ends[p].offset for p in partitions}
+        seen = self._glance.seen.get(topic)
+        if seen is not None and seen.leaders.keys() >= {*partitions}:
+            return {p: seen.ends[isolation_level][p].offset for p in partitions}
+        ends = self._list_offsets(topic, partitions, OffsetSpec.LATEST, isolation_level)
+        return {p: end.offset for p, end in ends.items()}
 
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
         """Reads all that planning needs: one request per question and leader, plus one fetch per waiting tail."""
@@ -190,11 +192,12 @@ class Kafka(Connection):
 
     def read_sizes(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Read the bytes that each Kafka partition takes on a broker's disk: of its largest replica."""
-        if topic not in self._glance.seen:
+        glance = self._glance  # which another may end meanwhile
+        if glance.seen.get(topic) is None:
             return self._read_sizes({topic: partitions}).get(topic, {})
-        if self._glance.sizes is None:
-            self._glance.sizes = self._read_sizes({name: [*each.leaders] for name, each in self._glance.seen.items()})
-        return self._glance.sizes.get(topic, {})
+        if glance.sizes is None:
+            glance.sizes = self._read_sizes({name: [*each.leaders] for name, each in [*glance.seen.items()]})
+        return glance.sizes.get(topic, {})
 
     def _read_sizes(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
         wanted = {topic: list(partitions) for topic, partitions in topics.items()}
@@ -247,8 +250,9 @@ class Kafka(Connection):
 
     def read_config(self, topic: str) -> dict[str, str]:
         """Read what is used of the topic's configuration, defaults included."""
-        if topic in self._glance.seen:
-            return self._glance.seen[topic].config
+        seen = self._glance.seen.get(topic)
+        if seen is not None:
+            return seen.config
         return self._ask(topic, lambda admin: read_configs(admin, [topic])[topic])
 
     def _read_batches(

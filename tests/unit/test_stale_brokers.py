@@ -19,7 +19,7 @@ from pipeline_defs.core.errors import StaleAnswer
 from pipeline_defs.core.planlog import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.edges.kafka import Kafka
-from pipeline_defs.edges.kafka_glance import look_at
+from pipeline_defs.edges.kafka_glance import Glance, look_at
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.planner import commit_next_step
 
@@ -128,3 +128,44 @@ def test_without_ids_and_epochs_a_shorter_log_is_believed_when_it_stays_so(
     for now_ms in (1, 2):
         commit_next_step("orders", policy, lake, kafka, now_ms, planner="test", through_end=True)
     assert lake.read_plan_log("orders").tail.generation == generation
+
+
+READS: dict[str, Callable[[Kafka], object]] = {
+    "id": lambda kafka: kafka.read_topic_id("orders"),
+    "watermarks": lambda kafka: kafka.read_watermarks("orders", "read_committed"),
+    "config": lambda kafka: kafka.read_config("orders"),
+    "sizes": lambda kafka: kafka.read_sizes("orders", [0]),
+    "ends": lambda kafka: kafka.read_open_transactions("orders", 0),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_glance_that_another_ends_in_the_middle_of_a_question_is_no_error(
+    read: Callable[[Kafka], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-30] Sensors of a code location share the connection: what one looks up, another has just closed."""
+    kafka = kafka_of(Admin({0: OLD}, {0: 0}))
+    monkeypatch.setattr(Kafka, "_read_sizes", lambda *_: {"orders": {0: 1}})
+
+    class Vanishing(dict[str, Any]):
+        """What was seen, which is gone once it was looked up."""
+
+        looks = 0
+
+        def __contains__(self, topic: object) -> bool:
+            return self._look(super().__contains__(topic))
+
+        def get(self, topic: str, default: Any = None) -> Any:
+            return self._look(super().get(topic, default))
+
+        def _look(self, found: Any) -> Any:
+            type(self).looks += 1
+            kafka._glance = Glance()
+            return found
+
+    single = read(kafka)
+    with kafka.glancing(["orders"]):
+        assert {*kafka._glance.seen} == {"orders"}
+        kafka._glance = Glance(Vanishing(kafka._glance.seen))
+        assert read(kafka) == single
+    assert Vanishing.looks > 0, "the fault"
