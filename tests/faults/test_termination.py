@@ -46,11 +46,11 @@ def test_a_landing_run_that_is_terminated_ends_cleanly_and_is_made_good(settings
     """
     with two_topics(settings, tmp_path / "world") as worlds:
         one, two = worlds
-        one.edges.engine(one.edges.pyspark()).session({})
         with Power(
             tmp_path / "world" / "power", one.settings, [world.topic for world in worlds], one.instance
         ) as power:
             for world, is_terminate in ((one, True), (two, False)):
+                one.edges.engine(one.edges.pyspark()).session({})  # on a slow machine somebody has ended the frozen one
                 with frozen(one.settings):
                     world.send_numbered(RECORDS)
                     wait(lambda world=world: run_in_its_step(world) is not None)  # type: ignore[misc]
