@@ -35,7 +35,6 @@ SHOWN = 20
 UNREACHABLE = "unreachable"
 _SEEN = "seen"  # what the cursor has beside the troubles
 
-
 Troubles = dict[str, list[str]]  # by check, what they concern
 Watched = tuple[list[Finding], Mapping[str, Seen]]
 
@@ -65,28 +64,28 @@ def build_watch(topics: Sequence[Topic]) -> dg.Definitions:
             lambda topic: find_troubles(topic, told[topic.name][1], edges, context.instance, known),
             lambda topic, error: ([_unreachable(topic, error)], told[topic.name][1]),
         )
-        cursor, words, news = {}, list[str](), list[str]()
-        counted = [0, 0]
+        cursor, words, news = {}, list[str](), list[Finding]()
         for topic, (found, seen) in zip(topics, watched, strict=True):
             troubles = told[topic.name][0]
             new = [each for each in found if set(each.concerns) - set(troubles.get(each.check, []))]
             for trouble in new:
                 for violation in trouble.violations:
                     context.log.error("alert=%s topic=%s %s", trouble.check, topic.name, violation)
-            news += [text for each in new for text in each.violations]
+            news += new
             now = {each.check: list(each.concerns) for each in found}
             if UNREACHABLE in now:
                 now = troubles | now  # of the others nothing is known
             words += [f"{each} of {topic.name}" for each in sorted(troubles.keys() - now.keys())]
-            counted = [counted[0] + len(found), counted[1] + len(new)]
             cursor[topic.name] = _as_cursor(now, seen)
-        told_of = dict.fromkeys(news)  # a broker that is down is one text, however many topics it has
-        undelivered = _tell("Offsetlake: topics do not get on", [*told_of], edges)
+        texts = dict.fromkeys(
+            text for each in news for text in each.violations
+        )  # a broker that is down is one text, however many topics it has
+        undelivered = _tell("Offsetlake: topics do not get on", [*texts], edges)
         for url in undelivered:
             context.log.error("alert not delivered to %s; it is tried again", url)
         over = f"; over: {', '.join(words)}" if words else ""
-        text = f"{counted[0]} troubles, {counted[1]} of them new{over}"
-        return dg.SensorResult(skip_reason=text, cursor=context.cursor if undelivered else json.dumps(cursor))
+        said = f"{sum(len(found) for found, _ in watched)} troubles, {len(news)} of them new{over}"
+        return dg.SensorResult(skip_reason=said, cursor=context.cursor if undelivered else json.dumps(cursor))
 
     return dg.Definitions(sensors=[watch] if topics else [])
 

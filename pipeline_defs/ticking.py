@@ -56,7 +56,7 @@ BACKLOG_FIRST = f"ranges are being decoded, which is waited for, at most {BACKLO
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Is what one tick did, the ranges that are to be landed now, and in words what does not get on."""
+    """What one tick did, the ranges that are to be landed now, and in words what does not get on."""
 
     due: tuple[OffsetRange, ...]
     planned: int
@@ -194,7 +194,7 @@ def _report_dangers(
 
 
 def landed_event(topic: Topic, offsets: OffsetRange, coverage: Coverage, edges: Edges) -> dg.AssetMaterialization:
-    """Is the event of a range that the lake has landed, told to Dagster outside of any run."""
+    """Return the event of a range that the lake has landed, told to Dagster outside of any run."""
     return materialization(topic, Verdict(offsets, Outcome.ALREADY_LANDED, coverage.manifests[offsets]), edges)
 
 
@@ -218,16 +218,18 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     version, now_ms = found.decoded.table.version, edges.now_ms()
     compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
     unseen: list[OffsetRange] = []
-    held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
-    if not compared.is_same(edges.compared.get(topic.decoded_key)):
-        decoded = found.decoded.with_empty(coverage)
-        unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
-        for offsets in unseen[:EVENTS_PER_TICK]:
-            report_decoded(topic, decoded[offsets], edges, instance)
-        if not unseen and not held:
-            edges.compared[topic.decoded_key] = compared
-    if not held:  # a run that decodes tells of its days
-        report_days(topic, instance, edges)
+    is_told = compared.is_same(edges.compared.get(topic.decoded_key))
+    if not is_told or topic.days is not None:
+        held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
+        if not is_told:
+            decoded = found.decoded.with_empty(coverage)
+            unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
+            for offsets in unseen[:EVENTS_PER_TICK]:
+                report_decoded(topic, decoded[offsets], edges, instance)
+            if not unseen and not held:
+                edges.compared[topic.decoded_key] = compared
+        if not held:  # a run that decodes tells of its days
+            report_days(topic, instance, edges)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
 
 
@@ -241,7 +243,7 @@ def find_undecoded(
 
 
 def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool:
-    """Says whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
+    """Return whether what is made of decoded ranges had better wait: more are being decoded, and the last update is not old.
 
     Else each batch of a backlog would have the same files written anew. It never waits for longer than that.
     """
@@ -254,13 +256,13 @@ def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool
 def find_unseen_decoded(
     topic: Topic, order: Order, published: AbstractSet[OffsetRange], instance: dg.DagsterInstance
 ) -> list[OffsetRange]:
-    """Finds decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
+    """Find decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
     seen = instance.get_materialized_partitions(topic.decoded_key)
     return [offsets for offsets in order if offsets in published and offsets is not None and offsets.key not in seen]
 
 
 def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:
-    """Tells Dagster outside of any run that a range is decoded."""
+    """Tell Dagster outside of any run that a range is decoded."""
     instance.report_runless_asset_event(decoded_event(topic, decoding, Decided.ALREADY_DECODED, edges))
 
 

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from .core.errors import BrokerUnavailable, OffsetlakeError, unforeseen
+from .edges.kafka import PATIENCE_SECONDS
 from .resources import Edges
 from .topics import Topic
 
-SLOW_SECONDS = 5  # an answer in vain that takes longer is not waited for by other topics of the cluster
 T = TypeVar("T")
 
 
@@ -63,7 +63,7 @@ def _visit_cluster(
                 found[topic.name] = visit(topic)
                 edges.slow_topics.discard(topic.name)
             except OffsetlakeError as error:
-                if isinstance(error, BrokerUnavailable) and time.monotonic() - began > SLOW_SECONDS:
+                if isinstance(error, BrokerUnavailable) and time.monotonic() - began > PATIENCE_SECONDS:
                     silent = error
                     edges.slow_topics.add(topic.name)
                 found[topic.name] = failed(topic, error)

@@ -35,7 +35,7 @@ from .kafka_log import FETCH_BYTES, Batch, Fetched, fetch_request, find_untellab
 from .kafka_topic import Description, Observation, read_ids_of_leaders
 from .kafka_transactions import OpenTransaction, find_open
 
-PATIENCE_SECONDS = 5.0  # with a glance: a broker that has not answered by then is not asked topic by topic
+PATIENCE_SECONDS = 5.0  # a broker that has not answered by then is not asked for the other topics of its cluster
 
 
 class Kafka(Connection):
