@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -101,9 +101,6 @@ class DagsterServer:
         self.check_alone()
         with open_instance(self._home) as instance:
             self._storage = _storage_of(instance.info_str())
-        os.environ["DAGSTER_HOME"] = str(self._home)
-        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        os.chdir(self._project)
         try:
             self._serve(_free_port(*([PREFERRED_PORT, 0] if self._wanted is None else [self._wanted])))
         except PortTaken:
@@ -186,8 +183,11 @@ class DagsterServer:
         """Start Dagster at a port and wait until it answers; where it does not, nothing of it stays."""
         self.port = port
         command = [sys.executable, "-m", "dagster", "dev", "-w", str(self._workspace), "-h", "127.0.0.1"]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        environment = {**os.environ, "DAGSTER_HOME": str(self._home), "PATH": path}
         try:
-            self._process = spawn_process([*command, "-p", str(port)], log=self.log)
+            with chdir(self._project):  # whose `.env` it reads
+                self._process = spawn_process([*command, "-p", str(port)], log=self.log, environment=environment)
             self._write_state(self._process)
             self._await_answer()
         except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -33,7 +32,7 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def init(settings: Settings) -> Init:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSETLAKE_")}
+    clean = plain_environment()
 
     def run(*arguments: str, servers: str | None = settings.bootstrap_servers) -> subprocess.CompletedProcess[str]:
         environment = clean | {"OFFSETLAKE_BOOTSTRAP_SERVERS": str(servers)}

@@ -21,14 +21,12 @@ from pipeline_defs.settings import PROJECT
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home, beside which is a workspace without a code location; what a server changes of this process is put back."""
+    """A home, beside which is a workspace without a code location."""
     home = tmp_path / "dagster"
     home.mkdir()
     (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text())
     (tmp_path / "workspace.yaml").write_text("load_from: []\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGSTER_HOME", str(home))
-    monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     return home
 
@@ -71,9 +69,11 @@ def taken_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 def test_a_port_that_another_took_a_moment_before_is_left_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = DagsterServer(home.parent / "up", home, home.parent / "workspace.yaml", project=home.parent)
+    before = dict(os.environ), Path.cwd()
     with taken_as_it_starts(monkeypatch) as port, server:
         assert server.port != port
         assert server._answers_for_home()
+        assert (dict(os.environ), Path.cwd()) == before, "whoever starts a Dagster goes on in its own environment"
     assert not server.is_running()
 
 
