@@ -70,8 +70,8 @@ def ledger_spec(topic: Topic) -> dg.AssetSpec:
         description=_described(
             topic,
             f"""
-            What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it. Empty, where all
-            is well; the sensor reports each change.
+            What the broker deleted of `{topic.name}` before it was landed: offsets, cause, who accepted it; and what was left
+            out on purpose. Empty, where all is landed; the sensor reports each change.
 
             - The check `nothing_lost` is red until a person has accepted each loss (`offsetlake accept-loss`) or the topic
               says `on_loss: record`. Nothing is ever reset or skipped in silence.

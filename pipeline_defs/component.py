@@ -104,6 +104,9 @@ class KafkaTopic(dg.Component, YamlModel):
     isolation_level: Annotated[str, WRITTEN, word("read_committed", "read_uncommitted")] = Field(
         default="read_committed", description="whether records of open and aborted transactions are left out"
     )
+    order: Annotated[str, WRITTEN, word("oldest_first", "newest_first")] = Field(
+        default="oldest_first", description="which of the ranges that wait are landed first"
+    )
     on_loss: Annotated[str, WRITTEN, word("fail", "record")] = Field(
         default="fail",
         description="a planned range whose beginning the broker deleted: fail until a person accepts the loss, or record it",
@@ -160,6 +163,7 @@ class KafkaTopic(dg.Component, YamlModel):
             start=start,
             isolation_level=cast("Literal['read_committed', 'read_uncommitted']", self.isolation_level),
             budget=self.budget,
+            order=cast("Literal['oldest_first', 'newest_first']", self.order),
         )
         decode = self.decode.as_decode(project or find_project()) if self.decode else None
         days = self.days.as_days(self.topic, decode) if self.days else None

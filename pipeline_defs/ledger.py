@@ -13,12 +13,13 @@ from .core.command_lines import command
 from .core.coverage import State
 from .core.delivery import Acceptance
 from .core.errors import BadKey, Refused
-from .core.losses import Loss, all_losses, read_from
+from .core.losses import Loss, Skip, all_losses, find_skips, read_from
 from .core.offsets import OffsetRange, parse_key
 from .resources import Edges
 from .topics import NOTHING_LOST, Topic
 
 _GONE = {State.LOST, State.CLAIMED}
+_LANDABLE = {State.PENDING, State.SKIPPED}
 
 
 def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
@@ -26,6 +27,11 @@ def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
     coverage = edges.lake.coverage(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return all_losses(coverage, marks)
+
+
+def read_skips(topic: Topic, edges: Edges) -> list[Skip]:
+    """Read what of a topic was left out on purpose and is not landed."""
+    return find_skips(edges.lake.coverage(topic.name))
 
 
 def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
@@ -88,7 +94,7 @@ def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Accep
 
 def _lost_now(topic: Topic, offsets: OffsetRange, state: State, edges: Edges) -> tuple[int, int]:
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level).get(offsets.partition)
-    lost = read_from(offsets, marks.earliest).lost if marks is not None and state is State.PENDING else ()
+    lost = read_from(offsets, marks.earliest).lost if marks is not None and state in _LANDABLE else ()
     if not lost:
         raise Refused(
             f"nothing is lost of {offsets.text(topic.name)}, which is {state.value}; nothing was written; "

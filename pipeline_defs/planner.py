@@ -10,7 +10,7 @@ import stamina
 
 from .core.coverage import Coverage
 from .core.planlog import PlanStep, Tail
-from .core.planning import Policy, TopicState, find_shrunk, is_proven, plan
+from .core.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, plan, plan_skip
 from .edges.kafka import Kafka
 from .edges.lake import Lake
 from .steps import StepWatcher, no_step
@@ -36,13 +36,17 @@ def decide_step(
     planner: str,
     through_end: bool = False,
     known: Coverage | None = None,
+    skip: SkipAhead | None = None,
 ) -> PlanStep | None:
-    """Decide the next plan step without writing it; none where there is nothing to decide.
+    """Decide the next plan step without writing it, or the one that skips ahead; none where there is nothing to decide.
 
     `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
     """
-    tail = (known or lake.coverage(topic)).log.tail  # which refuses a log that has lost its newest step
+    coverage = known or lake.coverage(topic)  # which refuses a log that has lost its newest step
+    tail = coverage.log.tail
     state = _read_settled(topic, tail, policy, kafka, now_ms)
+    if skip is not None:
+        return plan_skip(tail, state, policy, now_ms, skip, coverage.pending(), planner=planner)
     return plan(tail, state, policy, now_ms, planner=planner, through_end=through_end)
 
 
@@ -71,16 +75,19 @@ def commit_next_step(
     planner: str,
     through_end: bool = False,
     known: Coverage | None = None,
+    skip: SkipAhead | None = None,
     on_step: StepWatcher = no_step,
 ) -> PlanStep | None:
-    """Commit the next plan step; however many planners race, each boundary is decided once. Raises `BrokenPlanLog`.
+    """Commit the next plan step, or the one that skips ahead; raise `BrokenPlanLog`.
 
-    It is held against the step before it right before it is written: while Kafka was asked, that may have been deleted, or
-    planned otherwise by another planner.
+    However many planners race, each boundary is decided once. A step is held against the one before it right before it is
+    written: while Kafka was asked, that may have been deleted, or planned otherwise by another planner.
     """
     while True:
         known = known or lake.coverage(topic)
-        step = decide_step(topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known)
+        step = decide_step(
+            topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known, skip=skip
+        )
         if step is None:
             return None
         on_step("plan_decided", topic=topic, seq=step.seq)

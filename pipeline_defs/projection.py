@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from .core.coverage import Coverage
 from .core.errors import BadKey
 from .core.lag import PartitionLag, Told, is_lag_news
-from .core.losses import Loss
+from .core.losses import Loss, Skip
 from .core.offsets import OffsetRange, parse_key
 from .core.retiring import retired
 from .topics import Duty, Topic
@@ -102,16 +102,22 @@ def read_data_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[s
 
 
 def report_losses(
-    instance: dg.DagsterInstance, topic: Topic, losses: Sequence[Loss], told: dg.EventLogEntry | None
+    instance: dg.DagsterInstance,
+    topic: Topic,
+    losses: Sequence[Loss],
+    skips: Sequence[Skip],
+    told: dg.EventLogEntry | None,
 ) -> bool:
-    """Report the loss ledger where it is not what Dagster was `told` last; return whether it was."""
+    """Report losses, and what was left out on purpose, where Dagster was not `told` them last; return whether that was so."""
     before = told.asset_materialization.metadata.get("ledger") if told and told.asset_materialization else None
-    ledger = "\n".join(f"- {loss.text(topic.name)}" for loss in losses)
+    texts = [*(loss.text(topic.name) for loss in losses), *(skip.text(topic.name) for skip in skips)]
+    ledger = "\n".join(f"- {text}" for text in texts)
     if (before.value if before else "") == ledger:
         return False
     metadata: Mapping[str, Any] = {
         "lost_offsets": sum(len(loss.offsets) for loss in losses),
         "losses": len(losses),
+        "skipped_offsets": sum(len(skip.offsets) for skip in skips),
         "ledger": dg.MetadataValue.md(ledger),
     }
     instance.report_runless_asset_event(dg.AssetMaterialization(topic.losses_key, metadata=metadata))

@@ -104,7 +104,7 @@ class _PulseRun:
                     self._report_check(check_key(topic, check), lake_result(topic, check, self.edges))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
-        """Find the ranges to land now: of each topic the oldest first, and first the topic that waits longest."""
+        """Find the ranges to land now: of each topic as its policy orders them, and first the topic that waits longest."""
         found: dict[str, tuple[int, list[OffsetRange]]] = {}
         tries = read_all_tries(self.context.instance, [topic.landing for topic in self.topics.values()])
         for name, topic in self.topics.items():
@@ -112,9 +112,10 @@ class _PulseRun:
                 coverage = self.edges.lake.coverage(name)
                 due = find_due_ranges(coverage, tries[topic.landing], self.edges.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
-                due.sort(key=lambda offsets: planned_ms[offsets])
+                due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
                 if due:
-                    found[name] = planned_ms[due[0]], due
+                    is_newest_first = topic.policy.order == "newest_first"
+                    found[name] = planned_ms[due[0]], due[::-1] if is_newest_first else due
         return {name: due for name, (_, due) in sorted(found.items(), key=lambda each: each[1][0])}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:

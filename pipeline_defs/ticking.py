@@ -18,6 +18,7 @@ from .core.dispatch import choose_due
 from .core.errors import OffsetlakeError
 from .core.lag import find_lag
 from .core.latest import Latest
+from .core.losses import find_skips
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
 from .days import report_days
@@ -182,7 +183,7 @@ def _report_dangers(
     Return in words what does not get on.
     """
     ledger, now_ms = found.losses(), edges.now_ms()
-    report_losses(instance, topic, ledger, known.last(topic.losses_key))
+    report_losses(instance, topic, ledger, find_skips(found.coverage), known.last(topic.losses_key))
     since = [each.timestamp_ms for each in found.endangered if each.timestamp_ms is not None]
     waiting_seconds = max(0.0, (now_ms - min(since, default=now_ms)) / 1000)
     of, told = edges.told_lag.get(topic.name, (None, None))

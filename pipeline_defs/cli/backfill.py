@@ -46,7 +46,7 @@ GIVE_UP_SECONDS = 600.0  # of a daemon that says nothing while it is followed; i
 
 @click.command()
 @topic_argument
-@click.option("--all", "every", is_flag=True, help="Every range that is landed or can be.")
+@click.option("--all", "every", is_flag=True, help="Every range that is landed or is to be.")
 @click.option("--missing", is_flag=True, help="What is planned and not landed.")
 @click.option("--failed", is_flag=True, help="What is not landed and whose last run failed.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="This range; may be given again.")
@@ -151,7 +151,9 @@ def _print_preview(topic: str, document: dict[str, Any], launch: bool) -> None:
         soft_wrap=True,
     )
     if document["left_out"]:
-        OUT.print(f"{len(document['left_out'])} are left out: lost or abandoned (`{command('losses', topic)}`)")
+        OUT.print(
+            f"{len(document['left_out'])} are left out: lost, abandoned or skipped (`{command('losses', topic)}`)"
+        )
     unknown = document["ranges_by_state"].get("pending", 0)
     if document["selected_by"] == "time" and unknown:
         OUT.print(

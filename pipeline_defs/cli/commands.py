@@ -30,7 +30,7 @@ from .engine import engine
 from .glance import status
 from .init import init
 from .land import land, plan, rebuild
-from .losses import accept_loss, losses
+from .losses import accept_loss, losses, skip
 from .map import coverage_map
 from .metrics import metrics
 from .produce import produce
@@ -41,7 +41,7 @@ from .up import up
 
 SECTIONS: Mapping[str, Sequence[click.Command]] = {
     "First steps": (init, up, doctor, jars, explain, broker, produce, demo),
-    "Land": (plan, land, backfill, losses, accept_loss),
+    "Land": (plan, land, backfill, losses, accept_loss, skip),
     "Read": (sql, trace, coverage_map),
     "Operate": (
         status,

@@ -1,4 +1,4 @@
-"""`offsetlake losses` and `accept-loss`: what the broker deleted before it was landed, and who said so."""
+"""`offsetlake losses`, `accept-loss` and `skip`: what is not landed and never will be by itself, and who said so."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import click
 
 from ..core.advice import counted
 from ..core.command_lines import command
-from ..core.losses import Loss
+from ..core.losses import Loss, Skip
 from ..ledger import accept_loss as accept
-from ..ledger import is_accepted, read_ledger, standing
+from ..ledger import is_accepted, read_ledger, read_skips, standing
 from ..moments import time_text
+from ..skipping import commit_skip, find_skip, preview_skip
 from ..topics import Topic
+from .progress import progress
 from .show import (
     find_topic,
     find_topics,
@@ -34,6 +36,8 @@ from .terminal import OUT
 def losses(topic: str | None, as_json: bool) -> None:
     """List every offset that was lost: where, why, when it was recorded, who accepted it. Exit code 1 if one waits.
 
+    What was left out on purpose is listed after it, by `skip` or by a topic's `start`.
+
     \b
     Examples:
       offsetlake losses
@@ -43,25 +47,23 @@ def losses(topic: str | None, as_json: bool) -> None:
     topics, broken = find_topics(topic)
     print_broken(broken)
     found: list[tuple[Topic, Loss]] = []
-    has_failed = for_each(topics, lambda each: found.extend((each, loss) for loss in read_ledger(each, edges)))
+    skips: list[tuple[Topic, Skip]] = []
+
+    def read(each: Topic) -> None:
+        found.extend((each, loss) for loss in read_ledger(each, edges))
+        skips.extend((each, skip) for skip in read_skips(each, edges))
+
+    has_failed = for_each(topics, read)
     if as_json:
-        print_json(
-            [
-                {
-                    "topic": each.name,
-                    "generation": loss.offsets.generation,
-                    "partition": loss.offsets.partition,
-                    "start": loss.offsets.start,
-                    "end": loss.offsets.end,
-                    "offsets": len(loss.offsets),
-                    "key": loss.key,
-                    "cause": loss.cause,
-                    "recorded_at_ms": loss.recorded_at_ms,
-                    "standing": standing(each, loss),
-                }
-                for each, loss in found
-            ]
-        )
+        lost = [
+            _row(each, loss, key=loss.key, at_ms=loss.recorded_at_ms, standing=standing(each, loss))
+            for each, loss in found
+        ]
+        left_out = [
+            _row(each, skip, key=None, at_ms=skip.said_at_ms, standing=_skip_standing(each, skip))
+            for each, skip in skips
+        ]
+        print_json([*lost, *left_out])
     else:
         rows = [
             (
@@ -77,8 +79,93 @@ def losses(topic: str | None, as_json: bool) -> None:
         print_table(
             counted(len(rows), "loss", "losses"), ["key", "lost", "offsets", "cause", "recorded", "standing"], rows
         )
+        if skips:
+            _print_skips(skips)
     if broken or has_failed or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
+
+
+def _row(topic: Topic, what: Loss | Skip, *, key: str | None, at_ms: int | None, standing: str) -> dict[str, object]:
+    offsets = what.offsets
+    return {
+        "topic": topic.name,
+        "kind": "lost" if isinstance(what, Loss) else "skipped",
+        "generation": offsets.generation,
+        "partition": offsets.partition,
+        "start": offsets.start,
+        "end": offsets.end,
+        "offsets": len(offsets),
+        "key": key,
+        "cause": what.cause,
+        "recorded_at_ms": at_ms,
+        "standing": standing,
+    }
+
+
+def _print_skips(skips: list[tuple[Topic, Skip]]) -> None:
+    rows = [
+        (
+            skip.offsets.text(each.name),
+            len(skip.offsets),
+            skip.cause,
+            time_text(skip.said_at_ms),
+            _skip_standing(each, skip),
+        )
+        for each, skip in skips
+    ]
+    print_table("left out on purpose", ["skipped", "offsets", "cause", "said", "standing"], rows)
+
+
+def _skip_standing(topic: Topic, skip: Skip) -> str:
+    """Return whether what was left out can be landed all the same, and how."""
+    if not skip.is_landable:
+        return "in no range"
+    offsets = skip.offsets
+    wanted = f"--offsets {offsets.partition}:{offsets.start}-{offsets.end}"
+    generation = f" --generation {offsets.generation}" if offsets.generation else ""
+    return f"landed by `{command('backfill', topic.name, wanted + generation, '--launch')}`, while Kafka has it"
+
+
+@click.command()
+@topic_argument
+@click.option(
+    "--to", required=True, metavar="latest|TIME", help="Up to the end, or to this time, ISO 8601 with its zone."
+)
+@click.option("--by", default=getpass.getuser, show_default="the user's name", help="Who says so.")
+@click.option("--apply", is_flag=True, help="Skip; without this it is only shown.")
+@json_option
+def skip(topic: str, to: str, by: str, apply: bool, as_json: bool) -> None:
+    """Leave out what waits before an offset, so that what comes now is landed at once; shown first, done with --apply.
+
+    What is left out is planned as ranges that nothing asks for. `losses` names them, and each can be landed all the same while
+    Kafka has it. A range that a run is at just now is landed, and so is one that goes beyond the time.
+
+    \b
+    Examples:
+      offsetlake skip flights --to latest
+      offsetlake skip flights --to 2026-11-25T06:00Z --apply
+    """
+    configured, edges = find_topic(topic), open_edges()
+    edges.check_lake(topic)
+    with progress(f"looking what of {topic} waits"):
+        ahead = find_skip(configured, to, by, edges)
+        step = commit_skip(configured, ahead, edges) if apply else preview_skip(configured, ahead, edges)
+    skips = step.skips if step is not None else ()
+    offsets = sum(len(link.offsets) for link in skips)
+    if as_json:
+        stretches = [
+            {"partition": o.partition, "start": o.start, "end": o.end, "offsets": len(o)}
+            for o in (link.offsets for link in skips)
+        ]
+        print_json({"topic": topic, "to": to, "applied": apply and bool(skips), "offsets": offsets, "skips": stretches})
+        return
+    if not skips:
+        OUT.print(f"nothing of {topic} waits before {to}")
+        return
+    rows = [(link.offsets.text(topic), len(link.offsets)) for link in skips]
+    print_table(f"{'skipped' if apply else 'would skip'} {offsets:,} offsets", ["range", "offsets"], rows)
+    if not apply:
+        OUT.print("nothing was written; add --apply to skip them")
 
 
 @click.command(name="accept-loss")

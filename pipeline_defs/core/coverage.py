@@ -76,7 +76,13 @@ class Coverage:
             return State.PENDING
         if link.offsets in self.claims and link.offsets not in self.manifests:
             return State.CLAIMED
+        if link.offsets in self.log.skipped and not self._is_begun(link.offsets):
+            return State.SKIPPED
         return State.LOST if link.offsets.generation < self.log.generation else State.PENDING
+
+    def _is_begun(self, offsets: OffsetRange) -> bool:
+        """Return whether something of a range is in the lake, which is finished whatever a person has said since."""
+        return offsets in self.manifests or offsets in self.published or offsets in self.doubles.values()
 
     def states(self) -> Mapping[OffsetRange, State]:
         """Returns the state of every link, in log order; worked out once, since nothing here ever changes."""
@@ -94,6 +100,10 @@ class Coverage:
     def pending(self) -> list[OffsetRange]:
         """Return the ranges that are planned, not landed and still can be, in log order."""
         return [offsets for offsets, state in self.states().items() if state is State.PENDING]
+
+    def skipped(self) -> frozenset[OffsetRange]:
+        """Return the ranges that a person has skipped, and nobody has landed since."""
+        return frozenset(offsets for offsets in self.log.skipped if self.states()[offsets] is State.SKIPPED)
 
     def doubles_of(self, offsets: OffsetRange) -> list[str]:
         """Return the paths of a range's files that no manifest names."""
@@ -199,7 +209,11 @@ def tiling_violations(coverage: Coverage) -> list[str]:
                 f"gap {where}: the published file has {coverage.published[offsets]} bytes, its manifest says "
                 f"{manifest.file.bytes}: it was cut short or changed"
             )
-        elif states[offsets] is State.PENDING and offsets.start < last_landed[offsets.generation, offsets.partition]:
+        elif (
+            states[offsets] is State.PENDING
+            and offsets.start < last_landed[offsets.generation, offsets.partition]
+            and not coverage.log.is_newest_first
+        ):
             violations.append(f"gap {where}: planned and not landed, while later offsets are")
     return violations
 

@@ -7,12 +7,12 @@ no file and that no hole explains is in exactly one loss, or it is still pending
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .coverage import Coverage, State
 from .delivery import Acceptance
 from .holes import Cause, Interval
-from .offsets import OffsetRange
+from .offsets import OffsetRange, merge_intervals
 from .planlog import Link, LinkKind, PlanStep, Watermarks
 
 BEFORE_PLANNED = "deleted by the broker before it was planned"
@@ -97,6 +97,38 @@ def _losses_of(link: Link, step: PlanStep, coverage: Coverage, closed_at_ms: Map
             if hole.cause is Cause.LOST:
                 gone = OffsetRange(offsets.generation, offsets.partition, hole.start, hole.end)
                 yield Loss(gone, offsets.key, BEFORE_LANDED, manifest.provenance.landed_at_ms, accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What was left out on purpose and is not landed: offsets in a row, why, and when that was said (ms since 1970).
+
+    What a topic's `start` has left out is in no range, and cannot be landed.
+    """
+
+    offsets: OffsetRange
+    cause: str
+    said_at_ms: int
+    is_landable: bool
+
+    def text(self, topic: str) -> str:
+        """Return the form for messages: the offsets, how many, who said so."""
+        return f"{self.offsets.text(topic)}: {len(self.offsets)} offsets left out on purpose, {self.cause}"
+
+
+def find_skips(coverage: Coverage) -> list[Skip]:
+    """List what was left out on purpose and is not landed since, in log order."""
+    steps, left_out = coverage.log.steps, coverage.skipped()
+    at_start = (link for step in steps[:1] for link in step.links if link.kind is LinkKind.SKIPPED)
+    found = [Skip(link.offsets, link.cause, steps[0].planned_at_ms, is_landable=False) for link in at_start]
+    for step in steps:
+        for link in step.skips:
+            rest = merge_intervals((o.start, o.end) for o in left_out if coverage.log.skipped[o] is link)
+            found += [
+                Skip(replace(link.offsets, start=start, end=end), link.cause, step.planned_at_ms, is_landable=True)
+                for start, end in rest
+            ]
+    return found
 
 
 def unrecorded_losses(coverage: Coverage, watermarks: Mapping[int, Watermarks]) -> list[Loss]:

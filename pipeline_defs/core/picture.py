@@ -154,7 +154,7 @@ def _add(
         said = f"accepted by {loss.acceptance.accepted_by}" if loss.acceptance else "not accepted"
         notes.append(f"{len(loss.offsets):,} offsets {loss.cause}; {said}")
     if state is State.SKIPPED:
-        notes.append(link.cause or "left out on purpose, by the topic's start")
+        notes.append(f"left out on purpose: {link.cause or coverage.log.skipped[link.offsets].cause}")
     if notes:
         picture.notes[len(picture.lengths)] = "; ".join(notes)
     if run_id not in numbers:

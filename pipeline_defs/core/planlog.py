@@ -7,9 +7,12 @@ cannot be built into a `PlanLog`. Every step carries the heads after it, so the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from .errors import BrokenPlanLog
 from .offsets import OffsetRange
@@ -22,7 +25,7 @@ class LinkKind(StrEnum):
 
     RANGE = "range"  # to be landed
     LOST = "lost"  # deleted by the broker before they were planned, or before they were landed
-    SKIPPED = "skipped"  # left out on purpose, by the topic's `start`
+    SKIPPED = "skipped"  # left out on purpose, by the topic's `start` or by a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,17 @@ class Link:
     kind: LinkKind
     offsets: OffsetRange
     cause: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the link as plain values, the cause only where there is one."""
+        cause = {"cause": self.cause} if self.cause else {}
+        return {"kind": self.kind.value, **asdict(self.offsets), **cause}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Link:
+        """Return the link of plain values; raise `ValueError`, `KeyError` or `TypeError` where they are none."""
+        numbers = (_whole(document[name]) for name in ("generation", "partition", "start", "end"))
+        return cls(LinkKind(document["kind"]), OffsetRange(*numbers), document.get("cause", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +100,8 @@ class Tail:
 class PlanStep:
     """One object of the plan log: the links it adds, what they were planned from, the heads after it.
 
-    `growths` are those of its generation so far, oldest first.
+    `growths` are those of its generation so far, oldest first. `skips` are links over ranges that this step, or one before,
+    plans: what of them is not landed is left out on purpose, and may be landed all the same.
     """
 
     seq: int
@@ -101,6 +116,7 @@ class PlanStep:
     planner: str = ""
     former_ids: tuple[str, ...] = ()
     growths: tuple[Growth, ...] = ()
+    skips: tuple[Link, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -125,17 +141,8 @@ class PlanStep:
             "planner": self.planner,
             "policy": dict(self.policy),
             "watermarks": {str(p): [w.earliest, w.end] for p, w in sorted(self.watermarks.items())},
-            "links": [
-                {
-                    "kind": link.kind.value,
-                    "generation": link.offsets.generation,
-                    "partition": link.offsets.partition,
-                    "start": link.offsets.start,
-                    "end": link.offsets.end,
-                    **({"cause": link.cause} if link.cause else {}),
-                }
-                for link in self.links
-            ],
+            "links": [link.to_dict() for link in self.links],
+            "skips": [link.to_dict() for link in self.skips],
             "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
             "growths": [{str(p): end for p, end in sorted(growth.items())} for growth in self.growths],
         }
@@ -156,14 +163,8 @@ class PlanStep:
                 planned_at_ms=_whole(document["planned_at_ms"]),
                 policy=document["policy"],
                 watermarks={int(p): Watermarks(*map(_whole, w)) for p, w in document["watermarks"].items()},
-                links=tuple(
-                    Link(
-                        LinkKind(link["kind"]),
-                        OffsetRange(*(_whole(link[name]) for name in ("generation", "partition", "start", "end"))),
-                        link.get("cause", ""),
-                    )
-                    for link in document["links"]
-                ),
+                links=tuple(map(Link.from_dict, document["links"])),
+                skips=tuple(map(Link.from_dict, document["skips"])),
                 heads={int(p): Head(*map(_whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
                 former_ids=tuple(document["former_topic_ids"]),
@@ -197,6 +198,7 @@ class PlanLog:
     | a step carries the topic ids of all earlier generations, and has none of them | forgotten or former topic id |
     | a step carries its generation's growths, one more where it takes in new partitions | wrong growths |
     | no range goes beyond where a partition's log ended at a growth | range over a growth |
+    | a skip is of whole ranges of its generation that tile | skip of no ranges |
     """
 
     topic: str
@@ -204,10 +206,13 @@ class PlanLog:
     # all links in log order, and all planned ranges in log order, each with the step that planned it
     links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
     ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
+    # the ranges that a skip is over, each with the first one
+    skipped: Mapping[OffsetRange, Link] = field(init=False, repr=False, compare=False)
     _growths: Mapping[int, tuple[Growth, ...]] = field(init=False, repr=False, compare=False)  # by generation
 
     def __post_init__(self) -> None:
-        violations = list(tiling_violations(self.topic, self.steps))
+        skipped, broken = _find_skipped(self.topic, self.steps)
+        violations = [*tiling_violations(self.topic, self.steps), *broken]
         if violations:
             raise BrokenPlanLog(
                 f"the plan log of topic {self.topic} does not tile; nothing is planned or landed from it: restore the "
@@ -217,6 +222,7 @@ class PlanLog:
         object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
         object.__setattr__(self, "_growths", {step.generation: step.growths for step in self.steps})
         object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in step.ranges})
+        object.__setattr__(self, "skipped", skipped)
 
     @property
     def tail(self) -> Tail:
@@ -230,6 +236,11 @@ class PlanLog:
         """
         growths = self._growths.get(offsets.generation, ())
         return sum(growth.get(offsets.partition, 0) <= offsets.start for growth in growths)
+
+    @property
+    def is_newest_first(self) -> bool:
+        """Whether the topic's policy has the newest ranges landed first, so that earlier ones wait longer."""
+        return bool(self.steps) and self.steps[-1].policy.get("order") == "newest_first"
 
     @property
     def generation(self) -> int:
@@ -252,6 +263,31 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
         yield from _head_violations(topic, before, step, at)
         yield from _growth_violations(topic, before, step)
         before = replace(step, seq=before.seq + 1)
+
+
+def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRange, Link], list[str]]:
+    """Find the ranges that skips are over, each with the first one, and name skips that are not over whole ranges."""
+    skipped: dict[OffsetRange, Link] = {}
+    broken: list[str] = []
+    last = max((step.seq for step in steps if step.skips), default=-1)
+    planned: dict[tuple[int, int], list[OffsetRange]] = defaultdict(list)
+    for step in steps:
+        if step.seq > last:
+            break
+        for offsets in step.ranges:
+            planned[offsets.generation, offsets.partition].append(offsets)
+        for link in step.skips:
+            skip = link.offsets
+            known = planned[skip.generation, skip.partition]
+            first, behind = (bisect_left(known, at, key=lambda each: each.start) for at in (skip.start, skip.end))
+            over = known[first:behind]
+            is_whole = sum(map(len, over)) == len(skip) and bool(over) and over[-1].end == skip.end
+            if link.kind is not LinkKind.SKIPPED or skip.generation != step.generation or not is_whole:
+                broken.append(
+                    f"plan step {step.seq} skips {skip.text(topic)}, which is no stretch of ranges of that generation"
+                )
+            skipped |= {offsets: skipped.get(offsets, link) for offsets in over}
+    return skipped, broken
 
 
 def _continues(before: PlanStep, step: PlanStep) -> bool:

@@ -13,7 +13,7 @@ from math import inf
 from typing import Literal
 
 from .errors import Refused, StaleAnswer
-from .offsets import OffsetRange
+from .offsets import OffsetRange, merge_intervals
 from .planlog import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
@@ -30,6 +30,7 @@ class Policy:
     start: str | int = "earliest"  # earliest | latest | none | ms since 1970
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     budget: int = 200
+    order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,19 @@ def records_per_range(policy: Policy, bytes_per_record: float | None) -> int:
     return 1 << (wanted.bit_length() - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class SkipAhead:
+    """A person's word that what lies before some offsets and is not landed is left out, of one generation and topic id.
+
+    `to` has an offset for each Kafka partition that is skipped in; `cause` says who said it and how.
+    """
+
+    to: Mapping[int, int]
+    cause: str
+    generation: int
+    topic_id: str | None
+
+
 def plan(
     tail: Tail, state: TopicState, policy: Policy, now_ms: int, *, planner: str = "", through_end: bool = False
 ) -> PlanStep | None:
@@ -86,6 +100,39 @@ def plan(
 
     `through_end` cuts the tail now, whatever its age: a person said so.
     """
+    return _plan(tail, state, policy, now_ms, planner, through_end=through_end)
+
+
+def plan_skip(
+    tail: Tail,
+    state: TopicState,
+    policy: Policy,
+    now_ms: int,
+    skip: SkipAhead,
+    pending: Iterable[OffsetRange],
+    *,
+    planner: str = "",
+) -> PlanStep | None:
+    """Decide the step that skips ahead, or none where nothing is left out by it; raise `Refused` for another topic.
+
+    It plans ranges up to where the skip goes, and leaves them out beside those that are `pending` before it. So each is a
+    range like any other, and may be landed all the same. A pending range that the skip ends within is landed.
+    """
+    step = _plan(tail, state, policy, now_ms, planner, skip=skip, pending=pending)
+    return step if step is not None and step.skips else None
+
+
+def _plan(
+    tail: Tail,
+    state: TopicState,
+    policy: Policy,
+    now_ms: int,
+    planner: str,
+    *,
+    through_end: bool = False,
+    skip: SkipAhead | None = None,
+    pending: Iterable[OffsetRange] = (),
+) -> PlanStep | None:
     refuse_stale(tail, state)
     opened, opening_links = _open(tail, state, policy)
     grid = records_per_range(policy, state.bytes_per_record)
@@ -96,13 +143,16 @@ def plan(
         links.append(link)
         _move(heads, link.offsets, state, now_ms)
 
+    at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
-    cuts = _cuts_by_partition(replace(opened, heads=dict(heads)), state, grid, max_age_ms, now_ms)
-    for offsets in islice(_fair(cuts), policy.budget):
+    cuts = islice(_fair(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
+    for offsets in cuts if skip is None else _cuts_before(skip, at, state, grid):
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
+    planned = (link.offsets for link in links if link.kind is LinkKind.RANGE)
+    skips = () if skip is None else tuple(_skips(skip, [*pending, *planned]))
 
-    if not links and opened == tail:
+    if not links and not skips and opened == tail:
         return None
     return PlanStep(
         former_ids=opened.former_ids,
@@ -117,7 +167,35 @@ def plan(
         links=tuple(links),
         heads=heads,
         planner=planner,
+        skips=skips,
     )
+
+
+def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Iterator[OffsetRange]:
+    """Yield the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there."""
+    if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
+        raise Refused(
+            f"topic {state.topic} was deleted and created again, or truncated, while it was looked at; nothing was written; "
+            "look again what is to be skipped",
+            topic=state.topic,
+        )
+    for partition, offset in sorted(skip.to.items()):
+        seen = state.partitions.get(partition)
+        if seen is not None:
+            end = min(offset, seen.watermarks.end)
+            marks = [growth[partition] for growth in at.growths if partition in growth]
+            yield from _cuts(at.generation, partition, at.heads[partition].offset, end, grid, marks, cut_tail=True)
+
+
+def _skips(skip: SkipAhead, ranges: Iterable[OffsetRange]) -> Iterator[Link]:
+    """Yield the stretches of those of the ranges that end before where a skip goes."""
+    left_out: dict[int, list[tuple[int, int]]] = {}
+    for each in ranges:
+        if each.generation == skip.generation and each.end <= skip.to.get(each.partition, 0):
+            left_out.setdefault(each.partition, []).append((each.start, each.end))
+    for partition, intervals in sorted(left_out.items()):
+        for start, end in merge_intervals(intervals):
+            yield Link(LinkKind.SKIPPED, OffsetRange(skip.generation, partition, start, end), skip.cause)
 
 
 @dataclass(frozen=True, slots=True)

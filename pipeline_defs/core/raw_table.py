@@ -118,7 +118,7 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     settled = reached.get(SETTLED, 0) + _weight(new)
     if settled != _weight(manifests.values()):
         return None
-    return _due(coverage, head, [manifest for manifest in new if manifest.rows], [], settled)
+    return _due(coverage, head, new, [], settled)
 
 
 def find_due_by_files(
@@ -130,7 +130,7 @@ def find_due_by_files(
     with paths `uncut`, as they are there.
     """
     files = RangeFiles(table)
-    adds, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
+    new, removes, cuts = list[Manifest](), list[str](), dict[str, list[OffsetRange]]()
     settled = 0
     for offsets, manifest in sorted(coverage.manifests.items()):
         file = files.find(offsets)
@@ -138,8 +138,8 @@ def find_due_by_files(
             file is None
             or (file.path not in uncut and (revision_in(file, offsets) < manifest.revision or offsets in rotten))
         )
-        if is_due and manifest.rows:
-            adds.append(manifest)
+        if is_due:
+            new.append(manifest)
         if is_due and file is not None:
             if is_compacted(file):
                 cuts.setdefault(file.path, []).append(offsets)
@@ -149,7 +149,7 @@ def find_due_by_files(
             settled += manifest.revision + 1
         elif file is not None:
             settled += revision_in(file, offsets) + 1
-    return _due(coverage, table, adds, [*removes, *cuts], settled, cuts)
+    return _due(coverage, table, new, [*removes, *cuts], settled, cuts)
 
 
 def is_compacted(file: File) -> bool:
@@ -308,7 +308,7 @@ def ranges_by_file(coverage: Coverage, table: Snapshot) -> dict[str, list[Manife
 def _due(
     coverage: Coverage,
     table: Snapshot,
-    adds: Sequence[Manifest],
+    new: Sequence[Manifest],
     removes: Sequence[str],
     settled: int,
     cuts: Mapping[str, Sequence[OffsetRange]] | None = None,
@@ -317,10 +317,10 @@ def _due(
     for generation in {link.offsets.generation for link in coverage.log.links}:
         for partition, end in coverage.frontier(generation, _claimed(coverage)).items():
             _raise_to(transactions, f"g{generation}/p{partition}", end)
-    for manifest in adds:
+    for manifest in new:  # those without rows too: their weight is settled
         _raise_to(transactions, f"{_place(manifest.offsets)}/end", manifest.offsets.end)
     _raise_to(transactions, SETTLED, settled)
-    return Due(adds, removes, transactions, cuts or {})
+    return Due([manifest for manifest in new if manifest.rows], removes, transactions, cuts or {})
 
 
 def _claimed(coverage: Coverage) -> frozenset[OffsetRange]:

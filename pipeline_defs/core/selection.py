@@ -17,7 +17,8 @@ from .errors import BadKey, EmptySelection, Refused
 from .offsets import OffsetRange, parse_key, subtract_intervals
 
 _OFFSETS = re.compile(r"(\d{1,10}):(\d{1,19})-(\d{1,19})", re.ASCII)
-_LANDABLE = {State.LANDED, State.PENDING}
+_ASKED_FOR = {State.LANDED, State.PENDING}
+_LANDABLE = {*_ASKED_FOR, State.SKIPPED}  # what a person has skipped is landed where its key or its offsets are said
 NOTHING_DONE = "nothing was launched"
 
 
@@ -45,7 +46,7 @@ def parse_offsets(text: str, generation: int) -> OffsetRange:
 
 
 def choose_all(coverage: Coverage) -> Selection:
-    """Chooses every range that is landed or can be."""
+    """Choose every range that is landed or is to be; what a person has skipped is neither."""
     return _choose(coverage, coverage.log.ranges, "has no range in its plan log yet: `offsetlake plan TOPIC --commit`")
 
 
@@ -82,7 +83,7 @@ def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selecti
         )
     chosen = [offsets for offsets in coverage.log.ranges if any(_overlap(offsets, each) for each in wanted)]
     return _choose(
-        coverage, chosen, "has no range at these offsets: they were lost or skipped before they were planned"
+        coverage, chosen, "has no range at these offsets: they were lost or skipped before they were planned", _LANDABLE
     )
 
 
@@ -141,13 +142,15 @@ def _with_nearest(wanted: OffsetRange, ranges: Iterable[OffsetRange]) -> str:
     return f"{wanted.key} (the nearest there is: {near.key})" if near else wanted.key
 
 
-def _choose(coverage: Coverage, wanted: Iterable[OffsetRange], why_none: str) -> Selection:
+def _choose(
+    coverage: Coverage, wanted: Iterable[OffsetRange], why_none: str, among: AbstractSet[State] = frozenset(_ASKED_FOR)
+) -> Selection:
     meant = set(wanted)
     states = coverage.states()
-    ranges = tuple(o for o in coverage.log.ranges if o in meant and states[o] in _LANDABLE)
-    left_out = tuple(o for o in coverage.log.ranges if o in meant and states[o] not in _LANDABLE)
+    ranges = tuple(o for o in coverage.log.ranges if o in meant and states[o] in among)
+    left_out = tuple(o for o in coverage.log.ranges if o in meant and states[o] not in among)
     if not ranges:
-        lost = f"; {len(left_out)} are lost or abandoned (`offsetlake losses`)" if left_out else ""
+        lost = f"; {len(left_out)} are lost, abandoned or skipped (`offsetlake losses`)" if left_out else ""
         raise EmptySelection(f"topic {coverage.log.topic} {why_none}{lost}; {NOTHING_DONE}")
     return Selection(ranges, left_out)
 

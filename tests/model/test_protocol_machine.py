@@ -40,7 +40,7 @@ from pipeline_defs.auditing import check_published
 from pipeline_defs.compaction import compact
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Acceptance, Delivery
-from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, StaleAnswer
+from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, Refused, StaleAnswer
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.losses import find_losses, unrecorded_losses
 from pipeline_defs.core.offsets import OffsetRange, parse_key
@@ -57,7 +57,7 @@ from pipeline_defs.sweeping import sweep_orphans
 from pipeline_defs.vacuum import vacuum
 from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
-from tests.support.strategies import EPOCH_MS
+from tests.support.strategies import EPOCH_MS, skip_of
 
 Row = tuple[int, int, int]  # generation, partition, offset
 Event = tuple[str, tuple[Any, ...]]
@@ -118,6 +118,7 @@ STRIKES = [
     *[LOST] * 6,
     *OVERTAKEN,
     *[("run_planner", (True,))] * 2,
+    *[("skip_ahead", (percent,)) for percent in (50, 100)],
     *LAKE_EVENTS,
     *LOG_EVENTS,
 ]
@@ -352,6 +353,11 @@ class ProtocolMachine(RuleBasedStateMachine):
         ranges = list(self.coverage().log.ranges)
         self.run_landing(ranges[first % (len(ranges) or 1) :][:4], befalls, mode)
 
+    @rule(percent=st.integers(0, 100), planner=_PLANNING)
+    def skip_ahead(self, percent: int, planner: Sequence[Trouble] = ()) -> None:
+        """Has a person leave out what waits before some offsets, as a run may be at it."""
+        self.run_planner(False, planner, percent)
+
     @rule()
     def accept_losses(self) -> None:
         lake = Lake(str(self.folder))
@@ -360,9 +366,15 @@ class ProtocolMachine(RuleBasedStateMachine):
             lost = (loss.offsets.start, loss.offsets.end)
             lake.commit_acceptance(Acceptance(TOPIC, offsets, lost, "somebody", self.now_ms))
 
-    def run_planner(self, through_end: bool, befalls: Sequence[Trouble] = ()) -> bool:
+    def run_planner(
+        self, through_end: bool, befalls: Sequence[Trouble] = (), skipped_percent: int | None = None
+    ) -> bool:
         process = Process(self, befalls)
-        with suppress(Dead, StaleAnswer, LakeUnavailable):
+        with suppress(Dead, StaleAnswer, LakeUnavailable, Refused):
+            skip = None
+            if skipped_percent is not None:
+                seen, generation = self.kafka.observe(TOPIC, self.isolation_level), self.coverage().log.generation
+                skip = skip_of(seen.watermarks, seen.topic_id, generation, skipped_percent)
             step = commit_next_step(
                 TOPIC,
                 self.policy,
@@ -371,6 +383,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 self.now_ms,
                 planner=f"planner-{next(self.attempts)}",
                 through_end=through_end,
+                skip=skip,
                 on_step=process,
             )
             assert step is None or step in self.lake.read_plan_log(TOPIC).steps

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -19,7 +19,7 @@ from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import LinkKind, PlanLog, PlanStep, Tail, Watermarks
-from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
+from pipeline_defs.core.planning import PartitionState, Policy, SkipAhead, TopicState, plan, plan_skip
 
 _ALLOWED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile(
@@ -225,16 +225,29 @@ class Script:
     actions: list[Action]
 
     def play(self) -> list[Tick]:
-        world, tail, ticks = World(self.has_ids), Tail(), []
+        world, tail, ticks = World(self.has_ids), Tail(), list[Tick]()
         for name, arguments in [("wait", (0,)), *self.actions]:
-            getattr(world, name)(*arguments)
             before, state = tail, world.observe(tail)
-            step = plan(before, state, self.policy, world.now_ms, planner="test")
+            if name == "skip":
+                marks = {p: seen.watermarks for p, seen in state.partitions.items()}
+                skip = skip_of(marks, state.topic_id, tail.generation, *arguments)
+                planned = [offsets for tick in ticks if tick.step for offsets in tick.step.ranges]
+                step = plan_skip(before, state, self.policy, world.now_ms, skip, planned, planner="test")
+            else:
+                getattr(world, name)(*arguments)
+                state = world.observe(tail)
+                step = plan(before, state, self.policy, world.now_ms, planner="test")
             tail = step.tail if step else before
             waiting = {p: log.records[tail.heads[p].offset :] for p, log in enumerate(world.partitions)}
             first = {p: records[0] for p, records in waiting.items() if records}
             ticks.append(Tick(before, state, world.now_ms, step, first))
         return ticks
+
+
+def skip_of(marks: Mapping[int, Watermarks], topic_id: str | None, generation: int, percent: int) -> SkipAhead:
+    """Is a skip to so many percent of what the broker has of each Kafka partition."""
+    to = {p: mark.earliest + (mark.end - mark.earliest) * percent // 100 for p, mark in marks.items()}
+    return SkipAhead(to, "by somebody", generation, topic_id)
 
 
 _PARTITION, _PERCENT, _COUNT = st.integers(0, 3), st.integers(0, 100), st.integers(0, 30)
@@ -256,6 +269,7 @@ EVENTS = [
     _action("recreate", st.integers(1, 3), _COUNT),
     _action("truncate", _PARTITION, _PERCENT),
 ]
+SKIP = _action("skip", _PERCENT)
 
 
 @st.composite
@@ -275,8 +289,8 @@ def log_of(ticks: Iterable[Tick]) -> PlanLog:
 
 
 def logs() -> st.SearchStrategy[PlanLog]:
-    """Draws plan logs as the planner writes them."""
-    return scripts().map(lambda script: log_of(script.play()))
+    """Draws plan logs as the planner writes them, people who skip ahead included; nothing is landed while it does."""
+    return scripts(events=[*EVENTS, SKIP]).map(lambda script: log_of(script.play()))
 
 
 def planned(tick: Tick, kind: LinkKind = LinkKind.RANGE) -> list[OffsetRange]:
