@@ -275,6 +275,23 @@ def test_a_topic_with_a_backlog_keeps_no_other_waiting(
     assert len(world.coverage.manifests) == 5, "and the run ends when it has had its share"
 
 
+@pytest.mark.parametrize("order", ["oldest_first", "newest_first"])
+def test_a_topic_is_landed_in_the_order_of_its_policy(
+    world: World, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """[R-93] Each batch has the oldest ranges that wait, or the newest ones."""
+    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_AT_ONCE", 2)
+    world.with_policy(order=order)
+    world.create_topic(1)
+    world.send_numbered(600)
+    world.plan()
+    landed = run_pulse(world).asset_materializations_for_node("land_and_derive")
+    starts = [int(str(event.metadata["start_offset"].value)) for event in landed]
+    batches = [sorted(starts[at : at + 2]) for at in range(0, 6, 2)]
+    oldest = [[0, 100], [200, 300], [400, 500]]
+    assert batches == (oldest if order == "oldest_first" else oldest[::-1])
+
+
 def test_ranges_that_another_run_is_at_are_left_to_it(world: World) -> None:
     """[R-31] Whoever asked for that run; it tells of them."""
     world.create_topic(2)

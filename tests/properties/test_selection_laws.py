@@ -44,9 +44,7 @@ def test_all_and_missing_are_by_state_in_log_order(lake: Lake) -> None:
             with pytest.raises(EmptySelection, match="nothing was launched"):
                 choose(coverage)
     if landable:
-        assert list(choose_all(coverage).left_out) == in_state(
-                coverage, State.LOST, State.CLAIMED, State.SKIPPED
-            )
+        assert list(choose_all(coverage).left_out) == in_state(coverage, State.LOST, State.CLAIMED, State.SKIPPED)
 
 
 @given(lakes(), st.data())

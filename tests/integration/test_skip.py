@@ -1,0 +1,166 @@
+"""Skipping ahead with real parts: who is days behind and wants now; what is left out can be landed all the same."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from pipeline_defs.auditing import check_tiling
+from pipeline_defs.core.coverage import State
+from pipeline_defs.core.errors import Refused
+from pipeline_defs.core.losses import find_skips
+from pipeline_defs.core.planlog import PlanStep
+from pipeline_defs.ledger import read_ledger
+from pipeline_defs.moments import time_text
+from pipeline_defs.skipping import LATEST, commit_skip, find_skip, preview_skip
+from tests.support.environment import plain_environment
+from tests.support.killing import run_module
+from tests.support.world import Row, World
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def behind(world: World) -> World:
+    """Has 350 records, of which the first 150 are planned and not landed; each is an hour younger than the one before."""
+    world.create_topic(1)
+    began = world.edges.now_ms() - 400 * HOUR_MS
+    world.send(
+        {"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150)
+    )
+    world.plan()
+    world.send(
+        {"partition": 0, "key": b"k", "value": b"%d" % n, "timestamp_ms": began + n * HOUR_MS} for n in range(150, 350)
+    )
+    return world
+
+
+def skip(world: World, to: str) -> PlanStep | None:
+    return commit_skip(world.topic, find_skip(world.topic, to, "ada", world.edges), world.edges)
+
+
+def rows_from(world: World, first: int) -> list[Row]:
+    return sorted(row for (_, offset), row in world.sent.items() if offset >= first)
+
+
+def test_what_waits_is_left_out_and_what_comes_now_is_landed_at_once(behind: World) -> None:
+    """[R-92] To the end: the preview writes nothing; the ledger names what was left out, and no loss."""
+    seen = preview_skip(behind.topic, find_skip(behind.topic, LATEST, "ada", behind.edges), behind.edges)
+    assert seen is not None and behind.coverage.log.tail.seq == seen.seq, "nothing is written"
+    step = skip(behind, LATEST)
+    assert step is not None and [(s.offsets.start, s.offsets.end) for s in step.skips] == [(0, 350)]
+    assert behind.pending == []
+    behind.send_numbered(40)
+    behind.plan_and_land()
+    assert behind.rows() == rows_from(behind, 350)
+    status = behind.status()
+    assert (status["lag"], status["pending_ranges"], status["not_accepted_offsets"]) == (0, 0, 0)
+    assert read_ledger(behind.topic, behind.edges) == []
+    (left_out,) = find_skips(behind.coverage)
+    assert (
+        left_out.text(behind.name)
+        == f"{behind.name}/0 [0, 350): 350 offsets left out on purpose, by ada: skip --to latest"
+    )
+    behind.assert_proven()
+
+
+def test_what_was_left_out_is_landed_where_somebody_asks_for_it(behind: World) -> None:
+    """[R-92] By its key, while Kafka has it; then it is left out no more. Nothing else asks for it."""
+    behind.keep_raw_table()
+    assert skip(behind, LATEST) is not None
+    behind.tick()
+    assert behind.tick().due == () and behind.instance.get_dynamic_partitions(str(behind.topic.partitions.name)) == []
+    wanted = sorted(behind.coverage.skipped())[1]
+    behind.launch([wanted], redo=True)
+    assert behind.coverage.states()[wanted] is State.LANDED
+    assert [(s.offsets.start, s.offsets.end) for s in find_skips(behind.coverage)] == [
+        (0, wanted.start),
+        (wanted.end, 350),
+    ]
+    assert behind.rows() == [row for row in rows_from(behind, wanted.start) if row[1] < wanted.end]
+    assert wanted.key in behind.materialized()
+    behind.assert_proven()
+
+
+def test_a_skip_to_a_time_leaves_out_what_is_older(behind: World) -> None:
+    """[R-92] A range planned already that goes beyond the time is landed, older records included."""
+    first = next(row for row in rows_from(behind, 180))
+    assert skip(behind, time_text(first[5])) is not None
+    assert {o.end for o in behind.coverage.skipped()} == {100, 150, 180}
+    behind.plan_and_land()
+    assert behind.rows() == rows_from(behind, 180)
+    behind.assert_proven()
+
+
+def test_a_skip_before_everything_that_waits_is_nothing(behind: World) -> None:
+    behind.plan_and_land()
+    steps = behind.coverage.log.steps
+    assert skip(behind, LATEST) is None
+    assert behind.coverage.log.steps == steps
+
+
+def test_a_range_that_a_run_is_at_is_landed_whatever_is_skipped_meanwhile(behind: World) -> None:
+    """[R-92] It was committed, or is about to be: it is landed, and not left out."""
+    skipped: list[PlanStep | None] = []
+
+    def at(step: str, **facts: object) -> None:
+        if step == "commit" and not skipped:
+            thread = threading.Thread(target=lambda: skipped.append(skip(behind, LATEST)))
+            thread.start()
+            thread.join()
+
+    behind.land(on_step=at)
+    assert skipped and skipped[0] is not None, "the fault: skipped as the run was at it"
+    assert [row[:2] for row in behind.rows()] == [(0, offset) for offset in range(150)]
+    assert {o.start for o in behind.coverage.skipped()} == {150, 200, 300}
+    behind.assert_proven()
+
+
+@pytest.mark.parametrize("to", ["tomorrow", "2026-11-25T06:00", "", "0"])
+def test_what_is_no_place_is_refused_and_nothing_is_written(behind: World, to: str) -> None:
+    steps = behind.coverage.log.steps
+    with pytest.raises(Refused, match="nothing was written"):
+        skip(behind, to)
+    assert behind.coverage.log.steps == steps
+
+
+def test_the_newest_ranges_are_landed_first_where_the_policy_says_so(behind: World) -> None:
+    """[R-93] And what waits behind them is no gap; under the other order, the control, it is one."""
+    behind.plan_and_land()
+    behind.send_numbered(300)
+    behind.plan()
+    newest = behind.pending[-1]
+    behind.land([newest.key])
+    lake = behind.edges.lake
+    assert not check_tiling(behind.name, lake).passed, "the control"
+    behind.with_policy(order="newest_first")
+    behind.send_numbered(100)
+    behind.plan()
+    assert check_tiling(behind.name, lake).passed
+
+
+def test_a_command_shows_it_first_and_says_how_to_land_what_it_has_left_out(
+    behind: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-92] Nothing is written without --apply; afterwards `losses` is green."""
+    project, name = behind.folder / "project", behind.name
+
+    def offsetlake(*arguments: str) -> str:
+        ended = run_module("pipeline_defs.cli", *arguments, env=plain_environment())
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    offsetlake("init", str(project), "--topic", name, "--bootstrap-servers", str(behind.settings.bootstrap_servers))
+    monkeypatch.chdir(project)
+    whole = {"partition": 0, "start": 0, "end": 350, "offsets": 350}
+    expected = {"topic": name, "to": "latest", "applied": False, "offsets": 350, "skips": [whole]}
+    assert json.loads(offsetlake("skip", name, "--to", "latest", "--json")) == expected
+    assert "would skip 350 offsets" in offsetlake("skip", name, "--to", "latest"), "nothing was written before"
+    assert "skipped 350 offsets" in offsetlake("skip", name, "--to", "latest", "--apply", "--by", "ada")
+    assert f"nothing of {name} waits before latest" in offsetlake("skip", name, "--to", "latest", "--apply")
+    (left_out,) = json.loads(offsetlake("losses", name, "--json"))
+    assert (left_out["kind"], left_out["offsets"], left_out["cause"]) == ("skipped", 350, "by ada: skip --to latest")
+    assert f"offsetlake backfill {name} --offsets 0:0-350 --launch" in left_out["standing"]
+    assert "left out on purpose" in offsetlake("losses", name)

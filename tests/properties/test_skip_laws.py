@@ -1,0 +1,117 @@
+"""Skipping ahead: what waits before some offsets is left out by one step, by name, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pipeline_defs.core.coverage import Coverage, State, tiling_violations
+from pipeline_defs.core.errors import BrokenPlanLog, Refused
+from pipeline_defs.core.losses import find_losses, find_skips
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planlog import LinkKind, PlanLog, PlanStep, Tail
+from pipeline_defs.core.planning import Policy, SkipAhead, TopicState, plan, plan_skip
+from tests.properties.test_coverage_laws import manifest_of
+from tests.support.strategies import EPOCH_MS, TOPIC, Script, World, decide, log_of, logs, scripts, skip_of
+
+
+def skip_to(state: TopicState, tail: Tail, percent: int) -> SkipAhead:
+    marks = {p: seen.watermarks for p, seen in state.partitions.items()}
+    return skip_of(marks, state.topic_id, tail.generation, percent)
+
+
+def landed(log: PlanLog, data: st.DataObject) -> dict[OffsetRange, Manifest]:
+    """Draw which ranges are landed; of a file that is not there nothing is needed."""
+    ranges = data.draw(st.sets(st.sampled_from(list(log.ranges)))) if log.ranges else set()
+    return {offsets: manifest_of(offsets, is_empty=True) for offsets in ranges}
+
+
+@given(scripts(), st.integers(0, 100), st.data())
+def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
+    script: Script, percent: int, data: st.DataObject
+) -> None:
+    """[R-92] Planned or not; what is landed stays so, what lies beyond waits as before, and nothing counts as lost."""
+    ticks = script.play()
+    log, state, now_ms = log_of(ticks), ticks[-1].state, ticks[-1].now_ms + 1
+    before = Coverage(log, landed(log, data), {})
+    policy = Policy(records_per_range=data.draw(st.integers(1, 12)))
+    skip = skip_to(state, log.tail, percent)
+    step = plan_skip(log.tail, state, policy, now_ms, skip, before.pending())
+    waiting = [o for o in before.pending() if o.generation == log.generation]
+    if step is None:
+        assert not any(offsets.end <= skip.to[offsets.partition] for offsets in waiting)
+        assert all(log.tail.heads[p].offset >= at for p, at in skip.to.items())
+        return
+    after = Coverage(PlanLog(TOPIC, (*log.steps, step)), before.manifests, {})
+    for offsets, kept in before.states().items():
+        is_before = kept is State.PENDING and offsets in waiting and offsets.end <= skip.to[offsets.partition]
+        assert after.states()[offsets] is (State.SKIPPED if is_before else kept)
+    assert all(after.states()[o] is State.SKIPPED and o.end <= skip.to[o.partition] for o in step.ranges)
+    assert {p: head.offset for p, head in step.heads.items()} == {
+        p: max(head.offset, skip.to.get(p, 0)) for p, head in log.tail.heads.items()
+    }
+    assert {*tiling_violations(after)} <= {*tiling_violations(before)}, "a gap that is left out is none"
+    assert find_losses(after) == find_losses(before)
+    listed = [(s.offsets.partition, at) for s in find_skips(after) for at in range(s.offsets.start, s.offsets.end)]
+    skipped = [(o.partition, at) for o in after.skipped() for at in range(o.start, o.end)]
+    assert sorted(listed) == sorted(skipped)
+    assert plan_skip(step.tail, state, policy, now_ms, skip, after.pending()) is None, "nothing is decided twice"
+
+
+@given(logs(), st.data())
+def test_a_skip_that_is_not_over_whole_ranges_is_refused(log: PlanLog, data: st.DataObject) -> None:
+    """[R-92] A step whose skip was shortened, moved or said of another generation is no step of the log."""
+    steps = [step for step in log.steps if step.skips]
+    assume(steps)
+    step = data.draw(st.sampled_from(steps))
+    link = step.skips[0]
+    wrong = data.draw(
+        st.sampled_from(
+            [
+                replace(link.offsets, end=link.offsets.end + 1),
+                replace(link.offsets, partition=link.offsets.partition + 9),
+                replace(link.offsets, generation=link.offsets.generation + 1),
+            ]
+        )
+    )
+    changed = replace(step, skips=(replace(link, offsets=wrong), *step.skips[1:]))
+    with pytest.raises(BrokenPlanLog) as refused:
+        PlanLog(TOPIC, tuple(changed if each is step else each for each in log.steps))
+    assert wrong.text(TOPIC) in str(refused.value)
+
+
+@given(logs())
+def test_a_step_with_skips_reads_back_as_it_was_written(log: PlanLog) -> None:
+    for step in log.steps:
+        assert PlanStep.from_json(step.to_json(), "here") == step
+
+
+def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
+    """[R-92] Where it goes was asked of the topic before."""
+    world = World()
+    world.grow(0, 10)
+    policy = Policy(records_per_range=4)
+    tail = decide(Tail(), world.observe(Tail()), policy, EPOCH_MS).tail
+    skip = skip_to(world.observe(tail), tail, 100)
+    world.recreate(1, 10)
+    with pytest.raises(Refused, match="deleted and created again"):
+        plan_skip(tail, world.observe(tail), policy, EPOCH_MS, skip, [])
+
+
+def test_what_follows_a_skip_is_planned_from_where_it_ends() -> None:
+    world = World()
+    world.grow(0, 10)
+    policy = Policy(records_per_range=4, max_age_seconds=0)
+    first = decide(Tail(), world.observe(Tail()), policy, EPOCH_MS)
+    world.grow(0, 8)
+    state = world.observe(first.tail)
+    step = plan_skip(first.tail, state, policy, EPOCH_MS, skip_to(state, first.tail, 50), first.ranges)
+    assert step is not None
+    assert [(link.kind, link.offsets.start, link.offsets.end) for link in step.skips] == [(LinkKind.SKIPPED, 0, 8)]
+    assert step.ranges == (), "the range that the skip ends within is planned already, and is landed"
+    following = plan(step.tail, world.observe(step.tail), policy, EPOCH_MS)
+    assert following is not None and following.ranges[0].start == 10
