@@ -110,7 +110,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         coverage = edges.lake.coverage(topic.name)
     compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
     is_told = compared.is_same(edges.compared.get(topic.asset_key))
-    registered = 0 if is_told else _register(topic, coverage, instance)
+    registered = 0 if is_told else _register(topic, coverage, instance, edges)
     edges.watch_step("keys_registered", topic=topic.name, keys=registered)
 
     found = read_situation(topic, coverage, edges, instance, known)
@@ -130,11 +130,13 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
 
 
-def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance) -> int:
+def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> int:
     registered = register_keys(instance, topic, coverage)
-    if registered:
-        for duty in (topic.landing, *([topic.decoding] if topic.decode is not None else [])):
+    duties = (topic.landing, *([topic.decoding] if topic.decode is not None else []))
+    for duty in duties if registered else ():
+        if edges.pools.get(duty.pool) is not instance:
             open_pool(instance, duty.pool)
+            edges.pools[duty.pool] = instance
     return registered
 
 
