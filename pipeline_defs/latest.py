@@ -17,6 +17,7 @@ import pyarrow as pa
 from .attempt import Attempt
 from .core.command_lines import command
 from .core.errors import LakeUnavailable
+from .core.latency import waits_of
 from .core.latest import Change, Latest, Ranges, compare, join_stretches, place_ranges
 from .core.offsets import OffsetRange
 from .edges.columns_of_table import arrow_schema, holds
@@ -168,7 +169,10 @@ class _Update:
         else:  # what stands goes, and keeps its columns: dead letters have none of them
             assert due.standing is not None
             schema = due.standing.schema
-        applied = Applied(metadata.id, due.decoded.table.version, self.config.order)
+        brought = [due.decoded.known[each].decoded for each in due.change.fresh if each in due.decoded.known]
+        now_ms = self.tools.now_ms()
+        waits = [] if due.why_anew else waits_of((file, now_ms) for file in brought)
+        applied = Applied(metadata.id, due.decoded.table.version, self.config.order, waits)
         table, standing, why = LatestTable(self.tools.lake, self.topic), due.standing, due.why_anew
         if not why and standing is not None and not holds(schema, standing.schema):
             why = "its columns do not hold what is decoded now"

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from .core.calendar import SECONDS_A_DAY, number_of
 from .core.coverage import Coverage, State
+from .core.latency import count_waits, waits_of
 from .core.losses import find_losses
-from .edges.prometheus import Family
+from .edges.prometheus import Family, HistogramFamily
 from .resources import Edges
 from .settings import code_version
-from .status import read_statuses
+from .status import first_landed, read_statuses
+from .tables import first_decoded
 from .topic_files import Broken
 from .topics import Topic
 
@@ -66,6 +68,14 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
         "when the newest day begins that Dagster was told of, since 1970",
     ),
     "offsetlake_untold_days": (("topic",), "days whose rows are not what Dagster was told of them"),
+    "offsetlake_latency_seconds": (
+        TABLE,
+        "records by how long after their timestamp they could be read, those of ranges that came for the first time",
+    ),
+    "offsetlake_latency_last_hour_seconds": (
+        (*TABLE, "quantile"),
+        "within how long after its timestamp so great a share of the records could be read that came within the last hour",
+    ),
     "offsetlake_landed_bytes_total": (PARTITION, "bytes of the landed files, over all generations"),
     "offsetlake_hole_offsets_total": ((*PARTITION, "cause"), "landed offsets without a row, by cause"),
     "offsetlake_lost_offsets_total": (
@@ -73,6 +83,7 @@ HELP: Mapping[str, tuple[tuple[str, ...], str]] = {
         "offsets recorded as lost, by cause, over all generations",
     ),
 }
+_HISTOGRAM = "offsetlake_latency_seconds"
 _OF_ROW = {  # of a row of the status document
     "kafka_topic_partition_current_offset": "end_offset",
     "kafka_topic_partition_oldest_offset": "earliest_offset",
@@ -87,10 +98,11 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 def read_metrics(
     topics: Iterable[Topic], edges: Edges, instance: dg.DagsterInstance, broken: Iterable[Broken] = ()
-) -> list[Family]:
+) -> list[Family | HistogramFamily]:
     """Read the metrics of some topics; every family is there, with as many samples as could be had."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
+    latencies: dict[tuple[str, ...], tuple[Sequence[float], Sequence[int], float]] = {}
     listed = list(topics)
     for topic, (document, coverage) in zip(listed, read_statuses(listed, edges, instance), strict=True):
         found["offsetlake_up"][topic.name,] = float("error" not in document)
@@ -100,13 +112,39 @@ def read_metrics(
             _count_lake(topic, coverage, found)
             _count_status(topic, document, found)
             _count_tables(topic.name, document["tables"], edges.now_ms(), found)
+            _count_latencies(topic, coverage, document, edges, latencies, found)
     for each in broken:
         found["offsetlake_up"].setdefault((each.name,), 0)
         found["offsetlake_topic_error"][each.name, each.error.kind] = 1
-    return [
-        Family(name, text, labels, found[name], "counter" if name.endswith("_total") else "gauge")
-        for name, (labels, text) in HELP.items()
-    ]
+    families: list[Family | HistogramFamily] = []
+    for name, (labels, text) in HELP.items():
+        if name == _HISTOGRAM:
+            families.append(HistogramFamily(name, text, labels, latencies))
+        else:
+            families.append(Family(name, text, labels, found[name], "counter" if name.endswith("_total") else "gauge"))
+    return families
+
+
+def _count_latencies(
+    topic: Topic,
+    coverage: Coverage,
+    document: Mapping[str, Any],
+    edges: Edges,
+    latencies: dict[tuple[str, ...], tuple[Sequence[float], Sequence[int], float]],
+    found: Samples,
+) -> None:
+    """Count how long records waited, of raw and decoded rows all that there are, of each table those of the last hour."""
+    files = {"raw": first_landed(coverage)}
+    if any(each["table"] == "decoded" and "error" not in each for each in document["tables"]):
+        files["decoded"] = first_decoded(edges.decodings.read_ranges(topic.name))
+    for table, each in files.items():
+        counted = count_waits(waits_of(each))
+        latencies[topic.name, table] = (counted.bounds, counted.counts, counted.seconds)
+    for each_table in ({"table": "raw", **document}, *document["tables"]):
+        for share, quantile in ((50, "0.5"), (95, "0.95")):
+            seconds = each_table.get(f"latency_p{share}_seconds")
+            if seconds is not None:
+                found["offsetlake_latency_last_hour_seconds"][topic.name, each_table["table"], quantile] = seconds
 
 
 def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:

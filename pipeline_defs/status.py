@@ -19,8 +19,9 @@ from .core.coverage import Coverage, State
 from .core.dispatch import Tried
 from .core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
 from .core.lag import find_lag, landed_per_second
+from .core.latency import WINDOW_MS, latency_facts, waits_of
 from .core.losses import all_losses
-from .core.manifest import Manifest
+from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange
 from .daemons import is_silent, read_silence
 from .exposure import check_expiry
@@ -113,6 +114,7 @@ def _describe(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dagst
         "failed_ranges": sum(row["failed_ranges"] for row in rows),
         **lost,
         "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        **_latency(coverage, now_ms),
         "group": topic.group,
         "group_off": _group_off(topic, coverage, edges),
     }
@@ -161,9 +163,20 @@ def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
         **{name: sum(row[name] for row in rows) for name in sums},
         **check_losses(topic, all_losses(coverage, {})).facts,
         "last_landed_at_ms": _most(row["last_landed_at_ms"] for row in rows),
+        **_latency(coverage, edges.now_ms()),
         "partitions": rows,
         "tables": read_tables(topic, coverage, edges, instance),
     }
+
+
+def _latency(coverage: Coverage, now_ms: int) -> dict[str, float | None]:
+    """Return how long the records waited that were landed within the last hour, as far as they were for the first time."""
+    return latency_facts(waits_of(first_landed(coverage), now_ms - WINDOW_MS))
+
+
+def first_landed(coverage: Coverage) -> Iterator[tuple[StagedFile | None, int]]:
+    """Yield the file of each range that stands as it was landed at first, and when that was (ms since 1970)."""
+    return ((each.file, each.provenance.landed_at_ms) for each in coverage.manifests.values() if not each.revision)
 
 
 def _lake_columns(

@@ -5,7 +5,7 @@ Reads only. What is broken of one is its own `error`, and says nothing of the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
@@ -14,9 +14,12 @@ from .core.advice import counted
 from .core.coverage import Coverage
 from .core.days import GONE, Days
 from .core.errors import OffsetlakeError
+from .core.latency import WINDOW_MS, latency_facts, waits_of
 from .core.latest import Latest
+from .core.manifest import StagedFile
 from .days import find_untold
 from .edges.decodings import DecodedRanges
+from .edges.latest_table import LatestTable
 from .latest import find_due
 from .moments import duration_text
 from .projection import read_data_versions
@@ -25,14 +28,20 @@ from .topics import Topic
 
 
 def read_tables(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> list[dict[str, Any]]:
-    """Read a document of each derived table that the topic's defs.yaml names, and of its days; times are ms since 1970."""
+    """Read a document of each derived table that the topic's defs.yaml names, and of its days; times are ms since 1970.
+
+    Latencies are of the records that came into a table within the last hour, as far as they came for the first time.
+    """
     found = []
+    since_ms = edges.now_ms() - WINDOW_MS
     if topic.decode is not None:
         fingerprint = topic.decode.fingerprint
-        found.append(_read("decoded", lambda: _decoded(edges.decodings.read_ranges(topic.name), coverage, fingerprint)))
+        found.append(
+            _read("decoded", lambda: _decoded(edges.decodings.read_ranges(topic.name), coverage, fingerprint, since_ms))
+        )
     if topic.latest is not None:
         config = topic.latest
-        found.append(_read("latest", lambda: _latest(topic.name, config, edges)))
+        found.append(_read("latest", lambda: _latest(topic.name, config, edges, since_ms)))
     if topic.days is not None:
         days = topic.days
         found.append(_read("days", lambda: _days(topic, days, edges, instance)))
@@ -46,7 +55,12 @@ def _read(table: str, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"table": table, "error": str(error), "kind": error.kind}
 
 
-def _decoded(decoded: DecodedRanges, coverage: Coverage, fingerprint: str) -> dict[str, Any]:
+def first_decoded(decoded: DecodedRanges) -> Iterator[tuple[StagedFile | None, int]]:
+    """Yield the rows of each range that stands as it was decoded at first, and when that was (ms since 1970)."""
+    return ((each.decoded, each.provenance.landed_at_ms) for each in decoded.known.values() if not each.revision)
+
+
+def _decoded(decoded: DecodedRanges, coverage: Coverage, fingerprint: str, since_ms: int) -> dict[str, Any]:
     due = [coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)]
     known = decoded.known.values()
     return {
@@ -57,10 +71,11 @@ def _decoded(decoded: DecodedRanges, coverage: Coverage, fingerprint: str) -> di
         "outdated_ranges": sum(each.configured != fingerprint for each in known),
         "waiting_ranges": len(due),
         "waiting_since_ms": min(due, default=None),
+        **latency_facts(waits_of(first_decoded(decoded), since_ms)),
     }
 
 
-def _latest(topic: str, config: Latest, edges: Edges) -> dict[str, Any]:
+def _latest(topic: str, config: Latest, edges: Edges, since_ms: int) -> dict[str, Any]:
     due = find_due(topic, config, edges.decodings)
     decoded_at = [
         due.decoded.known[offsets].provenance.landed_at_ms
@@ -72,6 +87,7 @@ def _latest(topic: str, config: Latest, edges: Edges) -> dict[str, Any]:
         "waiting_ranges": due.waiting,
         "waiting_since_ms": min(decoded_at, default=None),
         "made_anew_because": due.why_anew or None,
+        **latency_facts(LatestTable(edges.lake, topic).read_waits(due.standing, since_ms)),
     }
 
 
@@ -85,6 +101,12 @@ def _days(topic: Topic, days: Days, edges: Edges, instance: dg.DagsterInstance) 
         "newest_day": max(told, default=None),
         "untold_days": len(find_untold(days, decoded, shown, edges.now_ms())),
     }
+
+
+def latency_text(document: dict[str, Any]) -> str:
+    """Return how long the records of the last hour waited, for a person."""
+    half, most = (duration_text(document[f"latency_p{share}_seconds"]) for share in (50, 95))
+    return f"records of the last hour within {half} (p50), {most} (p95)"
 
 
 def table_text(document: dict[str, Any], now_ms: int) -> str:
@@ -107,6 +129,8 @@ def table_text(document: dict[str, Any], now_ms: int) -> str:
         since = document["waiting_since_ms"]
         age = "" if since is None else f" for {duration_text((now_ms - since) / 1000)}"
         parts.append(f"{counted(document['waiting_ranges'], 'range waits', 'ranges wait')}{age}")
+    if document["latency_p95_seconds"] is not None:
+        parts.append(latency_text(document))
     if document.get("made_anew_because"):
         parts.append(f"to be made anew: {document['made_anew_because']}")
     return f"{name}: {', '.join(parts)}"

@@ -9,7 +9,7 @@ import click
 
 from ..moments import duration_text
 from ..status import broken_document, find_instance, read_statuses
-from ..tables import table_text
+from ..tables import latency_text, table_text
 from .engine import spark_text
 from .progress import progress
 from .show import find_topics, json_option, open_edges, optional_topic_argument, print_json, print_table, size_text
@@ -77,6 +77,8 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
                 "what is not so; the next run or tick moves it",
                 soft_wrap=True,
             )
+        if each.get("latency_p95_seconds") is not None:
+            OUT.print(f"  raw: {latency_text(each)}", soft_wrap=True)
         said = {each.get("error")}
         for table in each["tables"]:
             error, short = table.get("error"), f"{table['table']}: see the error ({table.get('kind')})"

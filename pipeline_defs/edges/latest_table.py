@@ -9,9 +9,10 @@ do after each commit, and a last one that a power cut has torn is recognised.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from ..core.delta import CONFIGURATION
 from ..core.errors import LakeUnavailable, OffsetlakeError, first_line
+from ..core.latency import Wait, pack, unpack
 from .delta_log import delta_url
 from .lake import Lake
 
@@ -32,6 +34,8 @@ SEQUENCE = "_sequence"
 _ORDER = "order"  # app transaction: by which order the winners were found
 _TRANSACTIONS = 2  # of each commit of ours, as its `commitInfo` says
 _MARK = "offsetlake"
+_WAITS = "offsetlake_waits"  # of what a commit brings in, as `core.latency.pack` writes them
+TOLD_VERSIONS = 256  # that are looked at for the waits of the last hour
 _CONFIGURATION = {
     **CONFIGURATION,
     "delta.dataSkippingNumIndexedCols": "0",  # keys are in no order, and delta-rs cuts a timestamp's maximum short
@@ -41,11 +45,15 @@ MOST_FILES = 64  # a MERGE that only inserts adds files; from so many on the tab
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a version of the table is made of: a version of the decoded table with that id, and an order."""
+    """What a version of the table is made of: a version of the decoded table with that id, and an order.
+
+    `waits` are of the records that it is the first version to have.
+    """
 
     table_id: str
     version: int
     order: int
+    waits: Sequence[Wait] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,13 @@ class LatestTable:
         found = pa.table(QueryBuilder().register("latest", standing.table).execute(sql).read_all()).to_pylist()[0]
         return int(found["keys"]), int(found["dead"])
 
+    def read_waits(self, standing: Standing | None, since_ms: int) -> list[Wait]:
+        """Read how long the records waited that versions since then were the first to have."""
+        if standing is None or standing.damage:
+            return []
+        commits = takewhile(lambda each: each.get("timestamp", 0) > since_ms, standing.table.history(TOLD_VERSIONS))
+        return [wait for each in commits for wait in unpack(json.loads(each.get(_WAITS, "[]")))]
+
     def find_unnamed(self, older_than_seconds: float) -> list[str]:
         """Find what no version of that time has; return the paths below the lake's root."""
         standing = self.read()
@@ -269,7 +284,7 @@ def _properties(applied: Applied) -> CommitProperties:
     said = {f"decoded/{applied.table_id}": applied.version, _ORDER: applied.order}
     return CommitProperties(
         app_transactions=[Transaction(name, version) for name, version in said.items()],
-        custom_metadata={_MARK: str(_TRANSACTIONS)},
+        custom_metadata={_MARK: str(_TRANSACTIONS), _WAITS: json.dumps(pack(applied.waits))},
     )
 
 

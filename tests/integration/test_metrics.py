@@ -74,6 +74,30 @@ def test_the_numbers_are_those_of_topic_and_lake(world: World) -> None:
     assert {family.removesuffix("_total") for family in HELP} == set(scrape.families), "every family is announced"
 
 
+def test_latency_is_from_a_records_timestamp_until_it_could_be_read(world: World) -> None:
+    """[R-94] In the metrics, in `status` and on each range; what was landed again, or before the last hour, does not count."""
+    world.create_topic()
+    now_ms = world.edges.now_ms()
+    world.send({"partition": 0, "value": b"x", "timestamp_ms": now_ms - 50_000} for _ in range(100))
+    world.send({"partition": 0, "value": b"x", "timestamp_ms": now_ms - 700_000} for _ in range(60))
+    world.plan()
+    world.launch()
+    latest_ms = max(manifest.provenance.landed_at_ms for manifest in world.coverage.manifests.values())
+    scrape, status = Scrape(world), world.status()
+    histogram = "offsetlake_latency_seconds_bucket"
+    assert [scrape(histogram, "raw", bound) for bound in ("30.0", "300.0", "900.0", "+Inf")] == [0, 100, 160, 160]
+    assert scrape("offsetlake_latency_seconds_count", "raw") == 160
+    half, most = (status[f"latency_p{share}_seconds"] for share in (50, 95))
+    assert 50 <= half <= 50 + (latest_ms - now_ms) / 1000 and 700 <= most <= 700 + (latest_ms - now_ms) / 1000
+    assert scrape("offsetlake_latency_last_hour_seconds", "raw", "0.95") == most
+    events = world.instance.fetch_materializations(world.topic.asset_key, limit=10).records
+    shown = [each.asset_materialization.metadata for each in events if each.asset_materialization]
+    assert sorted(round(float(str(each["latency_p95_seconds"].value)), -2) for each in shown) == [100, 700]
+    later = world.edges.now_ms() + 2 * HOUR_MS
+    world.edges.now_ms = lambda: later
+    assert world.status()["latency_p95_seconds"] is None and Scrape(world)(histogram, "raw", "+Inf") == 160
+
+
 def test_a_broker_that_is_down_leaves_what_the_lake_knows(world: World) -> None:
     """The control is the scrape before: the same world, the broker there."""
     world.create_topic()
@@ -106,7 +130,10 @@ def test_a_damaged_topic_takes_nothing_away_from_another(world: World) -> None:
 
 
 def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: World) -> None:
-    """[R-90] Each table by itself: what is broken of one leaves the figures of the other."""
+    """[R-90] Each table by itself: what is broken of one leaves the figures of the other.
+
+    [R-94]
+    """
     value = Side(Format.JSON, "n BIGINT")
     world.topic = dataclasses.replace(
         world.topic, decode=Decode(Side(Format.STRING), value, Budget(10, 1.0)), latest=Latest()
@@ -126,11 +153,26 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     edges = Edges(world.settings)
     update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
     assert table_figures(world)["latest"] == (1, 0, None)
-    shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
-    assert shown == ["decoded: version 0, 9 rows of 1 range, 1 dead letter", "latest: version 1"]
-    log = world.lake_folder / "tables" / "decoded" / world.name / "_delta_log"
-    (log / f"{0:020d}.json").write_text("{torn")
-    assert table_figures(world)["decoded"] == (None, None, "broken_table")
+    heads = [
+        table_text(each, world.edges.now_ms()).partition(", records of the last hour within ")
+        for each in documents(world)
+    ]
+    assert [head for head, _, _ in heads] == [
+        "decoded: version 0, 9 rows of 1 range, 1 dead letter",
+        "latest: version 1",
+    ]
+    assert heads[0][2].endswith("(p95)") and heads[1][2] == "", "a table that is made anew has brought nothing in late"
+    world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
+    world.plan_and_land()
+    world.decode()
+    update(world.name, Latest(), Attempt("again", "no-run", "test"), edges.latest_tools(edges.pyspark()))
+    scrape = Scrape(world, Edges(world.settings))
+    waits = [scrape("offsetlake_latency_last_hour_seconds", table, "0.95") for table in ("raw", "decoded", "latest")]
+    assert None not in waits and [scrape("offsetlake_latency_seconds_count", each) for each in ("raw", "decoded")] == [
+        19,
+        18,
+    ]
+    assert waits[2] is not None and 0 < waits[2] < 600
 
 
 def test_days_say_which_is_the_newest_that_was_told_and_how_many_are_not(world: World) -> None:

@@ -1,0 +1,126 @@
+"""Latency: how long records waited, from their timestamp until they could be read.
+
+A file says the timestamps of its oldest and newest record, and when it became visible; the others count as spread
+evenly between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from .manifest import StagedFile
+
+WINDOW_MS = 3_600_000  # of the quantiles
+BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
+"""Upper bounds of the histogram's buckets, the last one apart, which has no bound."""
+PACKED = 64  # waits that one version of a table tells
+_HALVINGS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long so many records waited: the newest of them the least, the oldest the most."""
+
+    rows: int
+    least_seconds: float
+    most_seconds: float
+
+    def rows_within(self, seconds: float) -> float:
+        """Return how many of the records waited no longer than that."""
+        if seconds >= self.most_seconds:
+            return self.rows
+        if seconds < self.least_seconds:
+            return 0.0
+        return self.rows * (seconds - self.least_seconds) / (self.most_seconds - self.least_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Records by how long they waited: `counts` are of those up to each bound, and of all; `seconds` is the sum."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    seconds: float
+
+
+def wait_of(file: StagedFile | None, visible_ms: int) -> Wait | None:
+    """Return how long the records of a file had waited when it became visible; none without records, or without times."""
+    if file is None or not file.rows or file.min_timestamp_ms is None or file.max_timestamp_ms is None:
+        return None
+    least, most = (max(0.0, (visible_ms - at_ms) / 1000) for at_ms in (file.max_timestamp_ms, file.min_timestamp_ms))
+    return Wait(file.rows, least, most)
+
+
+def waits_of(files: Iterable[tuple[StagedFile | None, int]], since_ms: float = -inf) -> list[Wait]:
+    """Return the waits of files, each with the time at which it became visible, of those that did since then."""
+    found = (wait_of(file, visible_ms) for file, visible_ms in files if visible_ms > since_ms)
+    return [wait for wait in found if wait is not None]
+
+
+def latency_facts(waits: Sequence[Wait]) -> dict[str, float | None]:
+    """Return within how many seconds half of the records, and 95 of 100, could be read, by the names that people see."""
+    found = {f"latency_p{share}_seconds": find_quantile(waits, share / 100) for share in (50, 95)}
+    return {name: None if seconds is None else round(seconds, 3) for name, seconds in found.items()}
+
+
+def known_facts(facts: dict[str, float | None]) -> dict[str, float]:
+    """Return the facts that are known."""
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def find_quantile(waits: Sequence[Wait], share: float) -> float | None:
+    """Return the seconds within which so great a share of the records could be read; none without records."""
+    wanted = share * sum(wait.rows for wait in waits)
+    if not wanted:
+        return None
+    low, high = 0.0, max(wait.most_seconds for wait in waits)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if sum(wait.rows_within(middle) for wait in waits) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def count_waits(waits: Iterable[Wait]) -> Histogram:
+    """Count records by how long they waited."""
+    bounds = (*BOUNDS_SECONDS, inf)
+    rows, seconds = [0.0] * len(bounds), 0.0
+    for wait in waits:
+        seconds += wait.rows * (wait.least_seconds + wait.most_seconds) / 2
+        before = 0.0
+        for at in range(bisect_left(bounds, wait.least_seconds), len(bounds)):
+            within = wait.rows_within(bounds[at])
+            rows[at] += within - before
+            before = within
+            if within == wait.rows:
+                break
+    counts, total = [], 0.0
+    for count in rows:
+        total += count
+        counts.append(round(total))
+    return Histogram(bounds, counts, seconds)
+
+
+def pack(waits: Iterable[Wait]) -> list[list[float]]:
+    """Return waits as plain numbers, those that are alike as one where they are many."""
+    ordered = sorted(waits, key=lambda wait: wait.most_seconds)
+    size = max(1, -(-len(ordered) // PACKED))
+    groups = (ordered[at : at + size] for at in range(0, len(ordered), size))
+    return [
+        [
+            sum(wait.rows for wait in group),
+            round(min(wait.least_seconds for wait in group), 3),
+            round(max(wait.most_seconds for wait in group), 3),
+        ]
+        for group in groups
+    ]
+
+
+def unpack(packed: Iterable[Sequence[float]]) -> list[Wait]:
+    """Return waits from plain numbers; raise `ValueError` or `TypeError` where they are none."""
+    return [Wait(int(rows), float(least), float(most)) for rows, least, most in packed]
