@@ -7,7 +7,7 @@ is done; what is done is reported even so, and what is not is tried again later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -34,11 +34,11 @@ from .moments import Pace
 from .projection import as_evaluation
 from .raw_asset import landed_lineage, materialization
 from .resources import Edges
-from .runs import at_work, attempt_id, step_logger
+from .runs import StepSummary, at_work, attempt_id
 from .settings import code_version
 from .ticking import find_due_ranges, find_undecoded, run_latest_tick
 from .topics import LAND_PENDING, TOOK_TAG, Duty, Topic
-from .tries import ALL, UPDATE, read_all_tries, trying
+from .tries import ALL, UPDATE, read_all_tries, trying_all
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
@@ -99,7 +99,7 @@ class _PulseRun:
             self._land_batch(batch)
             left -= sum(map(len, batch.values()))
         for topic in (self.topics[name] for name, count in self.landed.items() if count):
-            with self._isolated(topic, self._fail):
+            with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
                 for check in QUICK:
                     self._report_check(check_key(topic, check), lake_result(topic, check, self.edges))
 
@@ -120,12 +120,14 @@ class _PulseRun:
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
         context, edges = self.context, self.edges
-        log_step = step_logger(context)
+        log_step = StepSummary(context)
         with ExitStack() as opened:
-            done, tell, tools = {}, {}, {}
-            for name, ranges in batch.items():
-                topic, keys = self.topics[name], [offsets.key for offsets in ranges]
-                done[name] = opened.enter_context(self._taking(topic.landing, [*keys, ALL]))
+            opened.callback(log_step.tell)
+            taken = {self.topics[name].landing: [*(o.key for o in ranges), ALL] for name, ranges in batch.items()}
+            done = opened.enter_context(self._taking(taken))
+            tell, tools = {}, {}
+            for topic in (self.topics[name] for name in batch):
+                name = topic.name
                 with self._isolated(topic, self._fail):
                     tools[name] = edges.tools(topic, self.pyspark, log_step)
                     tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
@@ -145,7 +147,7 @@ class _PulseRun:
                 edges.watch_step("landed", key=told.offsets.key)
                 context.log_event(materialization(self.topics[name], told, edges))
                 edges.watch_step("reported", key=told.offsets.key)
-                done[name].update((told.offsets.key, ALL))
+                done[self.topics[name].landing].update((told.offsets.key, ALL))
                 self.landed[name] += 1
                 tell[name](told)
 
@@ -198,8 +200,10 @@ class _PulseRun:
         assert topic.decode is not None
         made: list[Decoding] = []
         began_ms = edges.now_ms()
-        with self._taking(topic.decoding, [*keys, ALL]) as done:
-            tools = edges.decode_tools(topic.decode, self.pyspark, step_logger(context))
+        log_step = StepSummary(context)
+        with self._taking({topic.decoding: [*keys, ALL]}) as taken:
+            done = taken[topic.decoding]
+            tools = edges.decode_tools(topic.decode, self.pyspark, log_step)
             for verdict in decode(topic.name, keys, self._attempt(), tools):
                 if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                     self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
@@ -208,6 +212,7 @@ class _PulseRun:
                 edges.watch_step("reported_decoded", key=verdict.offsets.key)
                 done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
+        log_step.tell()
         report_days(topic, context.instance, edges)
         tell_decoded(topic, made, context, began_ms, edges)
         for name, result in decoded_results(topic, edges).items():
@@ -228,10 +233,10 @@ class _PulseRun:
             if not is_due:
                 continue
             with self._isolated(topic, self._fail):
-                with self._taking(topic.upserting, [UPDATE]) as done:
+                with self._taking({topic.upserting: [UPDATE]}) as taken:
                     facts = update_and_tell(topic, topic.latest, self._attempt(), context, edges, self.pyspark)
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
-                    done.add(UPDATE)
+                    taken[topic.upserting].add(UPDATE)
                 tools = edges.latest_tools(self.pyspark)
                 finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), tools)
                 self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
@@ -264,14 +269,14 @@ class _PulseRun:
         self.failures.append(f"topic {topic.name}: {error}")
 
     @contextmanager
-    def _taking(self, duty: Duty, keys: Sequence[str]) -> Iterator[set[str]]:
-        """Note a try of these keys; have Dagster show them as in progress, and as failed where they are not done in the end."""
+    def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[dict[Duty, set[str]]]:
+        """Note tries of these keys; have Dagster show them as in progress, and as failed where they are not done in the end."""
         instance, run_id = self.context.instance, self.context.run.run_id
-        with trying(instance, duty, keys, run_id, self.edges.now_ms) as done:
+        with trying_all(instance, wanted, run_id, self.edges.now_ms) as done:
             if not self.has_taken:
                 instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
                 self.has_taken = True
-            for key in keys:
+            for duty, key in ((duty, key) for duty, keys in wanted.items() for key in keys):
                 if key == ALL:
                     continue
                 planned = AssetMaterializationPlannedData(duty.asset_key, partition=None if key == UPDATE else key)

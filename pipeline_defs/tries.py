@@ -51,23 +51,32 @@ def trying(
     instance: dg.DagsterInstance, duty: Duty, keys: Collection[str], run_id: str, now_ms: Callable[[], int]
 ) -> Iterator[set[str]]:
     """Note a try of what these keys name; those that are not added to the set that is yielded have failed."""
-    began_ms, done = now_ms(), set[str]()
-    _change(
-        instance,
-        duty,
-        lambda known: {key: replace(known.get(key, _Entry()), run_id=run_id, began_ms=began_ms) for key in keys},
-    )
+    with trying_all(instance, {duty: keys}, run_id, now_ms) as done:
+        yield done[duty]
+
+
+@contextmanager
+def trying_all(
+    instance: dg.DagsterInstance, wanted: Mapping[Duty, Collection[str]], run_id: str, now_ms: Callable[[], int]
+) -> Iterator[dict[Duty, set[str]]]:
+    """Note tries of several duties at once, each as `trying` does."""
+    began_ms, done = now_ms(), {duty: set[str]() for duty in wanted}
+
+    def begin(duty: Duty, known: _Entries) -> dict[str, _Entry | None]:
+        return {key: replace(known.get(key, _Entry()), run_id=run_id, began_ms=began_ms) for key in wanted[duty]}
+
+    _change(instance, wanted, begin)
     try:
         yield done
     finally:
         ended_ms = now_ms()
 
-        def end(known: _Entries) -> dict[str, _Entry | None]:
-            ours = {key: known[key] for key in keys if key in known and known[key].run_id == run_id}
+        def end(duty: Duty, known: _Entries) -> dict[str, _Entry | None]:
+            ours = {key: known[key] for key in wanted[duty] if key in known and known[key].run_id == run_id}
             well = {UPDATE: _Entry(last_ended_ms=ended_ms)}
-            return {key: well.get(key) if key in done else entry.failed(ended_ms) for key, entry in ours.items()}
+            return {key: well.get(key) if key in done[duty] else entry.failed(ended_ms) for key, entry in ours.items()}
 
-        _change(instance, duty, end)
+        _change(instance, wanted, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +158,17 @@ def _parsed(text: str) -> _Entries:
         return {}
 
 
-def _change(instance: dg.DagsterInstance, duty: Duty, news: Callable[[_Entries], dict[str, _Entry | None]]) -> None:
-    """Write what is news on top of what is known; none takes a thing away."""
-    known = _settle(instance, [duty])[0][duty]
-    after = {key: entry for key, entry in {**known, **news(known)}.items() if entry is not None}
-    text = json.dumps({key: asdict(entry) for key, entry in after.items()})
-    instance.daemon_cursor_storage.set_cursor_values({_name(duty): text})
+def _change(
+    instance: dg.DagsterInstance,
+    duties: Collection[Duty],
+    news: Callable[[Duty, _Entries], dict[str, _Entry | None]],
+) -> None:
+    """Write what is news of each duty on top of what is known; none takes a thing away."""
+    settled, texts = _settle(instance, duties)[0], {}
+    for duty, known in settled.items():
+        after = {key: entry for key, entry in {**known, **news(duty, known)}.items() if entry is not None}
+        texts[_name(duty)] = json.dumps({key: asdict(entry) for key, entry in after.items()})
+    instance.daemon_cursor_storage.set_cursor_values(texts)
 
 
 def _name(duty: Duty) -> str:

@@ -59,6 +59,8 @@ def test_one_run_lands_two_topics_decodes_and_updates(world: World, other: World
 
     result = run_pulse(world, other.topic)
     assert result.success, reasons(result)
+    lines = [event.user_message for event in world.instance.all_logs(result.run_id)]
+    assert lines.count("step=publish times=8") == 1, "a line for each range would cost as much as its file"
     for each in (world, other):
         each.assert_all_landed_once()
         assert each.materialized() == {offsets.key for offsets in each.coverage.log.ranges}
