@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from dagster._core.events import AssetMaterializationPlannedData
 from .attempt import Attempt
 from .checks import QUICK, as_result, check_key, lake_result
 from .core.decoding import Decided, Decoding
-from .core.dispatch import take_turns
+from .core.dispatch import next_most_offsets, take_turns
 from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, unforeseen
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, violations_by_range
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 LAND_AND_DERIVE = "land_and_derive"  # the op
 RANGES_PER_RUN = 1000  # landed: an event of Dagster costs 10 ms
 RANGES_AT_ONCE = 200  # landed or decoded before it is looked again what is pending
+JOB_SECONDS = 10.0  # that a job takes, about: whoever becomes pending meanwhile waits for its end
+FIRST_OFFSETS = 1_000_000.0  # of a run's first job, whose pace nobody knows
 LAND_SECONDS = 60  # after which no more ranges are taken, and what is landed is decoded
 DERIVE_SECONDS = 60  # after which no more is decoded
 
@@ -63,8 +66,10 @@ def land_and_derive(
     with at_work(context, edges):
         run = _PulseRun({topic.name: topic for topic in topics}, context, edges, pyspark)
         run.land()
+        run.check()
         run.decode()
         run.update()
+        run.check()
         failures = run.failures or ([] if run.has_taken else [*run.passed_over.values()])
         if failures:
             landed = sum(run.landed.values())
@@ -88,24 +93,45 @@ class _PulseRun:
     failures: list[str] = field(default_factory=list)
     passed_over: dict[str, str] = field(default_factory=dict)
     has_taken: bool = False
+    unchecked: set[str] = field(default_factory=set)  # topics with ranges landed since the last look
+    jobs: int = 0
+    served: dict[str, int] = field(default_factory=dict)  # by topic the number of the last job that had ranges of it
+    left: int = field(default_factory=lambda: RANGES_PER_RUN)
+    most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
 
     # ---- land
 
     def land(self) -> None:
         """Land batches, fairly over topics, until nothing is due, or the run has had its share."""
         is_in_time = self._timer(LAND_SECONDS)
-        left = RANGES_PER_RUN
-        while left > 0 and is_in_time() and (batch := take_turns(self._find_due(), min(left, RANGES_AT_ONCE))):
-            self._land_batch(batch)
-            left -= sum(map(len, batch.values()))
-        for topic in (self.topics[name] for name, count in self.landed.items() if count):
+        while is_in_time() and self._land_next():
+            pass
+
+    def _land_next(self) -> bool:
+        """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
+        batch = take_turns(self._find_due(), min(self.left, RANGES_AT_ONCE), self.most_offsets) if self.left > 0 else {}
+        if not batch:
+            return False
+        began_ms, offsets = self.edges.now_ms(), sum(len(each) for ranges in batch.values() for each in ranges)
+        self._land_batch(batch)
+        seconds = (self.edges.now_ms() - began_ms) / 1000
+        self.most_offsets = next_most_offsets(offsets, seconds, JOB_SECONDS, self.most_offsets)
+        self.left -= sum(map(len, batch.values()))
+        self.jobs += 1
+        self.served |= dict.fromkeys(batch, self.jobs)
+        return True
+
+    def check(self) -> None:
+        """Hold what was landed of each topic since the last look against its plan log."""
+        landed, self.unchecked = self.unchecked, set()
+        for topic in (self.topics[name] for name in sorted(landed)):
             with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
                 for check in QUICK:
                     self._report_check(check_key(topic, check), lake_result(topic, check, self.edges))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
-        """Find the ranges to land now: of each topic as its policy orders them, and first the topic that waits longest."""
-        found: dict[str, tuple[int, list[OffsetRange]]] = {}
+        """Find the ranges to land now: of each topic as its policy orders them, first who waits longest for a job."""
+        found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
         tries = read_all_tries(self.context.instance, [topic.landing for topic in self.topics.values()])
         for name, topic in self.topics.items():
             with self._isolated(topic, self._pass_over):
@@ -115,8 +141,9 @@ class _PulseRun:
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
                 if due:
                     is_newest_first = topic.policy.order == "newest_first"
-                    found[name] = planned_ms[due[0]], due[::-1] if is_newest_first else due
-        return {name: due for name, (_, due) in sorted(found.items(), key=lambda each: each[1][0])}
+                    served = self.served.get(name, 0)
+                    found[name] = served, planned_ms[due[0]], due[::-1] if is_newest_first else due
+        return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:
         context, edges = self.context, self.edges
@@ -124,7 +151,7 @@ class _PulseRun:
         with ExitStack() as opened:
             opened.callback(log_step.tell)
             taken = {self.topics[name].landing: [*(o.key for o in ranges), ALL] for name, ranges in batch.items()}
-            done = opened.enter_context(self._taking(taken))
+            done, shown = opened.enter_context(self._taking(taken))
             tell, tools = {}, {}
             for topic in (self.topics[name] for name in batch):
                 name = topic.name
@@ -135,6 +162,7 @@ class _PulseRun:
             keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
             pace = Pace(sum(map(len, keys_of.values())), edges.now_ms)
             for name, told in land_topics(keys_of, self._attempt(), tools) if tools else ():
+                shown.result()  # a range that is told before it is shown in progress would stay so
                 if isinstance(told, OffsetlakeError):
                     self._fail(self.topics[name], told)
                     continue
@@ -149,6 +177,7 @@ class _PulseRun:
                 edges.watch_step("reported", key=told.offsets.key)
                 done[self.topics[name].landing].update((told.offsets.key, ALL))
                 self.landed[name] += 1
+                self.unchecked.add(name)
                 tell[name](told)
 
     def _leave_silent(self, tools: dict[str, Tools]) -> None:
@@ -170,7 +199,10 @@ class _PulseRun:
     # ---- decode
 
     def decode(self) -> None:
-        """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time."""
+        """Decode what is landed, a batch of each topic in turn and first of who has waited longest, while there is time.
+
+        What has become pending meanwhile is landed in between: a backlog that is decoded keeps no topic waiting.
+        """
         is_in_time = self._timer(DERIVE_SECONDS)
         waiting = [topic for topic in self.topics.values() if topic.decode is not None]
         while waiting and is_in_time():
@@ -178,6 +210,7 @@ class _PulseRun:
             for topic, keys in batches:
                 if not is_in_time():
                     return
+                self._land_next()
                 with self._isolated(topic, self._fail):
                     if self._decode_batch(topic, keys):
                         waiting.append(topic)
@@ -201,10 +234,11 @@ class _PulseRun:
         made: list[Decoding] = []
         began_ms = edges.now_ms()
         log_step = StepSummary(context)
-        with self._taking({topic.decoding: [*keys, ALL]}) as taken:
+        with self._taking({topic.decoding: [*keys, ALL]}) as (taken, shown):
             done = taken[topic.decoding]
             tools = edges.decode_tools(topic.decode, self.pyspark, log_step)
             for verdict in decode(topic.name, keys, self._attempt(), tools):
+                shown.result()
                 if verdict.outcome is Decided.FAILED or verdict.decoding is None:
                     self.failures += violations_by_range(topic.name, verdict.offsets, verdict.violations)
                     continue
@@ -232,9 +266,11 @@ class _PulseRun:
                 is_due = run_latest_tick(topic, topic.latest, context.instance, edges).is_due
             if not is_due:
                 continue
+            self._land_next()
             with self._isolated(topic, self._fail):
-                with self._taking({topic.upserting: [UPDATE]}) as taken:
+                with self._taking({topic.upserting: [UPDATE]}) as (taken, shown):
                     facts = update_and_tell(topic, topic.latest, self._attempt(), context, edges, self.pyspark)
+                    shown.result()
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
                     taken[topic.upserting].add(UPDATE)
                 tools = edges.latest_tools(self.pyspark)
@@ -269,22 +305,26 @@ class _PulseRun:
         self.failures.append(f"topic {topic.name}: {error}")
 
     @contextmanager
-    def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[dict[Duty, set[str]]]:
-        """Note tries of these keys; have Dagster show them as in progress, and as failed where they are not done in the end."""
+    def _taking(self, wanted: Mapping[Duty, Sequence[str]]) -> Iterator[tuple[dict[Duty, set[str]], Future[None]]]:
+        """Note tries of these keys; have Dagster show them as in progress, and as failed where they are not done in the end.
+
+        They are shown beside the work: the future is done when they are, which whoever tells of one waits for.
+        """
         instance, run_id = self.context.instance, self.context.run.run_id
         with trying_all(instance, wanted, run_id, self.edges.now_ms) as done:
             if not self.has_taken:
                 instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
                 self.has_taken = True
-            for duty, key in ((duty, key) for duty, keys in wanted.items() for key in keys):
-                if key == ALL:
-                    continue
-                planned = AssetMaterializationPlannedData(duty.asset_key, partition=None if key == UPDATE else key)
-                event = dg.DagsterEvent.build_asset_materialization_planned_event(
-                    LAND_PENDING, LAND_AND_DERIVE, planned
-                )
-                instance.report_dagster_event(event, run_id)
-            yield done
+            with ThreadPoolExecutor(1) as pool:
+                yield done, pool.submit(self._show_in_progress, wanted)
+
+    def _show_in_progress(self, wanted: Mapping[Duty, Sequence[str]]) -> None:
+        for duty, key in ((duty, key) for duty, keys in wanted.items() for key in keys):
+            if key == ALL:
+                continue
+            planned = AssetMaterializationPlannedData(duty.asset_key, partition=None if key == UPDATE else key)
+            event = dg.DagsterEvent.build_asset_materialization_planned_event(LAND_PENDING, LAND_AND_DERIVE, planned)
+            self.context.instance.report_dagster_event(event, self.context.run.run_id)
 
     def _report_check(self, key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> None:
         self.context.log_event(cast("Any", as_evaluation(key, result)))

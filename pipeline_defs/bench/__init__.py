@@ -9,9 +9,9 @@ import importlib.util
 
 from ..core.errors import BadSetting
 
-ENGINE, DERIVED, TOPICS = "engine", "derived", "topics"  # parts that can be measured alone
+ENGINE, DERIVED, TOPICS, PULSE = "engine", "derived", "topics", "pulse"  # parts that can be measured alone
 _ALWAYS = ("confluent_kafka", "psutil")
-PACKAGES = {None: _ALWAYS, ENGINE: (*_ALWAYS, "moto"), DERIVED: (*_ALWAYS, "fastavro"), TOPICS: _ALWAYS}
+PACKAGES = {None: _ALWAYS, ENGINE: (*_ALWAYS, "moto"), DERIVED: (*_ALWAYS, "fastavro"), TOPICS: _ALWAYS, PULSE: _ALWAYS}
 """What only the benchmark needs, by part; none is the whole of it."""
 
 

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
-from ..bench import DERIVED, ENGINE, TOPICS, require_packages
+from ..bench import DERIVED, ENGINE, PULSE, TOPICS, require_packages
 from ..settings import read_settings
 from .show import json_option, print_json, print_table
 from .terminal import ERRORS, OUT, Words
@@ -29,11 +29,12 @@ OF_A_PART = {"part", "rounds", "as_json"}  # what may be said where a part is as
 @click.command()
 @click.option(
     "--part",
-    type=click.Choice([ENGINE, DERIVED, TOPICS]),
+    type=click.Choice([ENGINE, DERIVED, TOPICS, PULSE]),
     help="This part alone, on the warm Spark. engine: what a run, a client and a backlog cost, when rows are seen, and how "
     "much passes this machine where a cluster lands into a bucket; about 6 minutes, 560 MB of jars for S3 are fetched once. "
     "derived: decoding and the raw table's append beside landing, updates of a latest table beside delta-rs' merge; about 10 "
-    "minutes. topics: how long records of 12, 60 and 100 topics wait until a glob shows them; about 25 minutes.",
+    "minutes. topics: how long records of 12, 60 and 100 topics wait until a glob shows them; about 25 minutes. "
+    "pulse: from produced to visible, and what a history of up to 1,000,000 ranges costs; about 20 minutes.",
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Value sizes in bytes, with commas between.")
 @click.option(
@@ -65,10 +66,11 @@ def bench(
       offsetlake bench --part engine --json > engine.json
       offsetlake bench --part derived --json > derived.json
       offsetlake bench --part topics --json > topics.json
+      offsetlake bench --part pulse --json > pulse.json
       offsetlake bench --sizes 1000 --rounds 5 --systems offsetlake,bare_spark --visible 0
     """
     require_packages(part)
-    from ..bench import derived, engine, topics_cost
+    from ..bench import derived, engine, pulse_cost, topics_cost
     from ..bench.measurement import require_own_spark
     from ..bench.report import choose_loads, choose_systems, run_bench
 
@@ -83,6 +85,8 @@ def bench(
                 report = engine.run_engine_bench(settings, engine.Profile(rounds=rounds or PART_ROUNDS), tell)
             elif part == TOPICS:
                 report = topics_cost.run_topics_bench(settings, topics_cost.Profile(), tell)
+            elif part == PULSE:
+                report = pulse_cost.run_pulse_bench(settings, pulse_cost.Profile(rounds=rounds or 10), tell)
             else:
                 report = derived.run_derived_bench(settings, derived.Profile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:
@@ -150,9 +154,9 @@ def show_part(report: Mapping[str, Any]) -> None:
         run = found[ENGINE]["details"]["run"]
         parts = ", ".join(f"{name} {seconds}" for name, seconds in run["median_by_part"].items())
         OUT.print(f"CPU seconds of a run by part: {parts}")
-    if "pulse" in report:
-        lines = report["pulse"]["topics"]
-        print_table("many topics", list(lines[0]), [list(line.values()) for line in lines])
+    for name, lines in report.get("pulse", {}).items():
+        if name in {"topics", "history"}:
+            print_table(name, list(lines[0]), [list(line.values()) for line in lines])
     machine = report["environment"]
     OUT.print(
         f"{report['rounds']} rounds on {machine['cores']} cores ({machine['processor']}), load average "

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
+from math import inf
 
 from .offsets import OffsetRange
 
@@ -67,16 +68,34 @@ def choose_due(
     return [each for each in waiting if each not in held and tried.get(each, NEVER_TRIED).is_due(now_ms)]
 
 
-def take_turns(waiting: Mapping[str, Sequence[OffsetRange]], most: int) -> dict[str, list[OffsetRange]]:
+def take_turns(
+    waiting: Mapping[str, Sequence[OffsetRange]], most: int, most_offsets: float = inf
+) -> dict[str, list[OffsetRange]]:
     """Choose at most so many ranges, of each topic in turn its next one: a backlog keeps no other topic waiting.
 
-    `waiting` has the ranges of each topic in the order in which they are to be landed.
+    `waiting` has the ranges of each topic in the order in which they are to be landed. Together they have no more than
+    `most_offsets`, but for the first one, which may be larger alone: what does not fit waits, and comes first then.
     """
     turns = zip_longest(*([(topic, offsets) for offsets in ranges] for topic, ranges in waiting.items()))
     chosen: dict[str, list[OffsetRange]] = defaultdict(list)
-    for topic, offsets in islice(filter(None, chain.from_iterable(turns)), most):
-        chosen[topic].append(offsets)
+    count, total = 0, 0
+    for topic, offsets in filter(None, chain.from_iterable(turns)):
+        if count == most:
+            break
+        if not count or total + len(offsets) <= most_offsets:
+            chosen[topic].append(offsets)
+            count, total = count + 1, total + len(offsets)
     return dict(chosen)
+
+
+def next_most_offsets(offsets: int, seconds: float, wanted_seconds: float, before: float) -> float:
+    """Return how many offsets a job may read next, so that it takes as long as is wanted, at the pace of the last one.
+
+    It is at most doubled or halved at a time: a small job's time says little of a large one's.
+    """
+    if seconds <= 0:
+        return before * 2
+    return min(before * 2, max(before / 2, offsets * wanted_seconds / seconds))
 
 
 def split_stretches(

@@ -14,6 +14,7 @@ from pipeline_defs.bench import (
     client_cost,
     decode_cost,
     derived,
+    history,
     measurement,
     topics_cost,
     upsert,
@@ -23,6 +24,7 @@ from pipeline_defs.bench.engine import AIMS, Profile, run_engine_bench
 from pipeline_defs.bench.measurement import Bench, WrongCount
 from pipeline_defs.bench.rounds import Load
 from pipeline_defs.bench.run_cost import PARTS, RUN
+from pipeline_defs.core.coverage import tiling_violations
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.spark_server import read_server
 from pipeline_defs.settings import Settings
@@ -38,7 +40,7 @@ def told(text: str) -> None:
 @pytest.fixture
 def bench(world: World, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A world of the benchmark on the broker and the Spark that all tests share."""
-    for module in (client_cost, backlog, append_cost, decode_cost, topics_cost):
+    for module in (client_cost, backlog, append_cost, decode_cost, topics_cost, history):
         monkeypatch.setattr(module, "TOPIC", f"{world.name}-{module.__name__.rpartition('.')[2]}")
     for module in (decode_cost, upsert):
         monkeypatch.setattr(module, "WARM_UPS", 1)
@@ -69,6 +71,17 @@ def test_topics_are_measured_under_a_dagster_that_is_up(bench: Bench) -> None:
     found = topics_cost.measure_topics(bench, 2, profile, told)
     assert found["records"] >= 2 * 20, "two topics of 20 records a second"
     assert found["p95_wait_seconds"] > 1 and found["queued_max"] <= 1 and found["cpu_share"] > 0
+
+
+def test_a_long_history_is_laid_out_as_a_real_one_and_read_by_processes_of_their_own(bench: Bench) -> None:
+    """H: what is written at once is whole to the audit, and the run lands ten ranges behind it."""
+    found = history.measure_history(bench, 60, told)
+    figures = ("open_seconds", "tick_seconds", "run_seconds", "status_seconds", "trace_seconds", "peak_mb")
+    assert list(found) == ["ranges", *figures]
+    assert all(found[figure] > 0 for figure in figures if figure not in {"open_seconds", "tick_seconds"})
+    coverage = bench.edges.lake.coverage(history.TOPIC)
+    assert len(coverage.manifests) == 60 + history.NEW_RANGES and coverage.pending() == []
+    assert tiling_violations(coverage) == []
 
 
 STATE = upsert.State(keys=500, rows=200)

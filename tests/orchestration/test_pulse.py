@@ -277,6 +277,35 @@ def test_a_topic_with_a_backlog_keeps_no_other_waiting(
     assert len(world.coverage.manifests) == 5, "and the run ends when it has had its share"
 
 
+@pytest.mark.parametrize("at_step", ["landed", "reported_decoded"])
+def test_what_arrives_during_a_backlog_is_landed_between_its_jobs(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch, at_step: str
+) -> None:
+    """[R-95] A quiet topic waits for the end of a job, or of a batch that is decoded, and not of the backlog."""
+    monkeypatch.setattr("pipeline_defs.pulse_run.FIRST_OFFSETS", 200)
+    monkeypatch.setattr("pipeline_defs.pulse_run.JOB_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline_defs.pulse_run.RANGES_AT_ONCE", 4)
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.STRING)))
+    world.create_topic(1)
+    other.create_topic(1)
+    world.send_numbered(1200)
+    world.plan()
+    passed: list[str] = []
+
+    def watch(step: str, **fields: object) -> None:
+        if step == at_step and step not in passed:
+            other.send_numbered(50)
+            other.plan()
+        passed.append(step if step != "landed" or fields["key"] != "0-0-50" else "quiet")
+
+    world.edges.watch_step = watch
+    run_pulse(world, other.topic)
+    other.assert_all_landed_once()
+    first, quiet = passed.index(at_step), passed.index("quiet")
+    last = len(passed) - 1 - passed[::-1].index(at_step)
+    assert first < quiet < last and passed[first:quiet].count(at_step) <= 4, "after the batch in which it arrived"
+
+
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])
 def test_a_topic_is_landed_in_the_order_of_its_policy(
     world: World, monkeypatch: pytest.MonkeyPatch, order: str

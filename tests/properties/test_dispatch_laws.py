@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from pipeline_defs.core.dispatch import (
     BACKOFF_LAST_SECONDS,
     Tried,
     choose_due,
+    next_most_offsets,
     split_stretches,
     take_turns,
 )
@@ -58,6 +60,38 @@ def test_topics_take_turns_and_no_backlog_keeps_another_waiting(
     assert all(ranges[: len(taken[topic])] == taken[topic] for topic, ranges in waiting.items())
     short = [len(taken[topic]) for topic, ranges in waiting.items() if len(taken[topic]) < len(ranges)]
     assert not short or max(map(len, taken.values())) <= min(short) + 1
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcde"),
+        st.lists(st.integers(1, 100).map(lambda length: OffsetRange(0, 0, 0, length)), min_size=1),
+        min_size=1,
+    ),
+    st.integers(1, 20),
+    st.integers(1, 300),
+)
+def test_a_job_is_no_larger_than_is_wanted_but_for_one_range_that_is(
+    waiting: dict[str, list[OffsetRange]], most: int, most_offsets: int
+) -> None:
+    """[R-95] Whoever is first is in it, however large; nothing that would fit is left out for want of room."""
+    chosen = take_turns(waiting, most, most_offsets)
+    taken = [offsets for ranges in chosen.values() for offsets in ranges]
+    total = sum(map(len, taken))
+    assert total <= most_offsets or len(taken) == 1
+    assert next(iter(waiting.values()))[0] in taken
+    left = sorted(len(o) for ranges in waiting.values() for o in ranges)
+    for offsets in taken:
+        left.remove(len(offsets))
+    assert not left or len(taken) == most or total + max(left) > most_offsets
+
+
+@given(st.integers(1, 10**7), st.floats(0.01, 600), st.floats(1e3, 1e8))
+def test_the_next_job_is_sized_by_the_pace_of_the_last_one(offsets: int, seconds: float, before: float) -> None:
+    """[R-95] So that it takes as long as is wanted, at most doubled or halved at a time."""
+    after = next_most_offsets(offsets, seconds, 10.0, before)
+    assert before / 2 <= after <= before * 2
+    assert after in (before / 2, before * 2) or after * seconds / offsets == pytest.approx(10.0)
 
 
 @given(

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.message_factory import GetMessageClass
 
-from pipeline_defs.bench import DERIVED, TOPICS, derived, topics_cost
+from pipeline_defs.bench import DERIVED, PULSE, TOPICS, derived, topics_cost
 from pipeline_defs.bench import ENGINE as PART_ENGINE
 from pipeline_defs.bench.data import values
 from pipeline_defs.bench.delta import DeltaState
@@ -347,7 +347,9 @@ def test_the_same_orders_are_written_in_every_format(kind: str) -> None:
         assert (order.order_id, order.note, len(order.items)) == (43, written["note"], 5)
 
 
-@pytest.mark.parametrize("part", [[], *(["--part", part] for part in (PART_ENGINE, DERIVED, TOPICS))], ids=" ".join)
+@pytest.mark.parametrize(
+    "part", [[], *(["--part", part] for part in (PART_ENGINE, DERIVED, TOPICS, PULSE))], ids=" ".join
+)
 def test_a_package_that_is_missing_is_named_before_a_module_that_needs_it_is_imported(
     part: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

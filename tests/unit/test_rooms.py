@@ -58,6 +58,7 @@ ENVIRONMENT = {
     "run_locks.py": "finds the home of the Dagster process that it is in",
     "drills/children.py": "has a child forget what its parent is",
     "bench/driver_bytes.py": "hands it to a child process, with another lake",
+    "bench/history.py": "hands it to a child process, with another lake",
     "bench/spark_cluster.py": "hands it to a child process, with a token",
 }
 
