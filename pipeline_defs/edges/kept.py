@@ -19,6 +19,7 @@ class Kept(Generic[T]):
         self._read = read
         self._listed: dict[str, str] = {}
         self._kept: dict[str, tuple[str, T]] = {}
+        self.reads = 0  # as long as it stays, each document is the one that it was
 
     def see(self, folder: str, listed: Mapping[str, str]) -> None:
         """Forget what is not as a new listing of a folder shows it: path and version of each object, as `Store.versions`."""
@@ -33,6 +34,7 @@ class Kept(Generic[T]):
     def get(self, path: str) -> T:
         """Return a document, read now where it is not kept."""
         if path not in self._kept:
+            self.reads += 1
             self._kept[path] = self._listed.get(path, "?"), self._read(path)
         return self._kept[path][1]
 

@@ -53,6 +53,7 @@ class Lake:
         self._steps = Kept(self._read_step)
         self._logs: dict[str, tuple[Mapping[str, str], PlanLog]] = {}
         self._manifests = Kept(self._read_manifest)
+        self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
         self._claims = Kept(self._read_claim)
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
 
@@ -125,9 +126,12 @@ class Lake:
         """Reads the topics that anything was ever landed of, whether a defs.yaml names them or not."""
         return self.store.folders("manifests")
 
-    def read_manifests(self, topic: str) -> dict[OffsetRange, Manifest]:
+    def read_manifests(self, topic: str) -> Mapping[OffsetRange, Manifest]:
         """Read the newest manifest of every range of a topic."""
         paths, newest = self.store.versions(f"manifests/{topic}"), dict[OffsetRange, int]()
+        listed, reads, known = self._newest.get(topic, ({}, -1, {}))
+        if paths == listed and reads == self._manifests.reads:
+            return known  # of a topic that is idle only the list is read
         for path in paths:
             found = serial_of(topic, path)
             if found is None:
@@ -136,7 +140,9 @@ class Lake:
                 )
             newest[found[0]] = max(found[1], newest.get(found[0], 0))
         self._manifests.see(f"manifests/{topic}", paths)
-        return {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
+        known = {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
+        self._newest[topic] = paths, self._manifests.reads, known
+        return known
 
     def newest(self, manifest: Manifest) -> Manifest:
         """Read the newest manifest of a range: itself where it was neither replaced nor dropped."""
