@@ -316,7 +316,9 @@ class _PulseRun:
                 instance.add_run_tags(run_id, {TOOK_TAG: "yes"})
                 self.has_taken = True
             with ThreadPoolExecutor(1) as pool:
-                yield done, pool.submit(self._show_in_progress, wanted)
+                shown = pool.submit(self._show_in_progress, wanted)
+                yield done, shown
+                shown.result()  # that it could not be shown is an error even where nothing was told
 
     def _show_in_progress(self, wanted: Mapping[Duty, Sequence[str]]) -> None:
         for duty, key in ((duty, key) for duty, keys in wanted.items() for key in keys):

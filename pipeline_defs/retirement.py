@@ -29,7 +29,8 @@ def find_retirable(
     if not away or has_backfill(topic, instance):
         return []
     order = read_order(instance, topic)
-    needed = {*due, *read_tries(instance, topic.landing).tried}
+    failed = read_tries(instance, topic.landing).tried.keys() - coverage.skipped()  # nobody tries those again
+    needed = {*due, *failed}
     for duty in (topic.landing, topic.decoding):
         needed |= {*read_tries(instance, duty).held, *read_selected(instance, duty, order)}
     return [offsets for offsets in order if offsets in away and offsets not in needed]

@@ -104,7 +104,9 @@ def _days(topic: Topic, days: Days, edges: Edges, instance: dg.DagsterInstance) 
 
 
 def latency_text(document: dict[str, Any]) -> str:
-    """Return how long the records of the last hour waited, for a person."""
+    """Return how long the records of the last hour waited, for a person; nothing where that is not known."""
+    if document.get("latency_p95_seconds") is None:
+        return ""
     half, most = (duration_text(document[f"latency_p{share}_seconds"]) for share in (50, 95))
     return f"records of the last hour within {half} (p50), {most} (p95)"
 
@@ -129,8 +131,6 @@ def table_text(document: dict[str, Any], now_ms: int) -> str:
         since = document["waiting_since_ms"]
         age = "" if since is None else f" for {duration_text((now_ms - since) / 1000)}"
         parts.append(f"{counted(document['waiting_ranges'], 'range waits', 'ranges wait')}{age}")
-    if document["latency_p95_seconds"] is not None:
-        parts.append(latency_text(document))
     if document.get("made_anew_because"):
         parts.append(f"to be made anew: {document['made_anew_because']}")
     return f"{name}: {', '.join(parts)}"

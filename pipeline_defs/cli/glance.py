@@ -77,12 +77,13 @@ def print_status(documents: list[dict[str, Any]], now_ms: int, *, by_partition: 
                 "what is not so; the next run or tick moves it",
                 soft_wrap=True,
             )
-        if each.get("latency_p95_seconds") is not None:
-            OUT.print(f"  raw: {latency_text(each)}", soft_wrap=True)
+        if latency := latency_text(each):
+            OUT.print(f"  raw: {latency}", soft_wrap=True)
         said = {each.get("error")}
         for table in each["tables"]:
             error, short = table.get("error"), f"{table['table']}: see the error ({table.get('kind')})"
-            OUT.print(f"  {short if error and error in said else table_text(table, now_ms)}", soft_wrap=True)
+            told = [short if error and error in said else table_text(table, now_ms), latency_text(table)]
+            OUT.print(f"  {', '.join(filter(None, told))}", soft_wrap=True)
             said.add(error)
     for kind, error in dict.fromkeys((each["kind"], each["error"]) for each in documents if "error" in each):
         OUT.print(styled(("error", "bold red"), " ", (kind, "dim"), f": {error}"), soft_wrap=True)

@@ -18,6 +18,7 @@ from .planlog import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24
+MOST_SKIPPED = 100_000  # ranges that a skip plans; their step has some 20 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,13 @@ def _plan(
     at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
     cuts = islice(_fair(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
-    for offsets in cuts if skip is None else _cuts_before(skip, at, state, grid):
+    for number, offsets in enumerate(cuts if skip is None else _cuts_before(skip, at, state, grid)):
+        if skip is not None and number == MOST_SKIPPED:
+            raise Refused(
+                f"what waits of topic {state.topic} before the skip is more than {MOST_SKIPPED:,} ranges of {grid:,} offsets; "
+                "nothing was written; set records_per_range to a larger number, or skip to an earlier time first",
+                topic=state.topic,
+            )
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
     planned = (link.offsets for link in links if link.kind is LinkKind.RANGE)

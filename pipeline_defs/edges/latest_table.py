@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..core.delta import CONFIGURATION
-from ..core.errors import LakeUnavailable, OffsetlakeError, first_line
+from ..core.errors import BrokenTable, LakeUnavailable, OffsetlakeError, first_line
 from ..core.latency import Wait, pack, unpack
 from .delta_log import delta_url
 from .lake import Lake
@@ -211,7 +211,14 @@ class LatestTable:
         if standing is None or standing.damage:
             return []
         commits = takewhile(lambda each: each.get("timestamp", 0) > since_ms, standing.table.history(TOLD_VERSIONS))
-        return [wait for each in commits for wait in unpack(json.loads(each.get(_WAITS, "[]")))]
+        try:
+            return [wait for each in commits for wait in unpack(json.loads(each.get(_WAITS, "[]")))]
+        except (ValueError, TypeError) as error:
+            url = self.lake.store.url(self.folder)
+            raise BrokenTable(
+                f"the log of the table {url} says what are no waits, in `{_WAITS}` of a version of the last hour: {error}; the "
+                "rows are not touched; restore its log from a backup, or wait: after an hour nobody reads it any more"
+            ) from error
 
     def find_unnamed(self, older_than_seconds: float) -> list[str]:
         """Find what no version of that time has; return the paths below the lake's root."""

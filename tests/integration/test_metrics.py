@@ -20,7 +20,7 @@ from pipeline_defs.edges.prometheus import metrics_text
 from pipeline_defs.latest import update
 from pipeline_defs.metrics import HELP, read_metrics
 from pipeline_defs.resources import Edges
-from pipeline_defs.tables import read_tables, table_text
+from pipeline_defs.tables import latency_text, read_tables, table_text
 from pipeline_defs.topics import Topic
 from tests.support.world import World
 
@@ -153,15 +153,11 @@ def test_derived_tables_say_what_waits_for_them_and_what_was_set_aside(world: Wo
     edges = Edges(world.settings)
     update(world.name, Latest(), Attempt("update", "no-run", "test"), edges.latest_tools(edges.pyspark()))
     assert table_figures(world)["latest"] == (1, 0, None)
-    heads = [
-        table_text(each, world.edges.now_ms()).partition(", records of the last hour within ")
-        for each in documents(world)
-    ]
-    assert [head for head, _, _ in heads] == [
-        "decoded: version 0, 9 rows of 1 range, 1 dead letter",
-        "latest: version 1",
-    ]
-    assert heads[0][2].endswith("(p95)") and heads[1][2] == "", "a table that is made anew has brought nothing in late"
+    shown = [table_text(each, world.edges.now_ms()) for each in documents(world)]
+    assert shown == ["decoded: version 0, 9 rows of 1 range, 1 dead letter", "latest: version 1"]
+    decoded, latest = map(latency_text, documents(world))
+    assert decoded.startswith("records of the last hour within ") and decoded.endswith("(p95)")
+    assert latest == "", "a table that is made anew has brought nothing in late"
     world.send([{"partition": 0, "key": b"k", "value": b'{"n": %d}' % n} for n in range(9)])
     world.plan_and_land()
     world.decode()

@@ -14,9 +14,12 @@ from pipeline_defs.core.losses import find_skips
 from pipeline_defs.core.planlog import PlanStep
 from pipeline_defs.ledger import read_ledger
 from pipeline_defs.moments import time_text
+from pipeline_defs.retirement import find_retirable
 from pipeline_defs.skipping import LATEST, commit_skip, find_skip, preview_skip
+from pipeline_defs.tries import read_tries, trying
 from tests.support.environment import plain_environment
 from tests.support.killing import run_module
+from tests.support.queued import queue_run
 from tests.support.world import Row, World
 
 HOUR_MS = 3_600_000
@@ -92,6 +95,29 @@ def test_a_skip_to_a_time_leaves_out_what_is_older(behind: World) -> None:
     behind.plan_and_land()
     assert behind.rows() == rows_from(behind, 180)
     behind.assert_proven()
+
+
+def test_a_range_that_had_failed_goes_from_dagster_once_it_is_skipped(behind: World) -> None:
+    """[R-92] Before, the control, its key stays: it is tried again."""
+    behind.tick()
+    failed = behind.pending[0]
+    run = queue_run(behind.instance, behind.topic.land_job)
+    with trying(behind.instance, behind.topic.landing, [failed.key], run.run_id, behind.edges.now_ms):
+        pass
+    behind.instance.report_run_canceled(run)
+    assert failed in read_tries(behind.instance, behind.topic.landing).tried, "the fault"
+    assert find_retirable(behind.topic, behind.coverage, behind.instance) == [], "the control"
+    assert skip(behind, LATEST) is not None
+    assert failed in find_retirable(behind.topic, behind.coverage, behind.instance)
+
+
+def test_more_ranges_than_a_step_may_have_are_refused(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-92] A grid of few records over a backlog of millions would make a step that nobody can read."""
+    monkeypatch.setattr("pipeline_defs.core.planning.MOST_SKIPPED", 1)
+    steps = behind.coverage.log.steps
+    with pytest.raises(Refused, match="more than 1 ranges of 100 offsets; nothing was written"):
+        skip(behind, LATEST)
+    assert behind.coverage.log.steps == steps
 
 
 def test_a_skip_before_everything_that_waits_is_nothing(behind: World) -> None:
