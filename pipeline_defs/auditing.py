@@ -60,13 +60,18 @@ def looked(check: str, look: Callable[[], Finding]) -> Finding:
         return Finding(check, "what could be read of the lake", error.violations or (str(error),))
 
 
-def check_tiling(topic: str, lake: Lake) -> Finding:
-    """Checks that links and landed ranges tile over all history: no gap, no overlap; names the offsets."""
+def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False) -> Finding:
+    """Check that links and landed ranges tile over all history: no gap, no overlap; names the offsets.
+
+    Where the newest ranges are landed first, that earlier ones wait is no gap.
+    """
     coverage = _read_coverage(topic, lake, "tiling")
     if isinstance(coverage, Finding):
         return coverage
     facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
-    return Finding("tiling", f"{facts['links']} links", tuple(tiling_violations(coverage)), facts)
+    return Finding(
+        "tiling", f"{facts['links']} links", tuple(tiling_violations(coverage, is_newest_first=is_newest_first)), facts
+    )
 
 
 def check_completeness(topic: str, lake: Lake) -> Finding:

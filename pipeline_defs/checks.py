@@ -23,10 +23,19 @@ from .undecoded import undecoded_text
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED = "coverage_map"
-_LAKE_CHECKS: dict[str, tuple[Callable[[str, Lake], Finding], str]] = {
-    "tiling": (check_tiling, "No gap and no overlap over all history, from the first link to the head."),
-    "completeness": (check_completeness, "rows + holes + lost = end - start for every landed range."),
-    "published_digest": (check_published, "Every published file has the sha256 that its manifest names."),
+_LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake], Finding], str]] = {
+    "tiling": (
+        lambda topic, lake: check_tiling(topic.name, lake, is_newest_first=topic.policy.is_newest_first),
+        "No gap and no overlap over all history, from the first link to the head.",
+    ),
+    "completeness": (
+        lambda topic, lake: check_completeness(topic.name, lake),
+        "rows + holes + lost = end - start for every landed range.",
+    ),
+    "published_digest": (
+        lambda topic, lake: check_published(topic.name, lake),
+        "Every published file has the sha256 that its manifest names.",
+    ),
 }
 
 
@@ -140,7 +149,7 @@ def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
 def lake_result(topic: Topic, name: str, edges: Edges) -> dg.AssetCheckResult:
     """Is what one of the checks of the lake finds now."""
     question, _ = _LAKE_CHECKS[name]
-    return as_result(question(topic.name, edges.lake))
+    return as_result(question(topic, edges.lake))
 
 
 def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:

@@ -140,9 +140,8 @@ class _PulseRun:
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))
                 if due:
-                    is_newest_first = topic.policy.order == "newest_first"
                     served = self.served.get(name, 0)
-                    found[name] = served, planned_ms[due[0]], due[::-1] if is_newest_first else due
+                    found[name] = served, planned_ms[due[0]], due[::-1] if topic.policy.is_newest_first else due
         return {name: due for name, (*_, due) in sorted(found.items(), key=lambda each: each[1][:2])}
 
     def _land_batch(self, batch: dict[str, list[OffsetRange]]) -> None:

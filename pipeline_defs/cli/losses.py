@@ -119,7 +119,7 @@ def _print_skips(skips: list[tuple[Topic, Skip]]) -> None:
 def _skip_standing(topic: Topic, skip: Skip) -> str:
     """Return whether what was left out can be landed all the same, and how."""
     if not skip.is_landable:
-        return "in no range"
+        return "it cannot be landed any more"
     offsets = skip.offsets
     wanted = f"--offsets {offsets.partition}:{offsets.start}-{offsets.end}"
     generation = f" --generation {offsets.generation}" if offsets.generation else ""

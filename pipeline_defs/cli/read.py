@@ -119,7 +119,10 @@ def audit(topic: str, replay: str, seed: str, as_json: bool) -> None:
 
 def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) -> list[Finding]:
     """Runs every check of a topic, and shows how far it is."""
-    findings = [check_tiling(topic.name, edges.lake), check_completeness(topic.name, edges.lake)]
+    findings = [
+        check_tiling(topic.name, edges.lake, is_newest_first=topic.policy.is_newest_first),
+        check_completeness(topic.name, edges.lake),
+    ]
     shown.begin(f"digests of {topic.name}")
     findings.append(check_published(topic.name, edges.lake, shown.count))
     if edges.settings.has_raw_table:

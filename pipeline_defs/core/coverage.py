@@ -177,11 +177,11 @@ def _unplanned(coverage: Coverage) -> Mapping[str, set[OffsetRange]]:
     return found
 
 
-def tiling_violations(coverage: Coverage) -> list[str]:
+def tiling_violations(coverage: Coverage, *, is_newest_first: bool = False) -> list[str]:
     """Names every gap and overlap over all history, with its offsets.
 
-    That links tile is a law of the plan log itself; here stand the landed ranges against it. What a closed generation
-    has not landed is lost, which is not a gap.
+    Where the newest ranges are landed first, that earlier ones wait is none. That links tile is a law of the plan log itself;
+    here stand the landed ranges against it. What a closed generation has not landed is lost, which is not a gap.
     """
     topic = coverage.log.topic
     planned = coverage.log.ranges
@@ -212,7 +212,7 @@ def tiling_violations(coverage: Coverage) -> list[str]:
         elif (
             states[offsets] is State.PENDING
             and offsets.start < last_landed[offsets.generation, offsets.partition]
-            and not coverage.log.is_newest_first
+            and not is_newest_first
         ):
             violations.append(f"gap {where}: planned and not landed, while later offsets are")
     return violations

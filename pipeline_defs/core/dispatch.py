@@ -74,17 +74,20 @@ def take_turns(
     """Choose at most so many ranges, of each topic in turn its next one: a backlog keeps no other topic waiting.
 
     `waiting` has the ranges of each topic in the order in which they are to be landed. Together they have no more than
-    `most_offsets`, but for the first one, which may be larger alone: what does not fit waits, and comes first then.
+    `most_offsets`, but for the first one, which may be larger alone. A topic of which the next one does not fit waits with all
+    that come after it.
     """
     turns = zip_longest(*([(topic, offsets) for offsets in ranges] for topic, ranges in waiting.items()))
     chosen: dict[str, list[OffsetRange]] = defaultdict(list)
-    count, total = 0, 0
+    count, total, full = 0, 0, set[str]()
     for topic, offsets in filter(None, chain.from_iterable(turns)):
         if count == most:
             break
-        if not count or total + len(offsets) <= most_offsets:
-            chosen[topic].append(offsets)
-            count, total = count + 1, total + len(offsets)
+        if topic in full or (count and total + len(offsets) > most_offsets):
+            full.add(topic)
+            continue
+        chosen[topic].append(offsets)
+        count, total = count + 1, total + len(offsets)
     return dict(chosen)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 from .manifest import StagedFile
 
@@ -17,7 +17,7 @@ WINDOW_MS = 3_600_000  # of the quantiles
 BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
 """Upper bounds of the histogram's buckets, the last one apart, which has no bound."""
 PACKED = 64  # waits that one version of a table tells
-_HALVINGS = 50
+PRECISION_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ def wait_of(file: StagedFile | None, visible_ms: int) -> Wait | None:
     """Return how long the records of a file had waited when it became visible; none without records, or without times."""
     if file is None or not file.rows or file.min_timestamp_ms is None or file.max_timestamp_ms is None:
         return None
+    if file.min_timestamp_ms < 0:  # Kafka's -1 is none
+        return None
     least, most = (max(0.0, (visible_ms - at_ms) / 1000) for at_ms in (file.max_timestamp_ms, file.min_timestamp_ms))
     return Wait(file.rows, least, most)
 
@@ -77,7 +79,7 @@ def find_quantile(waits: Sequence[Wait], share: float) -> float | None:
     if not wanted:
         return None
     low, high = 0.0, max(wait.most_seconds for wait in waits)
-    for _ in range(_HALVINGS):
+    while high - low > PRECISION_SECONDS and low < (low + high) / 2 < high:
         middle = (low + high) / 2
         if sum(wait.rows_within(middle) for wait in waits) < wanted:
             low = middle
@@ -123,4 +125,7 @@ def pack(waits: Iterable[Wait]) -> list[list[float]]:
 
 def unpack(packed: Iterable[Sequence[float]]) -> list[Wait]:
     """Return waits from plain numbers; raise `ValueError` or `TypeError` where they are none."""
-    return [Wait(int(rows), float(least), float(most)) for rows, least, most in packed]
+    found = [Wait(int(rows), float(least), float(most)) for rows, least, most in packed]
+    if not all(isfinite(each.least_seconds) and isfinite(each.most_seconds) for each in found):
+        raise ValueError("expected finite numbers")
+    return found

@@ -103,7 +103,7 @@ def _losses_of(link: Link, step: PlanStep, coverage: Coverage, closed_at_ms: Map
 class Skip:
     """What was left out on purpose and is not landed: offsets in a row, why, and when that was said (ms since 1970).
 
-    What a topic's `start` has left out is in no range, and cannot be landed.
+    What a topic's `start` has left out is in no range, and of a closed generation Kafka has nothing: neither can be landed.
     """
 
     offsets: OffsetRange
@@ -122,10 +122,11 @@ def find_skips(coverage: Coverage) -> list[Skip]:
     at_start = (link for step in steps[:1] for link in step.links if link.kind is LinkKind.SKIPPED)
     found = [Skip(link.offsets, link.cause, steps[0].planned_at_ms, is_landable=False) for link in at_start]
     for step in steps:
+        is_open = step.generation == coverage.log.generation
         for link in step.skips:
             rest = merge_intervals((o.start, o.end) for o in left_out if coverage.log.skipped[o] is link)
             found += [
-                Skip(replace(link.offsets, start=start, end=end), link.cause, step.planned_at_ms, is_landable=True)
+                Skip(replace(link.offsets, start=start, end=end), link.cause, step.planned_at_ms, is_landable=is_open)
                 for start, end in rest
             ]
     return found

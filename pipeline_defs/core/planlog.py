@@ -45,7 +45,10 @@ class Link:
     def from_dict(cls, document: Mapping[str, Any]) -> Link:
         """Return the link of plain values; raise `ValueError`, `KeyError` or `TypeError` where they are none."""
         numbers = (_whole(document[name]) for name in ("generation", "partition", "start", "end"))
-        return cls(LinkKind(document["kind"]), OffsetRange(*numbers), document.get("cause", ""))
+        cause = document.get("cause", "")
+        if not isinstance(cause, str):
+            raise TypeError(f"expected a text, found {cause!r}")
+        return cls(LinkKind(document["kind"]), OffsetRange(*numbers), cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +166,8 @@ class PlanStep:
                 planned_at_ms=_whole(document["planned_at_ms"]),
                 policy=document["policy"],
                 watermarks={int(p): Watermarks(*map(_whole, w)) for p, w in document["watermarks"].items()},
-                links=tuple(map(Link.from_dict, document["links"])),
-                skips=tuple(map(Link.from_dict, document["skips"])),
+                links=_links(document["links"]),
+                skips=_links(document["skips"]),
                 heads={int(p): Head(*map(_whole, head)) for p, head in document["heads"].items()},
                 planner=document["planner"],
                 former_ids=tuple(document["former_topic_ids"]),
@@ -175,6 +178,12 @@ class PlanStep:
                 f"plan step {where} cannot be read: {error!r}; the plan log is the truth and is never rewritten: "
                 "restore this object from a backup of the lake"
             ) from error
+
+
+def _links(found: object) -> tuple[Link, ...]:
+    if not isinstance(found, list):
+        raise TypeError(f"expected a list, found {found!r}")
+    return tuple(map(Link.from_dict, found))
 
 
 def _whole(value: object) -> int:
@@ -236,11 +245,6 @@ class PlanLog:
         """
         growths = self._growths.get(offsets.generation, ())
         return sum(growth.get(offsets.partition, 0) <= offsets.start for growth in growths)
-
-    @property
-    def is_newest_first(self) -> bool:
-        """Whether the topic's policy has the newest ranges landed first, so that earlier ones wait longer."""
-        return bool(self.steps) and self.steps[-1].policy.get("order") == "newest_first"
 
     @property
     def generation(self) -> int:

@@ -12,6 +12,7 @@ from itertools import islice
 from math import inf
 from typing import Literal
 
+from .command_lines import command
 from .errors import Refused, StaleAnswer
 from .offsets import OffsetRange, merge_intervals
 from .planlog import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
@@ -32,6 +33,11 @@ class Policy:
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     budget: int = 200
     order: Literal["oldest_first", "newest_first"] = "oldest_first"  # in which ranges are landed
+
+    @property
+    def is_newest_first(self) -> bool:
+        """Whether the newest ranges are landed first, so that earlier ones wait longer."""
+        return self.order == "newest_first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,8 @@ def plan_skip(
     """Decide the step that skips ahead, or none where nothing is left out by it; raise `Refused` for another topic.
 
     It plans ranges up to where the skip goes, and leaves them out beside those that are `pending` before it. So each is a
-    range like any other, and may be landed all the same. A pending range that the skip ends within is landed.
+    range like any other, and may be landed all the same. A pending range that the skip ends within is landed; one of which the
+    broker has deleted something stays pending: that is a loss, which a person's word is needed for.
     """
     step = _plan(tail, state, policy, now_ms, planner, skip=skip, pending=pending)
     return step if step is not None and step.skips else None
@@ -156,8 +163,9 @@ def _plan(
             )
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
-    planned = (link.offsets for link in links if link.kind is LinkKind.RANGE)
-    skips = () if skip is None else tuple(_skips(skip, [*pending, *planned]))
+    planned = [link.offsets for link in links if link.kind is LinkKind.RANGE]
+    whole = [each for each in pending if _is_whole(each, state)] if skip is not None else []
+    skips = () if skip is None else tuple(_skips(skip, [*whole, *planned]))
 
     if not links and not skips and opened == tail:
         return None
@@ -182,8 +190,8 @@ def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Ite
     """Yield the ranges from the heads up to where a skip goes, the last one of each Kafka partition cut there."""
     if (skip.generation, skip.topic_id) != (at.generation, state.topic_id):
         raise Refused(
-            f"topic {state.topic} was deleted and created again, or truncated, while it was looked at; nothing was written; "
-            "look again what is to be skipped",
+            f"topic {state.topic} was deleted and created again, or truncated, and not planned since; nothing was written; "
+            f"`{command('plan', state.topic, '--commit')}`, or the next tick, opens its generation: then look again",
             topic=state.topic,
         )
     for partition, offset in sorted(skip.to.items()):
@@ -192,6 +200,12 @@ def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Ite
             end = min(offset, seen.watermarks.end)
             marks = [growth[partition] for growth in at.growths if partition in growth]
             yield from _cuts(at.generation, partition, at.heads[partition].offset, end, grid, marks, cut_tail=True)
+
+
+def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:
+    """Return whether the broker still has the beginning of a range: it deletes from there."""
+    seen = state.partitions.get(offsets.partition)
+    return seen is not None and offsets.start >= seen.watermarks.earliest
 
 
 def _skips(skip: SkipAhead, ranges: Iterable[OffsetRange]) -> Iterator[Link]:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from pipeline_defs.auditing import check_tiling
+from pipeline_defs.checks import lake_result
 from pipeline_defs.core.coverage import State
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.losses import find_skips
@@ -161,10 +162,9 @@ def test_the_newest_ranges_are_landed_first_where_the_policy_says_so(behind: Wor
     behind.land([newest.key])
     lake = behind.edges.lake
     assert not check_tiling(behind.name, lake).passed, "the control"
+    assert not lake_result(behind.topic, "tiling", behind.edges).passed, "the control"
     behind.with_policy(order="newest_first")
-    behind.send_numbered(100)
-    behind.plan()
-    assert check_tiling(behind.name, lake).passed
+    assert lake_result(behind.topic, "tiling", behind.edges).passed, "also before anything more is planned"
 
 
 def test_a_command_shows_it_first_and_says_how_to_land_what_it_has_left_out(

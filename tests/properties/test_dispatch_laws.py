@@ -74,16 +74,16 @@ def test_topics_take_turns_and_no_backlog_keeps_another_waiting(
 def test_a_job_is_no_larger_than_is_wanted_but_for_one_range_that_is(
     waiting: dict[str, list[OffsetRange]], most: int, most_offsets: int
 ) -> None:
-    """[R-95] Whoever is first is in it, however large; nothing that would fit is left out for want of room."""
+    """[R-95] Whoever is first is in it, however large; of each topic the first ones, and no next one that would fit."""
     chosen = take_turns(waiting, most, most_offsets)
     taken = [offsets for ranges in chosen.values() for offsets in ranges]
     total = sum(map(len, taken))
     assert total <= most_offsets or len(taken) == 1
     assert next(iter(waiting.values()))[0] in taken
-    left = sorted(len(o) for ranges in waiting.values() for o in ranges)
-    for offsets in taken:
-        left.remove(len(offsets))
-    assert not left or len(taken) == most or total + max(left) > most_offsets
+    for topic, ranges in waiting.items():
+        count = len(chosen.get(topic, []))
+        assert chosen.get(topic, []) == ranges[:count], "in the order of its policy"
+        assert count == len(ranges) or len(taken) == most or total + len(ranges[count]) > most_offsets
 
 
 @given(st.integers(1, 10**7), st.floats(0.01, 600), st.floats(1e3, 1e8))

@@ -44,7 +44,7 @@ def test_a_quantile_is_that_of_the_records(drawn: list[Wait], share: float) -> N
     records = [seconds for wait in drawn for seconds in seconds_of(wait)]
     # the last record of a step counts as soon as the step has begun
     assert sum(seconds <= found + 1e-6 for seconds in records) >= share * len(records) - len(drawn)
-    assert sum(seconds < found - 1e-6 for seconds in records) <= share * len(records)
+    assert sum(seconds < found - 1e-3 for seconds in records) <= share * len(records)
 
 
 @given(st.lists(waits(), max_size=6))
@@ -75,4 +75,11 @@ def test_what_has_no_records_or_no_times_waits_for_nothing() -> None:
     assert wait_of(timed, EPOCH_MS) == Wait(10, 0.0, 60.0), "a record of the future has not waited"
     assert wait_of(None, EPOCH_MS) is None and wait_of(replace(timed, max_timestamp_ms=None), EPOCH_MS) is None
     assert waits_of([(timed, EPOCH_MS), (timed, EPOCH_MS - 1), (None, EPOCH_MS)], EPOCH_MS - 1) == [Wait(10, 0.0, 60.0)]
+    assert wait_of(replace(timed, min_timestamp_ms=-1), EPOCH_MS) is None, "Kafka's none"
     assert find_quantile([], 0.5) is None
+    old = Wait(1, 9e15, 9e15)
+    assert find_quantile([Wait(10**6, 2.0, 2.0), old], 0.5) == pytest.approx(2.0, abs=0.001), (
+        "one old record says nothing"
+    )
+    with pytest.raises(ValueError, match="finite"):
+        unpack([[1, 0, inf]])

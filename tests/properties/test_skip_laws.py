@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.coverage import Coverage, State, tiling_violations
 from pipeline_defs.core.errors import BrokenPlanLog, Refused
-from pipeline_defs.core.losses import find_losses, find_skips
+from pipeline_defs.core.losses import all_losses, find_losses, find_skips, unrecorded_losses
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planlog import LinkKind, PlanLog, PlanStep, Tail
@@ -41,7 +42,8 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
     policy = Policy(records_per_range=data.draw(st.integers(1, 12)))
     skip = skip_to(state, log.tail, percent)
     step = plan_skip(log.tail, state, policy, now_ms, skip, before.pending())
-    waiting = [o for o in before.pending() if o.generation == log.generation]
+    marks = {p: seen.watermarks for p, seen in state.partitions.items()}
+    waiting = [o for o in before.pending() if o.generation == log.generation and o.start >= marks[o.partition].earliest]
     if step is None:
         assert not any(offsets.end <= skip.to[offsets.partition] for offsets in waiting)
         assert all(log.tail.heads[p].offset >= at for p, at in skip.to.items())
@@ -56,6 +58,7 @@ def test_what_waits_before_a_skip_is_left_out_and_nothing_else(
     }
     assert {*tiling_violations(after)} <= {*tiling_violations(before)}, "a gap that is left out is none"
     assert find_losses(after) == find_losses(before)
+    assert unrecorded_losses(after, marks) == unrecorded_losses(before, marks), "what is lost waits for a person's word"
     listed = [(s.offsets.partition, at) for s in find_skips(after) for at in range(s.offsets.start, s.offsets.end)]
     skipped = [(o.partition, at) for o in after.skipped() for at in range(o.start, o.end)]
     assert sorted(listed) == sorted(skipped)
@@ -100,6 +103,49 @@ def test_a_skip_of_a_topic_that_was_recreated_meanwhile_is_refused() -> None:
     world.recreate(1, 10)
     with pytest.raises(Refused, match="deleted and created again"):
         plan_skip(tail, world.observe(tail), policy, EPOCH_MS, skip, [])
+
+
+def planned(world: World, count: int, policy: Policy) -> PlanStep:
+    world.grow(0, count)
+    return decide(Tail(), world.observe(Tail()), policy, EPOCH_MS)
+
+
+def test_what_the_broker_has_deleted_already_is_no_skip_but_a_loss() -> None:
+    """[R-92] Two ranges of which something is gone stay pending, for a person to decide; the third is left out."""
+    world, policy = World(), Policy(records_per_range=4, max_age_seconds=0)
+    step = planned(world, 12, policy)
+    world.partitions[0].earliest = 6
+    state, marks = world.observe(step.tail), {0: world.partitions[0].watermarks}
+    before = Coverage(PlanLog(TOPIC, (step,)), {}, {})
+    skipping = plan_skip(step.tail, state, policy, EPOCH_MS, skip_to(state, step.tail, 100), before.pending())
+    assert skipping is not None
+    after = Coverage(PlanLog(TOPIC, (step, skipping)), {}, {})
+    assert [(loss.offsets.start, loss.offsets.end) for loss in all_losses(after, marks)] == [(0, 4), (4, 6)]
+    assert [(o.start, o.end) for o in after.skipped()] == [(8, 12)]
+
+
+def test_what_was_skipped_of_a_topic_that_is_gone_cannot_be_landed() -> None:
+    world, policy = World(), Policy(records_per_range=4, max_age_seconds=0)
+    step = planned(world, 4, policy)
+    state = world.observe(step.tail)
+    skipping = plan_skip(step.tail, state, policy, EPOCH_MS, skip_to(state, step.tail, 100), step.ranges)
+    assert skipping is not None
+    log = PlanLog(TOPIC, (step, skipping))
+    assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [True], "the control"
+    world.recreate(1, 4)
+    following = decide(skipping.tail, world.observe(skipping.tail), policy, EPOCH_MS)
+    log = PlanLog(TOPIC, (step, skipping, following))
+    assert [each.is_landable for each in find_skips(Coverage(log, {}, {}))] == [False]
+
+
+@pytest.mark.parametrize("skips", [{}, "", None, 3, [{"kind": "skipped", "generation": 0, "partition": 0}], [None]])
+def test_skips_that_are_none_are_refused_and_not_passed_over(skips: object) -> None:
+    """[R-92] Else what was left out would be landed."""
+    step = planned(World(), 4, Policy(records_per_range=4, max_age_seconds=0))
+    document = json.loads(step.to_json())
+    assert PlanStep.from_json(json.dumps(document).encode(), "here") == step, "the control"
+    with pytest.raises(BrokenPlanLog, match="restore this object"):
+        PlanStep.from_json(json.dumps({**document, "skips": skips}).encode(), "here")
 
 
 def test_what_follows_a_skip_is_planned_from_where_it_ends() -> None:
