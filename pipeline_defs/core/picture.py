@@ -154,7 +154,8 @@ def _add(
         said = f"accepted by {loss.acceptance.accepted_by}" if loss.acceptance else "not accepted"
         notes.append(f"{len(loss.offsets):,} offsets {loss.cause}; {said}")
     if state is State.SKIPPED:
-        notes.append(f"left out on purpose: {link.cause or coverage.log.skipped[link.offsets].cause}")
+        cause = coverage.log.skipped.get(link.offsets, link).cause
+        notes.append(f"left out on purpose: {cause or 'by the start of the topic'}")
     if notes:
         picture.notes[len(picture.lengths)] = "; ".join(notes)
     if run_id not in numbers:

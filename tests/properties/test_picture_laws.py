@@ -20,7 +20,7 @@ from pipeline_defs.core.losses import all_losses, find_losses
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.picture import CAUSES, LOOKS, Line, Look, Picture, draw_picture
-from pipeline_defs.core.planlog import PlanLog, Watermarks
+from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
 from pipeline_defs.map.page import page
 from pipeline_defs.map.words import bar, summary
 from tests.properties.test_progress_laws import two_ranges
@@ -133,3 +133,12 @@ def test_one_failed_range_of_ten_thousand_is_in_the_bar() -> None:
     picture.looks[4_999] = Look.FAILED
     line = Line(0, 0, 0, 0, 10_000, None, None)
     assert bar(picture, line) == "█" * 24 + "✕" + "█" * 25
+
+
+def test_a_skipped_link_without_a_cause_is_drawn_all_the_same() -> None:
+    """A log of another planner may say none."""
+    offsets = OffsetRange(0, 0, 0, 4)
+    links, heads = (Link(LinkKind.SKIPPED, offsets),), {0: Head(4, 0)}
+    step = PlanStep(0, TOPIC, 0, None, EPOCH_MS, {}, {0: Watermarks(0, 4)}, links, heads)
+    picture = draw_picture(Coverage(PlanLog(TOPIC, (step,)), {}, {}), {}, {}, [])
+    assert picture.notes == {0: "left out on purpose: by the start of the topic"}
