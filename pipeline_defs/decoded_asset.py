@@ -14,7 +14,7 @@ from .catalog import decoded_description, derived_asset
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
 from .core.errors import RangesFailed
-from .core.latency import known_facts, latency_facts, waits_of
+from .core.latency import file_facts
 from .core.verdicts import violations_by_range
 from .days import report_days
 from .decoded_checks import decoded_results
@@ -150,7 +150,7 @@ def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges:
         "decoded_at": dg.MetadataValue.timestamp(provenance.landed_at_ms / 1000),
         "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
     }
-    metadata |= known_facts(latency_facts(waits_of([(decoding.decoded, provenance.landed_at_ms)])))
+    metadata |= file_facts(decoding.decoded, provenance.landed_at_ms)
     if decoding.dead:
         metadata["error_classes"] = dict(decoding.error_classes)
     if decoding.schema_ids:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
 
 from .core.calendar import SECONDS_A_DAY, number_of
 from .core.coverage import Coverage, State
-from .core.latency import count_waits, waits_of
+from .core.latency import Histogram, count_waits, waits_of
 from .core.losses import find_losses
 from .edges.prometheus import Family, HistogramFamily
 from .resources import Edges
@@ -102,7 +102,7 @@ def read_metrics(
     """Read the metrics of some topics; every family is there, with as many samples as could be had."""
     found: Samples = defaultdict(dict)
     found["offsetlake_build_info"][code_version(),] = 1
-    latencies: dict[tuple[str, ...], tuple[Sequence[float], Sequence[int], float]] = {}
+    latencies: dict[tuple[str, ...], Histogram] = {}
     listed = list(topics)
     for topic, (document, coverage) in zip(listed, read_statuses(listed, edges, instance), strict=True):
         found["offsetlake_up"][topic.name,] = float("error" not in document)
@@ -130,7 +130,7 @@ def _count_latencies(
     coverage: Coverage,
     document: Mapping[str, Any],
     edges: Edges,
-    latencies: dict[tuple[str, ...], tuple[Sequence[float], Sequence[int], float]],
+    latencies: dict[tuple[str, ...], Histogram],
     found: Samples,
 ) -> None:
     """Count how long records waited, of raw and decoded rows all that there are, of each table those of the last hour."""
@@ -138,8 +138,7 @@ def _count_latencies(
     if any(each["table"] == "decoded" and "error" not in each for each in document["tables"]):
         files["decoded"] = first_decoded(edges.decodings.read_ranges(topic.name))
     for table, each in files.items():
-        counted = count_waits(waits_of(each))
-        latencies[topic.name, table] = (counted.bounds, counted.counts, counted.seconds)
+        latencies[topic.name, table] = count_waits(waits_of(each))
     for each_table in ({"table": "raw", **document}, *document["tables"]):
         for share, quantile in ((50, "0.5"), (95, "0.95")):
             seconds = each_table.get(f"latency_p{share}_seconds")

@@ -17,7 +17,7 @@ from pydantic import Field
 from .catalog import asset_tags, raw_description, raw_metadata
 from .checks import QUICK, check_key, lake_result
 from .core.errors import RangesFailed
-from .core.latency import known_facts, latency_facts, waits_of
+from .core.latency import file_facts
 from .core.verdicts import Outcome, Verdict, violations_by_range
 from .edges.openlineage import Landed, telling
 from .landing import land
@@ -186,7 +186,7 @@ def range_metadata(topic: Topic, verdict: Verdict, edges: Edges) -> Mapping[str,
                 metadata[name] = dg.MetadataValue.timestamp(moment_ms / 1000)
         if file.max_timestamp_ms is not None:  # how long the newest record of the range waited until it was landed
             metadata["lag_seconds"] = max(0.0, (provenance.landed_at_ms - file.max_timestamp_ms) / 1000)
-        metadata |= known_facts(latency_facts(waits_of([(file, provenance.landed_at_ms)])))
+        metadata |= file_facts(file, provenance.landed_at_ms)
     if verdict.violations:
         metadata["note"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in verdict.violations))
     return metadata

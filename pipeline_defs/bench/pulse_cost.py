@@ -10,7 +10,7 @@ from typing import Any
 from ..settings import Settings
 from .history import measure_history
 from .measurement import Tell, environment_of_part, open_bench
-from .rounds import Load, missed_aims, spread
+from .rounds import Load, missed_aims, p95, spread
 from .visible import LOAD, measure_visible
 
 VISIBLE_AIMS: Mapping[str, float] = {"visible_seconds": 8.0}
@@ -48,7 +48,7 @@ def run_pulse_bench(settings: Settings, profile: Profile, tell: Tell) -> dict[st
     return {
         "pulse": {
             "visible_seconds": seconds["median"],
-            "visible_p95_seconds": sorted(each["total"] for each in repeats)[int(len(repeats) * 0.95)],
+            "visible_p95_seconds": p95([each["total"] for each in repeats]),
             "history": history,
             "spread": {"visible_seconds": seconds},
             "details": {"visible": visible},

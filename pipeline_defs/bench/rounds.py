@@ -96,6 +96,11 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     return {**{name: round(value, 3) for name, value in figures.items()}, "all": [round(value, 3) for value in values]}
 
 
+def p95(values: Sequence[float]) -> float:
+    """Return the figure that 95 of 100 are not above."""
+    return sorted(values)[int(len(values) * 0.95)]
+
+
 def ratios(load: Load, turns: Sequence[Turn]) -> dict[str, float | int | None]:
     """Holds our median against each other's; none where one of the two did not run."""
     ours = median_seconds(turns, OURS)

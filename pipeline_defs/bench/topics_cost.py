@@ -28,7 +28,7 @@ from ..settings import Settings
 from ..topics import Topic
 from .location import write_location
 from .measurement import Bench, Tell, environment_of_part, open_bench
-from .rounds import missed_aims
+from .rounds import missed_aims, p95
 from .usage import read_cpu_seconds, read_tree
 from .watched import NothingSeen, wait_until
 
@@ -136,10 +136,10 @@ def measure_topics(bench: Bench, count: int, profile: Profile, tell: Tell) -> di
         wait_until(is_seen, f"{len(traffic.acked):,} records of {count} topics")
     if traffic.failures:
         raise NothingSeen(f"{len(traffic.failures):,} records were not taken by the broker: {traffic.failures[0]}")
-    waits = [_p95(each) for each in traffic.waits.values()]
+    waits = [p95(each) for each in traffic.waits.values()]
     return {
         "topics": count,
-        "p95_wait_seconds": round(_p95(waits), 2),
+        "p95_wait_seconds": round(p95(waits), 2),
         "queued_max": queued_max,
         "cpu_share": round(share, 3),
         "records": sum(map(len, traffic.waits.values())),
@@ -182,7 +182,3 @@ def _producing(servers: str, traffic: _Traffic) -> Iterator[None]:
 def _cpu_seconds(dagster_pid: int, jvm_pid: int) -> float:
     """Read what Dagster's processes and the warm Spark have used: broker and producer are none of them."""
     return sum(each.own_seconds + each.ended_seconds for each in read_tree(dagster_pid)) + read_cpu_seconds(jvm_pid)
-
-
-def _p95(values: Sequence[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95)]

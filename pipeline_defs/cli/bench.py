@@ -86,7 +86,9 @@ def bench(
             elif part == TOPICS:
                 report = topics_cost.run_topics_bench(settings, topics_cost.Profile(), tell)
             elif part == PULSE:
-                report = pulse_cost.run_pulse_bench(settings, pulse_cost.Profile(rounds=rounds or 10), tell)
+                report = pulse_cost.run_pulse_bench(
+                    settings, pulse_cost.Profile(rounds) if rounds else pulse_cost.Profile(), tell
+                )
             else:
                 report = derived.run_derived_bench(settings, derived.Profile(rounds=rounds or PART_ROUNDS), tell)
         if as_json:

@@ -68,8 +68,9 @@ def latency_facts(waits: Sequence[Wait]) -> dict[str, float | None]:
     return {name: None if seconds is None else round(seconds, 3) for name, seconds in found.items()}
 
 
-def known_facts(facts: dict[str, float | None]) -> dict[str, float]:
-    """Return the facts that are known."""
+def file_facts(file: StagedFile | None, visible_ms: int) -> dict[str, float]:
+    """Return the same of one file, nothing where nobody knows."""
+    facts = latency_facts(waits_of([(file, visible_ms)]))
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -154,13 +154,7 @@ def _plan(
     at = replace(opened, heads=dict(heads))
     max_age_ms = 0 if through_end else policy.max_age_seconds * 1000
     cuts = islice(_fair(_cuts_by_partition(at, state, grid, max_age_ms, now_ms)), policy.budget)
-    for number, offsets in enumerate(cuts if skip is None else _cuts_before(skip, at, state, grid)):
-        if skip is not None and number == MOST_SKIPPED:
-            raise Refused(
-                f"what waits of topic {state.topic} before the skip is more than {MOST_SKIPPED:,} ranges of {grid:,} offsets; "
-                "nothing was written; set records_per_range to a larger number, or skip to an earlier time first",
-                topic=state.topic,
-            )
+    for offsets in cuts if skip is None else _bounded(_cuts_before(skip, at, state, grid), state, grid):
         links.append(Link(LinkKind.RANGE, offsets))
         _move(heads, offsets, state, now_ms)
     planned = [link.offsets for link in links if link.kind is LinkKind.RANGE]
@@ -200,6 +194,18 @@ def _cuts_before(skip: SkipAhead, at: Tail, state: TopicState, grid: int) -> Ite
             end = min(offset, seen.watermarks.end)
             marks = [growth[partition] for growth in at.growths if partition in growth]
             yield from _cuts(at.generation, partition, at.heads[partition].offset, end, grid, marks, cut_tail=True)
+
+
+def _bounded(cuts: Iterable[OffsetRange], state: TopicState, grid: int) -> Iterator[OffsetRange]:
+    """Yield the cuts; raise `Refused` where they are more than a step should have."""
+    for number, offsets in enumerate(cuts):
+        if number == MOST_SKIPPED:
+            raise Refused(
+                f"what waits of topic {state.topic} before the skip is more than {MOST_SKIPPED:,} ranges of {grid:,} offsets; "
+                "nothing was written; set records_per_range to a larger number, or skip to an earlier time first",
+                topic=state.topic,
+            )
+        yield offsets
 
 
 def _is_whole(offsets: OffsetRange, state: TopicState) -> bool:

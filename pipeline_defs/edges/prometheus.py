@@ -5,7 +5,7 @@ What is counted is decided elsewhere, and read before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
+
+from ..core.latency import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -31,12 +33,12 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """One histogram by label values: of each the upper bounds of its buckets, how many are within each, and the sum of all."""
+    """One metric that is a histogram by label values."""
 
     name: str
     help: str
     labels: tuple[str, ...]
-    samples: Mapping[tuple[str, ...], tuple[Sequence[float], Sequence[int], float]]
+    samples: Mapping[tuple[str, ...], Histogram]
 
 
 def metrics_text(families: Iterable[Family | HistogramFamily]) -> str:
@@ -64,7 +66,7 @@ class _Families(Collector):
 
 def _histogram(family: HistogramFamily) -> HistogramMetricFamily:
     metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    for labels, (bounds, counts, total) in family.samples.items():
-        buckets = [("+Inf" if bound == inf else str(bound), count) for bound, count in zip(bounds, counts, strict=True)]
-        metric.add_metric(labels, buckets, total)
+    for labels, found in family.samples.items():
+        bounds = ("+Inf" if bound == inf else str(bound) for bound in found.bounds)
+        metric.add_metric(labels, [*zip(bounds, found.counts, strict=True)], found.seconds)
     return metric

@@ -245,7 +245,7 @@ class Script:
 
 
 def skip_of(marks: Mapping[int, Watermarks], topic_id: str | None, generation: int, percent: int) -> SkipAhead:
-    """Is a skip to so many percent of what the broker has of each Kafka partition."""
+    """Return a skip to so many percent of what the broker has of each Kafka partition."""
     to = {p: mark.earliest + (mark.end - mark.earliest) * percent // 100 for p, mark in marks.items()}
     return SkipAhead(to, "by somebody", generation, topic_id)
 
