@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -60,12 +61,13 @@ def looked(check: str, look: Callable[[], Finding]) -> Finding:
         return Finding(check, "what could be read of the lake", error.violations or (str(error),))
 
 
-def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False) -> Finding:
+def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False, is_recent: bool = False) -> Finding:
     """Check that links and landed ranges tile over all history: no gap, no overlap; names the offsets.
 
-    Where the newest ranges are landed first, that earlier ones wait is no gap.
+    Where the newest ranges are landed first, that earlier ones wait is no gap. `is_recent` leaves out what a frontier document
+    sums up, which was whole when it was made.
     """
-    coverage = _read_coverage(topic, lake, "tiling")
+    coverage = _read_coverage(topic, lake, "tiling", is_recent=is_recent)
     if isinstance(coverage, Finding):
         return coverage
     facts = {"steps": len(coverage.log.steps), "links": len(coverage.log.links), "manifests": len(coverage.manifests)}
@@ -74,19 +76,25 @@ def check_tiling(topic: str, lake: Lake, *, is_newest_first: bool = False) -> Fi
     )
 
 
-def check_completeness(topic: str, lake: Lake) -> Finding:
-    """Checks rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof."""
-    coverage = _read_coverage(topic, lake, "completeness")
+def check_completeness(topic: str, lake: Lake, *, is_recent: bool = False) -> Finding:
+    """Checks rows + holes + lost = end - start for each landed range; that files have these rows is the digest's proof.
+
+    `is_recent` is as of `check_tiling`.
+    """
+    coverage = _read_coverage(topic, lake, "completeness", is_recent=is_recent)
     if isinstance(coverage, Finding):
         return coverage
-    landed = [manifest for offsets, manifest in coverage.manifests.items() if coverage.is_landed(offsets)]
+    sums = coverage.sums().values()
+    rows = sum(each.rows for each in sums)
+    gone = sum((Counter(each.holes) for each in sums), Counter[str]())
     facts = {
-        "landed_offsets": sum(len(manifest.offsets) for manifest in landed),
-        "rows": sum(manifest.rows for manifest in landed),
-        "holes": _offsets(landed, lost=False),
-        "lost": _offsets(landed, lost=True),
+        "landed_offsets": rows + gone.total(),
+        "rows": rows,
+        "holes": gone.total() - gone[Cause.LOST.value],
+        "lost": gone[Cause.LOST.value],
     }
-    return Finding("completeness", f"{len(landed)} landed ranges", tuple(completeness_violations(coverage)), facts)
+    ranges = sum(each.ranges for each in sums)
+    return Finding("completeness", f"{ranges} landed ranges", tuple(completeness_violations(coverage)), facts)
 
 
 def check_published(topic: str, lake: Lake, progress: Callable[[int, int], None] = lambda done, total: None) -> Finding:
@@ -177,15 +185,10 @@ def check_replay(
     return Finding("replay", f"{len(outcomes)} of {len(landed)} landed ranges", tuple(violations), facts)
 
 
-def _offsets(manifests: Sequence[Manifest], *, lost: bool) -> int:
-    holes = (hole for manifest in manifests for hole in manifest.holes)
-    return sum(hole.end - hole.start for hole in holes if (hole.cause is Cause.LOST) == lost)
-
-
-def _read_coverage(topic: str, lake: Lake, check: str) -> Coverage | Finding:
+def _read_coverage(topic: str, lake: Lake, check: str, *, is_recent: bool = False) -> Coverage | Finding:
     """Reads what a check looks at, or is the check's finding where even that breaks a law."""
     try:
-        return lake.coverage(topic)
+        return lake.recent(topic) if is_recent else lake.coverage(topic)
     except Violation as error:
         return Finding(check, "the plan log and the manifests", error.violations or (str(error),))
 

@@ -23,17 +23,19 @@ from .undecoded import undecoded_text
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
 MAPPED = "coverage_map"
-_LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake], Finding], str]] = {
+_LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, bool], Finding], str]] = {
     "tiling": (
-        lambda topic, lake: check_tiling(topic.name, lake, is_newest_first=topic.policy.is_newest_first),
+        lambda topic, lake, is_recent: check_tiling(
+            topic.name, lake, is_newest_first=topic.policy.is_newest_first, is_recent=is_recent
+        ),
         "No gap and no overlap over all history, from the first link to the head.",
     ),
     "completeness": (
-        lambda topic, lake: check_completeness(topic.name, lake),
+        lambda topic, lake, is_recent: check_completeness(topic.name, lake, is_recent=is_recent),
         "rows + holes + lost = end - start for every landed range.",
     ),
     "published_digest": (
-        lambda topic, lake: check_published(topic.name, lake),
+        lambda topic, lake, _: check_published(topic.name, lake),
         "Every published file has the sha256 that its manifest names.",
     ),
 }
@@ -78,11 +80,11 @@ def _ask_losses(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.
 
 def _ask_expiry(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:  # noqa: ARG001
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
-    return as_result(check_expiry(topic, read_endangered(topic, edges.lake.coverage(topic.name), marks, edges)))
+    return as_result(check_expiry(topic, read_endangered(topic, edges.lake.recent(topic.name), marks, edges)))
 
 
 def _ask_progress(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    coverage = edges.lake.coverage(topic.name)
+    coverage = edges.lake.recent(topic.name)
     known = read_known(instance, [topic], edges.now_ms())
     found = read_situation(topic, coverage, edges, instance, known)
     undecoded = undecoded_text(topic, coverage, edges, instance, known)
@@ -146,10 +148,10 @@ def _lake_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
     return check
 
 
-def lake_result(topic: Topic, name: str, edges: Edges) -> dg.AssetCheckResult:
-    """Is what one of the checks of the lake finds now."""
+def lake_result(topic: Topic, name: str, edges: Edges, *, is_recent: bool = False) -> dg.AssetCheckResult:
+    """Is what one of the checks of the lake finds now; `is_recent` leaves out what a frontier document sums up."""
     question, _ = _LAKE_CHECKS[name]
-    return as_result(question(topic, edges.lake))
+    return as_result(question(topic, edges.lake, is_recent))
 
 
 def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:

@@ -14,7 +14,15 @@ from typing import Generic, Protocol, TypeVar
 
 from .attempt import Attempt, Tools
 from .core.command_lines import command
-from .core.compaction import CompactionOutcome, CompactionVerdict, Group, RawGroup, find_groups, verify_compacted
+from .core.compaction import (
+    CompactionOutcome,
+    CompactionVerdict,
+    Group,
+    RawGroup,
+    find_groups,
+    may_be_due,
+    verify_compacted,
+)
 from .core.delta import Commit
 from .core.delta import File as TableFile
 from .core.errors import DamagedFile, OffsetlakeError
@@ -76,6 +84,10 @@ class RawTable:
     def find(self, target_bytes: int, *, every: bool) -> list[RawGroup]:
         """Find neighbours in a Kafka partition."""
         return find_groups(self.lake.coverage(self.topic), self.log.read(), target_bytes, every=every)
+
+    def may_be_due(self, target_bytes: int) -> bool:
+        """Return whether there may be neighbours to compact, by what is not settled alone."""
+        return may_be_due(self.lake.recent(self.topic), self.log.read(), target_bytes)
 
     def merge(self, group: RawGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows in offset order."""

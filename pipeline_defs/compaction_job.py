@@ -1,7 +1,7 @@
 """Compaction of a topic's tables as a Dagster job, and its schedule, which launches it only where something is due."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -54,10 +54,22 @@ def build_compaction(topic: Topic) -> dg.Definitions:
         description=f"Compacts the tables of `{topic.name}`, where small files weigh enough, or are many.",
     )
     def often(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        due = any(plan_compaction(topic, edges).values())
-        return dg.RunRequest() if due else dg.SkipReason(f"nothing of {topic.name} is to be compacted")
+        due: Mapping[str, object] = (
+            may_be_due(topic, edges) if edges.lake.is_summed_up(topic.name) else plan_compaction(topic, edges)
+        )
+        is_due = any(due.values())
+        return dg.RunRequest() if is_due else dg.SkipReason(f"nothing of {topic.name} is to be compacted")
 
     return dg.Definitions(jobs=[compact_tables_of_topic], schedules=[often])
+
+
+def may_be_due(topic: Topic, edges: Edges) -> dict[str, bool]:
+    """Return of which tables something may be to be compacted, by their kinds, without reading all of the history."""
+    target_bytes = topic.policy.target_file_bytes
+    return {
+        "raw": edges.settings.has_raw_table and RawTable(topic.name, edges.lake).may_be_due(target_bytes),
+        "decoded": bool(DecodedTable(topic.name, edges.decodings).find(target_bytes, every=False)),
+    }
 
 
 def plan_compaction(topic: Topic, edges: Edges, *, every: bool = False) -> dict[str, Sequence[Group]]:

@@ -58,7 +58,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     With `attempt.redo` ranges that are decoded are decoded again, and what comes out otherwise takes their place: the landed
     rows are the truth, this is derived. Raise `BadKey` or `EmptySelection` before anything is read or written.
     """
-    coverage = tools.lake.coverage(topic)
+    coverage = tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
     known = tools.decodings.read(topic)
     staging = tools.open_staging(attempt.id, tools.lake)

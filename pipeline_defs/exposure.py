@@ -21,7 +21,7 @@ from .core.expiry import (
     read_retention,
     seconds_to_loss,
 )
-from .core.planlog import Watermarks
+from .core.plan_step import Watermarks
 from .edges.kafka import Kafka
 from .resources import Edges
 from .topics import Topic
@@ -65,7 +65,7 @@ def read_endangered(
     for partition, at in sorted(waiting.items()):
         mark = marks[partition]
         timestamp = kafka.read_timestamp(topic.name, partition, at, level)
-        rates = read_rates(coverage.log.steps, partition, mark, now)
+        rates = read_rates(coverage.log.looks, partition, mark, now)
         exposed = Exposure(at, timestamp, mark, sizes.get(partition, 0.0))
         kept = kept_seconds(retention, rates, exposed.bytes_per_offset)
         found.append(Endangered(partition, at, timestamp, seconds_to_loss(retention, rates, exposed, now), kept))

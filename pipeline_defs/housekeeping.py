@@ -7,7 +7,7 @@ import dagster as dg
 
 from .core.command_lines import command
 from .resources import Edges
-from .retirement import find_retirable, retire_keys
+from .retirement import find_retirable, has_too_many, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from .topics import Topic
 from .undecoded import read_due
@@ -84,7 +84,10 @@ def build_retirement(topic: Topic) -> dg.Definitions:
         description=f"Retires old keys of `{topic.name}` every hour, where Dagster has more than {topic.max_keys:,}.",
     )
     def hourly(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        found = find_retirable(topic, edges.lake.coverage(topic.name), context.instance, read_due(topic, edges))
-        return dg.RunRequest() if found else dg.SkipReason(f"no key of {topic.name} is to be retired")
+        coverage = edges.lake.recent(topic.name)
+        found = find_retirable(topic, coverage, context.instance, read_due(topic, edges))
+        # of a key that a frontier document sums up only the job looks which it is
+        is_due = bool(found) or (coverage.log.base is not None and has_too_many(topic, context.instance))
+        return dg.RunRequest() if is_due else dg.SkipReason(f"no key of {topic.name} is to be retired")
 
     return dg.Definitions(jobs=[retire_old_keys], schedules=[hourly])

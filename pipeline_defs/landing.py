@@ -91,7 +91,8 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
 
 
 def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
-    coverage = tools.lake.coverage(topic)
+    needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE  # files of attempts that no manifest names
+    coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
     tools.on_step("find", topic=topic, ranges=len(ranges))
     return Run(topic, coverage, attempt, tools, staging), ranges
@@ -101,7 +102,7 @@ def _end(found: Sequence[Found], *, is_whole: bool) -> None:
     ended = []
     for run, ranges in found:
         with run.ending():
-            ended.append((run, ranges, run.tools.lake.coverage(run.topic)))
+            ended.append((run, ranges, run.tools.lake.recent(run.topic)))
     if is_whole and len(ended) == len(found) and not any(owes(*each) for each in ended):
         _sweep(found[0][0])  # where it owes, or may, a manifest still needs a file of it to be published
     for run, _, _ in ended:

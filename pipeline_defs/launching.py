@@ -16,6 +16,7 @@ from dagster._core.storage.tags import RUN_FAILURE_REASON_TAG
 from sqlalchemy.exc import SQLAlchemyError
 from yaml import MarkedYAMLError, YAMLError
 
+from .core.coverage import Coverage
 from .core.dispatch import split_stretches
 from .core.errors import BadSetting, HistoryUnavailable
 from .core.offsets import OffsetRange
@@ -85,7 +86,7 @@ def _why_unusable(error: Exception) -> str:
 
 def choose_ranges(topic: Topic, keys: Sequence[str], edges: Edges) -> list[OffsetRange]:
     """Returns the ranges of the keys, or all pending ones where none is given; refuses what is not planned."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = edges.lake.coverage_of(topic.name, keys)
     return find_ranges(topic.name, keys, coverage) if keys else coverage.pending()
 
 
@@ -123,13 +124,17 @@ def decode_through_dagster(
     """
     wanted = set(ranges)
     if in_one_run:
-        register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
+        register_keys(instance, topic, _coverage_of(topic, wanted, edges), wanted=wanted)
         order = read_order(instance, topic)
         places = [place for place, offsets in enumerate(order) if offsets in wanted]
         between = order[places[0] : places[-1] + 1] if places else []
         wanted.update(offsets for offsets in between if offsets is not None)
     most = len(wanted) if in_one_run else RANGES_PER_RUN
     yield from _run_ranges(topic, topic.decoding, wanted, edges, instance, {}, redo=redo, topics=topics, most=most)
+
+
+def _coverage_of(topic: Topic, ranges: Iterable[OffsetRange], edges: Edges) -> Coverage:
+    return edges.lake.coverage_of(topic.name, [offsets.key for offsets in ranges])
 
 
 def _run_ranges(
@@ -145,11 +150,12 @@ def _run_ranges(
     most: int = RANGES_PER_RUN,
 ) -> Iterator[Launched]:
     wanted = set(ranges)
-    register_keys(instance, topic, edges.lake.coverage(topic.name), wanted=wanted)
-    end_dead_runs(instance, edges.now_ms())
-    order = read_order(instance, topic)
     job = build_defs(edges, topics=topics).resolve_job_def(duty.job)
-    for stretch in split_stretches(order, wanted, most):
+    end_dead_runs(instance, edges.now_ms())
+    coverage = _coverage_of(topic, wanted, edges)
+    register_keys(instance, topic, coverage, wanted=wanted)
+    for stretch in split_stretches(read_order(instance, topic), wanted, most):
+        register_keys(instance, topic, coverage, wanted=wanted)  # retired meanwhile: what no run holds may be
         tags = {**duty.tags, REDO_TAG: "yes" if redo else "no"}
         result = execute(job, instance, tags, [offsets.key for offsets in stretch], run_config)
         yield Launched(result.run_id, tuple(stretch), result.success, reason_of(result))

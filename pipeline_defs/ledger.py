@@ -24,14 +24,14 @@ _LANDABLE = {State.PENDING, State.SKIPPED}
 
 def read_ledger(topic: Topic, edges: Edges) -> list[Loss]:
     """Reads every loss of a topic, those recorded first, then those of ranges that are not landed."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = edges.lake.recent(topic.name)
     marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
     return all_losses(coverage, marks)
 
 
 def read_skips(topic: Topic, edges: Edges) -> list[Skip]:
     """Read what of a topic was left out on purpose and is not landed."""
-    return find_skips(edges.lake.coverage(topic.name))
+    return find_skips(edges.lake.recent(topic.name))
 
 
 def check_losses(topic: Topic, losses: list[Loss]) -> Finding:
@@ -77,7 +77,7 @@ def standing(topic: Topic, loss: Loss) -> str:
 
 def accept_loss(topic: Topic, key: str, edges: Edges, accepted_by: str) -> Acceptance:
     """Records that what is lost of a range or a lost link is lost; refuses where nothing is. The first word stands."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = edges.lake.coverage_of(topic.name, [key])
     offsets = parse_key(key)
     state = coverage.states().get(offsets)
     if state is None:

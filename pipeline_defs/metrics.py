@@ -21,7 +21,7 @@ from .core.losses import find_losses
 from .edges.prometheus import Family, HistogramFamily
 from .resources import Edges
 from .settings import code_version
-from .status import first_landed, read_statuses
+from .status import read_statuses
 from .tables import first_decoded
 from .topic_files import Broken
 from .topics import Topic
@@ -134,11 +134,10 @@ def _count_latencies(
     found: Samples,
 ) -> None:
     """Count how long records waited, of raw and decoded rows all that there are, of each table those of the last hour."""
-    files = {"raw": first_landed(coverage)}
+    latencies[topic.name, "raw"] = coverage.waits()
     if any(each["table"] == "decoded" and "error" not in each for each in document["tables"]):
-        files["decoded"] = first_decoded(edges.decodings.read_ranges(topic.name))
-    for table, each in files.items():
-        latencies[topic.name, table] = count_waits(waits_of(each))
+        decoded = edges.decodings.read_ranges(topic.name)
+        latencies[topic.name, "decoded"] = count_waits(waits_of(first_decoded(decoded)))
     for each_table in ({"table": "raw", **document}, *document["tables"]):
         for share, quantile in ((50, "0.5"), (95, "0.95")):
             seconds = each_table.get(f"latency_p{share}_seconds")
@@ -149,20 +148,22 @@ def _count_latencies(
 def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:
     found["offsetlake_generation"][topic.name,] = coverage.log.generation
     counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-    for place in {(topic.name, str(link.offsets.partition)) for link in coverage.log.links}:
+    for place in {(topic.name, str(partition)) for _, partition in coverage.ends()}:
         # at 0 from the beginning: what is not there cannot be alerted on
         counts["offsetlake_ranges"].update({(*place, state.value): 0 for state in State})
         counts["offsetlake_landed_records_total"][place] = counts["offsetlake_landed_bytes_total"][place] = 0
     for offsets, state in coverage.states().items():
         counts["offsetlake_ranges"][topic.name, str(offsets.partition), state.value] += 1
+    for (_, partition), summed in (coverage.log.base.sums if coverage.log.base else {}).items():
+        counts["offsetlake_ranges"][topic.name, str(partition), State.LANDED.value] += summed.ranges
     last = found["offsetlake_last_landed_timestamp_seconds"]
-    for offsets, manifest in coverage.manifests.items():
-        place = (topic.name, str(offsets.partition))
-        counts["offsetlake_landed_records_total"][place] += manifest.rows
-        counts["offsetlake_landed_bytes_total"][place] += manifest.file.bytes if manifest.file else 0
-        last[place] = max(last.get(place, 0), manifest.provenance.landed_at_ms / 1000)
-        for hole in manifest.holes:
-            counts["offsetlake_hole_offsets_total"][*place, hole.cause.value] += hole.end - hole.start
+    for (_, partition), sums in coverage.sums().items():
+        place = (topic.name, str(partition))
+        counts["offsetlake_landed_records_total"][place] += sums.rows
+        counts["offsetlake_landed_bytes_total"][place] += sums.bytes
+        last[place] = max(last.get(place, 0), sums.last_landed_ms / 1000)
+        for cause, count in sums.holes.items():
+            counts["offsetlake_hole_offsets_total"][*place, cause] += count
     for loss in find_losses(coverage):
         place = (topic.name, str(loss.offsets.partition))
         counts["offsetlake_lost_offsets_total"][*place, loss.cause] += len(loss.offsets)

@@ -25,5 +25,5 @@ def mirror_frontier(topic: str, group: str, lake: Lake, kafka: Kafka) -> Mapping
 
 
 def _frontier(topic: str, lake: Lake) -> Mapping[int, int]:
-    coverage = lake.coverage(topic)
+    coverage = lake.recent(topic)
     return coverage.frontier(coverage.log.generation)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import stamina
 
 from .core.coverage import Coverage
-from .core.planlog import PlanStep, Tail
+from .core.offsets import OffsetRange
+from .core.plan_step import PlanStep, Tail
 from .core.planning import Policy, SkipAhead, TopicState, find_shrunk, is_proven, plan, plan_skip
 from .edges.kafka import Kafka
 from .edges.lake import Lake
@@ -42,7 +43,7 @@ def decide_step(
 
     `known` is what was read of the lake just now; else it is read. Raises `BrokenPlanLog`.
     """
-    coverage = known or lake.coverage(topic)  # which refuses a log that has lost its newest step
+    coverage = known or lake.recent(topic)  # which refuses a log that has lost its newest step
     tail = coverage.log.tail
     state = _read_settled(topic, tail, policy, kafka, now_ms)
     if skip is not None:
@@ -84,7 +85,7 @@ def commit_next_step(
     written: while Kafka was asked, that may have been deleted, or planned otherwise by another planner.
     """
     while True:
-        known = known or lake.coverage(topic)
+        known = known or lake.recent(topic)
         step = decide_step(
             topic, policy, lake, kafka, now_ms, planner=planner, through_end=through_end, known=known, skip=skip
         )
@@ -95,3 +96,30 @@ def commit_next_step(
             on_step("plan_committed", topic=topic, seq=step.seq)
             return step
         known = None  # another planner was there first, or what it was decided from is not there any more
+
+
+def reopen(offsets: OffsetRange, coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> None:
+    """Say in the plan log that a landed range is about to be replaced, before it is: no frontier document sums it up then.
+
+    `coverage` is one that has the range. Of a topic with few ranges, which has no such documents, nothing is said.
+    """
+    topic = coverage.log.topic
+    while lake.may_be_settled(coverage):
+        tail, last = (log := lake.recent(topic).log).tail, log.steps[-1]
+        step = PlanStep(
+            tail.seq,
+            topic,
+            tail.generation,
+            tail.topic_id,
+            now_ms,
+            last.policy,
+            {},
+            (),
+            tail.heads,
+            planner,
+            tail.former_ids,
+            tail.growths,
+            reopened=(coverage.log.ranges[offsets].seq,),
+        )
+        if lake.has_step(last) and lake.commit_step(step):
+            return

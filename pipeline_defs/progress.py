@@ -20,7 +20,7 @@ from .core.dispatch import Tried
 from .core.lag import find_lag
 from .core.losses import Loss, all_losses
 from .core.offsets import OffsetRange
-from .core.planlog import Watermarks
+from .core.plan_step import Watermarks
 from .core.progress import Silence, Unplanned, find_silences, patience_seconds
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
@@ -54,7 +54,7 @@ class Situation:
     @property
     def last_landed_ms(self) -> int | None:
         """When something was last landed; none where nothing is."""
-        return max((each.provenance.landed_at_ms for each in self.coverage.manifests.values()), default=None)
+        return max(self.coverage.last_landed().values(), default=None)
 
     @property
     def block(self) -> Block | None:

@@ -57,9 +57,10 @@ def register_keys(
     """
     name = topic.partitions.name
     assert name is not None
-    known = set(instance.get_dynamic_partitions(name))
     away = retired(coverage, topic.max_keys) - set(wanted)
-    lacking = [offsets.key for offsets in coverage.log.ranges if offsets.key not in known and offsets not in away]
+    due = [offsets.key for offsets in coverage.log.ranges if offsets not in away]
+    known = instance.get_existing_dynamic_partitions(name, due)
+    lacking = [key for key in due if key not in known]
     for at in range(0, len(lacking), KEYS_AT_ONCE):
         instance.add_dynamic_partitions(name, lacking[at : at + KEYS_AT_ONCE])
     return len(lacking)
@@ -69,13 +70,32 @@ def find_unseen(
     instance: dg.DagsterInstance, topic: Topic, coverage: Coverage, held: AbstractSet[OffsetRange]
 ) -> list[OffsetRange]:
     """Finds landed ranges that Dagster has no materialisation of: a crash, or a lost database, took the event."""
-    seen = instance.get_materialized_partitions(topic.asset_key)
     away = retired(coverage, topic.max_keys)
-    return [
+    landed = [
         offsets
         for offsets in coverage.log.ranges
-        if offsets.key not in seen and offsets not in held and offsets not in away and coverage.is_landed(offsets)
+        if offsets not in held and offsets not in away and coverage.is_landed(offsets)
     ]
+    return find_untold(instance, topic.asset_key, landed)
+
+
+def find_untold(instance: dg.DagsterInstance, key: dg.AssetKey, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Find those of some ranges that Dagster has no materialisation of; it is asked of these alone."""
+    told: set[str] = set()
+    for at in range(0, len(ranges), KEYS_AT_ONCE):
+        some = {offsets.key for offsets in ranges[at : at + KEYS_AT_ONCE]}
+        told |= instance.event_log_storage.get_latest_storage_id_by_partition(
+            key, dg.DagsterEventType.ASSET_MATERIALIZATION, some
+        ).keys()
+    return [offsets for offsets in ranges if offsets.key not in told]
+
+
+def find_registered(instance: dg.DagsterInstance, topic: Topic, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Find those of some ranges that Dagster has the key of."""
+    name = topic.partitions.name
+    assert name is not None
+    known = instance.get_existing_dynamic_partitions(name, [offsets.key for offsets in ranges])
+    return [offsets for offsets in ranges if offsets.key in known]
 
 
 def report_unseen(

@@ -13,6 +13,7 @@ from dagster import RunsFilter
 from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG
 from dagster_pyspark import LazyPySparkResource
 
+from .comparing import COMPARE, build_comparison, is_comparison_due
 from .core.dispatch import Tried
 from .core.errors import OffsetlakeError, TopicsFailed, unforeseen
 from .dead_runs import end_dead_runs
@@ -78,9 +79,11 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
     def land_pending() -> None:
         land_op()
 
+    comparison = build_comparison(topics)
+
     @dg.sensor(
         name=LAND_PENDING,
-        job_name=LAND_PENDING,
+        jobs=[land_pending, comparison],
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Plans new offset ranges of all topics, and asks for the run that lands what is pending of them.",
@@ -90,21 +93,18 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
         location = origin.location_name if origin is not None else ""
         end_dead_runs(context.instance, edges.now_ms())
         ticks = tick_topics(topics, context.instance, edges)
-        for each in ticks:
-            if each.landing is not None and each.landing.planned:
-                context.log.info(
-                    "topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending
-                )
         broken = [each for each in ticks if each.error is not None]
-        for each in broken:
-            context.log.error("topic=%s %s", each.topic.name, each.error)
+        _log(ticks, context)
         is_due = any(each.is_due for each in ticks)
         postponed = find_postponed(context.instance, location, edges.now_ms()) if is_due else ""
         asks = is_due and not postponed and not is_active(context.instance, location)
         edges.watch_step("tick_requested", runs=int(asks))
-        if asks:
-            tags = {MAX_RETRIES_TAG: "0", PRIORITY_TAG: "1", LOCATION_TAG: location}
-            return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)])
+        tags = {MAX_RETRIES_TAG: "0", LOCATION_TAG: location}
+        requests = [dg.RunRequest(job_name=LAND_PENDING, tags={**tags, PRIORITY_TAG: "1"})] if asks else []
+        compares = is_comparison_due(topics, context.instance, edges)
+        requests += [dg.RunRequest(job_name=COMPARE, tags=tags)] if compares else []
+        if requests:
+            return dg.SensorResult(run_requests=requests)
         if broken:
             raise TopicsFailed(
                 f"of {len(ticks)} topics {len(broken)} cannot be planned; the others were",
@@ -112,7 +112,17 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
             )
         return dg.SensorResult(skip_reason="; ".join(filter(None, [postponed, waiting_text(ticks)])))
 
-    return dg.Definitions(jobs=[land_pending], sensors=[pulse])
+    return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
+
+
+def _log(ticks: Sequence[TopicTick], context: dg.SensorEvaluationContext) -> None:
+    for each in ticks:
+        if each.landing is not None and each.landing.planned:
+            context.log.info(
+                "topic=%s planned=%s pending=%s", each.topic.name, each.landing.planned, each.landing.pending
+            )
+        if each.error is not None:
+            context.log.error("topic=%s %s", each.topic.name, each.error)
 
 
 def waiting_text(ticks: Sequence[TopicTick]) -> str:

@@ -127,7 +127,7 @@ class _PulseRun:
         for topic in (self.topics[name] for name in sorted(landed)):
             with self._isolated(topic, self._fail):  # told each time: Dagster shows a check of the last landing only
                 for check in QUICK:
-                    self._report_check(check_key(topic, check), lake_result(topic, check, self.edges))
+                    self._report_check(check_key(topic, check), lake_result(topic, check, self.edges, is_recent=True))
 
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find the ranges to land now: of each topic as its policy orders them, first who waits longest for a job."""
@@ -135,7 +135,7 @@ class _PulseRun:
         tries = read_all_tries(self.context.instance, [topic.landing for topic in self.topics.values()])
         for name, topic in self.topics.items():
             with self._isolated(topic, self._pass_over):
-                coverage = self.edges.lake.coverage(name)
+                coverage = self.edges.lake.recent(name)
                 due = find_due_ranges(coverage, tries[topic.landing], self.edges.now_ms())
                 planned_ms = {offsets: coverage.log.ranges[offsets].planned_at_ms for offsets in due}
                 due.sort(key=lambda offsets: (planned_ms[offsets], offsets.start))

@@ -112,7 +112,9 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
             # a run without a partition key has no output, so Dagster skips the checks that come after it
             if not context.has_partition_key:
                 for name in QUICK:
-                    context.log_event(as_evaluation(check_key(topic, name), lake_result(topic, name, edges)))
+                    context.log_event(
+                        as_evaluation(check_key(topic, name), lake_result(topic, name, edges, is_recent=True))
+                    )
             end_siblings(context.instance, context.run, siblings, {verdict.offsets for verdict in failures})
             _check_landed(topic, set(keys), failures)
 

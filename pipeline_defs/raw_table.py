@@ -68,7 +68,7 @@ def append_landed(
     log, uncut = raw_table_log(topic, lake.store), dict[str, str]()
     while True:
         table = log.read_head()
-        coverage = lake.coverage(topic)  # read after the table: what that names was landed before
+        coverage = lake.recent(topic)  # read after the table: what that names was landed before
         due = None if doubted or uncut else find_due(coverage, table)
         if due is None:
             table = log.read()

@@ -13,7 +13,7 @@ from .core.delivery import Claim, Delivery
 from .core.errors import OffsetlakeError, Unavailable
 from .core.losses import Reading, read_from
 from .core.offsets import OffsetRange
-from .core.planlog import Watermarks
+from .core.plan_step import Watermarks
 from .core.verdicts import Verdict, failed
 from .redo import verify_expired
 

@@ -14,7 +14,7 @@ import dagster as dg
 from .core.offsets import OffsetRange
 from .days import report_days
 from .mirror import mirror_frontier
-from .projection import find_unseen, read_data_versions, read_order, register_keys
+from .projection import find_unseen, read_data_versions, register_keys
 from .resources import Edges
 from .ticking import find_unseen_decoded, landed_event, report_decoded
 from .topics import Topic
@@ -58,9 +58,10 @@ def rebuild_topic(
 
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
     """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
-    decoded = edges.decodings.read_ranges(topic.name).with_empty(edges.lake.coverage(topic.name))
+    coverage = edges.lake.coverage(topic.name)
+    decoded = edges.decodings.read_ranges(topic.name).with_empty(coverage)
     held = read_tries(instance, topic.decoding).held.keys()
-    unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
+    unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
     versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}
     owed = [*unseen, *_outdated(topic.decoded_key, versions, instance, {*unseen, *held})]
     for offsets in owed:

@@ -23,7 +23,7 @@ _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generation: int | None = None) -> dict[str, Any]:
     """Follows one record: row -> file -> range -> run -> attempt -> code version -> plan step."""
-    coverage = edges.lake.coverage(topic.name)
+    coverage = edges.lake.around(topic.name, partition, offset, generation)
     wanted = coverage.log.tail.generation if generation is None else generation
     found = [
         (offsets, state)

@@ -63,6 +63,7 @@ class Edges:
     spark_log: Path | None = None  # what the JVM of an in-process engine prints; none where Dagster captures it
     _lake: Lake | None = field(default=None, init=False)
     _decodings: Decodings | None = field(default=None, init=False)
+    opened_ms: int = field(init=False)  # when this was made
     told_days: dict[str, object] = field(
         default_factory=dict, init=False
     )  # by topic what was compared with Dagster last
@@ -73,6 +74,9 @@ class Edges:
     slow_topics: set[str] = field(default_factory=set, init=False)  # whose brokers kept the last tick waiting in vain
     _engines: dict[tuple[tuple[str, str], ...], Engine] = field(default_factory=dict, init=False)
     _kafka: dict[str, Kafka] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.opened_ms = self.now_ms()
 
     @property
     def lake(self) -> Lake:

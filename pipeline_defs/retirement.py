@@ -36,6 +36,11 @@ def find_retirable(
     return [offsets for offsets in order if offsets in away and offsets not in needed]
 
 
+def has_too_many(topic: Topic, instance: dg.DagsterInstance) -> bool:
+    """Return whether Dagster has more keys of a topic than it is to show, and no backfill may ask for any of them."""
+    return len(read_order(instance, topic)) > topic.max_keys and not has_backfill(topic, instance)
+
+
 def retire_keys(
     topic: Topic,
     coverage: Coverage,

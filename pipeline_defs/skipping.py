@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 
 from .core.errors import Refused
-from .core.planlog import PlanStep
+from .core.plan_step import PlanStep
 from .core.planning import SkipAhead
 from .moments import parse_time
 from .planner import commit_next_step, decide_step
@@ -26,12 +26,12 @@ def find_skip(topic: Topic, to: str, by: str, edges: Edges) -> SkipAhead:
     ends = {p: marks.end for p, marks in seen.watermarks.items()}
     offsets = ends if moment_ms is None else kafka.read_offsets_at(topic.name, seen.watermarks, moment_ms)
     cause = f"by {by}: skip --to {to}"
-    return SkipAhead(offsets, cause, edges.lake.coverage(topic.name).log.generation, seen.topic_id)
+    return SkipAhead(offsets, cause, edges.lake.recent(topic.name).log.generation, seen.topic_id)
 
 
 def _parse(to: str) -> int:
     try:
-        return max(0, parse_time(to, None, zone_name="its zone"))
+        return parse_time(to, None, zone_name="its zone")
     except ValueError as error:
         raise Refused(f"--to {to}: {error}; or {LATEST}; nothing was written") from None
 

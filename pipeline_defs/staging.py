@@ -22,7 +22,7 @@ from .core.holes import Rows, explain_holes, missing_offsets
 from .core.losses import Reading
 from .core.manifest import Manifest, Provenance, StagedFile
 from .core.offsets import OffsetRange, TopicRange
-from .core.planlog import PlanStep
+from .core.plan_step import PlanStep
 from .core.verdicts import verify_staged
 from .edges import parquet
 from .edges.lake import Lake

@@ -21,7 +21,7 @@ from .core.errors import BrokerUnavailable, OffsetlakeError, UnknownTopic
 from .core.lag import find_lag, landed_per_second
 from .core.latency import WINDOW_MS, latency_facts, waits_of
 from .core.losses import all_losses
-from .core.manifest import Manifest, StagedFile
+from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .daemons import is_silent, read_silence
 from .exposure import check_expiry
@@ -68,7 +68,7 @@ def read_statuses(
         coverage = None
         servers = edges.bootstrap_servers(topic)
         try:
-            coverage = edges.lake.coverage(topic.name)
+            coverage = edges.lake.recent(topic.name, edges.now_ms() - WINDOW_MS)
             if servers in down:
                 raise down[servers]
             yield _describe(topic, coverage, edges, instance), coverage
@@ -171,12 +171,7 @@ def _describe_lake(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.
 
 def _latency(coverage: Coverage, now_ms: int) -> dict[str, float | None]:
     """Return how long the records waited that were landed within the last hour, as far as they were for the first time."""
-    return latency_facts(waits_of(first_landed(coverage), now_ms - WINDOW_MS))
-
-
-def first_landed(coverage: Coverage) -> Iterator[tuple[StagedFile | None, int]]:
-    """Yield the file of each range that stands as it was landed at first, and when that was (ms since 1970)."""
-    return ((each.file, each.provenance.landed_at_ms) for each in coverage.manifests.values() if not each.revision)
+    return latency_facts(waits_of(coverage.first_landed(), now_ms - WINDOW_MS))
 
 
 def _lake_columns(
@@ -195,6 +190,11 @@ def _lake_columns(
     landed: dict[int, list[Manifest]] = defaultdict(list)
     for offsets, manifest in coverage.manifests.items():
         landed[offsets.partition].append(manifest)
+    last: dict[int, int] = {}
+    for (_, partition), at_ms in coverage.last_landed().items():
+        last[partition] = max(last.get(partition, 0), at_ms)
+    for (of, partition), sums in (coverage.log.base.sums if coverage.log.base else {}).items():
+        counts[partition, State.LANDED] += sums.ranges if of == generation else 0
 
     def columns(partition: int) -> dict[str, Any]:
         head = heads[partition].offset if partition in heads else None
@@ -205,7 +205,7 @@ def _lake_columns(
             "landed_ranges": counts[partition, State.LANDED],
             "pending_ranges": counts[partition, State.PENDING],
             "failed_ranges": failed[partition],
-            "last_landed_at_ms": _most(each.provenance.landed_at_ms for each in landed[partition]),
+            "last_landed_at_ms": last.get(partition),
         }
 
     return {partition: columns(partition) for partition in sorted(partitions)}

@@ -25,6 +25,7 @@ from .moments import duration_text
 from .projection import read_data_versions
 from .resources import Edges
 from .topics import Topic
+from .undecoded import with_undecoded
 
 
 def read_tables(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance) -> list[dict[str, Any]]:
@@ -36,9 +37,7 @@ def read_tables(topic: Topic, coverage: Coverage, edges: Edges, instance: dg.Dag
     since_ms = edges.now_ms() - WINDOW_MS
     if topic.decode is not None:
         fingerprint = topic.decode.fingerprint
-        found.append(
-            _read("decoded", lambda: _decoded(edges.decodings.read_ranges(topic.name), coverage, fingerprint, since_ms))
-        )
+        found.append(_read("decoded", lambda: _decoded(topic.name, coverage, edges, fingerprint, since_ms)))
     if topic.latest is not None:
         config = topic.latest
         found.append(_read("latest", lambda: _latest(topic.name, config, edges, since_ms)))
@@ -60,7 +59,9 @@ def first_decoded(decoded: DecodedRanges) -> Iterator[tuple[StagedFile | None, i
     return ((each.decoded, each.provenance.landed_at_ms) for each in decoded.known.values() if not each.revision)
 
 
-def _decoded(decoded: DecodedRanges, coverage: Coverage, fingerprint: str, since_ms: int) -> dict[str, Any]:
+def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, since_ms: int) -> dict[str, Any]:
+    decoded = edges.decodings.read_ranges(topic)
+    coverage = with_undecoded(coverage, decoded, edges.lake)
     due = [coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)]
     known = decoded.known.values()
     return {

@@ -6,6 +6,7 @@ All is read from the lake and from Dagster. Two ticks at once are harmless.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from .checks import report_standing
 from .core.coverage import Coverage
 from .core.decoding import Decided, Decoding
 from .core.dispatch import choose_due
-from .core.errors import OffsetlakeError
+from .core.errors import LakeUnavailable, OffsetlakeError
 from .core.lag import find_lag
 from .core.latest import Latest
 from .core.losses import find_skips
@@ -32,9 +33,9 @@ from .mirror import mirror_frontier
 from .planner import commit_next_step
 from .progress import Situation, held_back, read_situation, waiting_text
 from .projection import (
-    Order,
+    find_registered,
+    find_untold,
     open_pool,
-    read_order,
     read_told_lag,
     register_keys,
     report_lag,
@@ -44,6 +45,7 @@ from .projection import (
 from .raw_asset import materialization
 from .raw_table import try_append
 from .resources import Edges
+from .sweeping import SWEEP_AFTER_SECONDS
 from .topics import Topic
 from .tries import ALL, UPDATE, Tries, read_tries
 from .undecoded import Undecoded, read_undecoded
@@ -95,7 +97,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     `known` is what Dagster knew a moment ago of topics, this one among them; else it is read.
     """
     known = known or read_known(instance, [topic], edges.now_ms())
-    coverage = edges.lake.coverage(topic.name)  # of a log that is refused nothing is planned
+    coverage = edges.lake.recent(topic.name)  # of a log that is refused nothing is planned
     step = commit_next_step(
         topic.name,
         topic.policy,
@@ -107,7 +109,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         on_step=edges.watch_step,
     )
     if step is not None:
-        coverage = edges.lake.coverage(topic.name)
+        coverage = edges.lake.recent(topic.name)
     compared = _Compared(instance, coverage, 0, known.last_told(topic.asset_key), edges.now_ms())
     is_told = compared.is_same(edges.compared.get(topic.asset_key))
     registered = 0 if is_told else _register(topic, coverage, instance, edges)
@@ -121,6 +123,8 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         stalled = (*stalled, failure) if failure else stalled
         if is_told:
             edges.compared[topic.asset_key] = compared
+    if topic.decode is None:
+        _move_frontier(coverage, edges)
     if not found.held:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
         stalled = (*stalled, failure) if failure else stalled
@@ -128,6 +132,16 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     planned = len(step.ranges) if step else 0
     waiting, late = waiting_text(topic, found, now_ms), held_back(topic, found, now_ms)
     return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
+
+
+def _move_frontier(coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
+    """Sum up what is settled, where that is due; where it cannot be written, everything goes on, and is read for longer."""
+    longest_ms = int(SWEEP_AFTER_SECONDS * 1000)
+    try:
+        if coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):
+            edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.tail.seq)
+    except LakeUnavailable as error:
+        edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
 
 
 def _register(topic: Topic, coverage: Coverage, instance: dg.DagsterInstance, edges: Edges) -> int:
@@ -216,7 +230,7 @@ class DeriveTick:
 def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known | None = None) -> DeriveTick:
     """Run one tick: what a crash left untold is told."""
     known = known or read_known(instance, [topic], edges.now_ms())
-    coverage = edges.lake.coverage(topic.name)
+    coverage = edges.lake.recent(topic.name)
     found, due = find_undecoded(topic, instance, edges, known)
     version, now_ms = found.decoded.table.version, edges.now_ms()
     compared = _Compared(instance, coverage, version, known.last_told(topic.decoded_key), now_ms)
@@ -226,13 +240,14 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
         held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
         if not is_told:
             decoded = found.decoded.with_empty(coverage)
-            unseen = find_unseen_decoded(topic, read_order(instance, topic), decoded.keys() - held, instance)
+            unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
             for offsets in unseen[:EVENTS_PER_TICK]:
                 report_decoded(topic, decoded[offsets], edges, instance)
             if not unseen and not held:
                 edges.compared[topic.decoded_key] = compared
         if not held:  # a run that decodes tells of its days
             report_days(topic, instance, edges)
+    _move_frontier(coverage, edges, found.due)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
 
 
@@ -240,7 +255,7 @@ def find_undecoded(
     topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Known
 ) -> tuple[Undecoded, list[OffsetRange]]:
     """Find what waits to be decoded, and what of it is to be decoded now: nothing while all of the topic backs off."""
-    found, now_ms = read_undecoded(topic, edges.lake.coverage(topic.name), edges, instance, known), edges.now_ms()
+    found, now_ms = read_undecoded(topic, edges.lake.recent(topic.name), edges, instance, known), edges.now_ms()
     backs_off = not known.tries[topic.decoding].of(ALL).is_due(now_ms)
     return found, [] if backs_off else found.choose(now_ms)
 
@@ -253,15 +268,15 @@ def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool
     since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in decoded.known.values()), default=0)
     if edges.now_ms() - since_ms >= BACKLOG_SECONDS * 1000:
         return False
-    return bool(decoded.find_due(edges.lake.coverage(decoded.topic)))
+    return bool(decoded.find_due(edges.lake.recent(decoded.topic)))
 
 
 def find_unseen_decoded(
-    topic: Topic, order: Order, published: AbstractSet[OffsetRange], instance: dg.DagsterInstance
+    topic: Topic, coverage: Coverage, decoded: AbstractSet[OffsetRange], instance: dg.DagsterInstance
 ) -> list[OffsetRange]:
     """Find decoded ranges of which Dagster has the key and no materialisation: a crash, or a lost database, took it."""
-    seen = instance.get_materialized_partitions(topic.decoded_key)
-    return [offsets for offsets in order if offsets in published and offsets is not None and offsets.key not in seen]
+    known = find_registered(instance, topic, [offsets for offsets in coverage.log.ranges if offsets in decoded])
+    return find_untold(instance, topic.decoded_key, known)
 
 
 def report_decoded(topic: Topic, decoding: Decoding, edges: Edges, instance: dg.DagsterInstance) -> None:

@@ -15,6 +15,7 @@ from .core.coverage import Coverage
 from .core.dispatch import Tried, choose_due
 from .core.offsets import OffsetRange
 from .edges.decodings import DecodedRanges
+from .edges.lake import Lake
 from .known import Known, read_known
 from .moments import time_text
 from .resources import Edges
@@ -58,8 +59,13 @@ def read_due(topic: Topic, edges: Edges) -> list[OffsetRange]:
     """Read which landed ranges are to be decoded, in log order; none where the topic is not decoded."""
     if topic.decode is None:
         return []
-    coverage = edges.lake.coverage(topic.name)
-    return edges.decodings.read_ranges(topic.name).find_due(coverage)
+    decoded = edges.decodings.read_ranges(topic.name)
+    return decoded.find_due(with_undecoded(edges.lake.recent(topic.name), decoded, edges.lake))
+
+
+def with_undecoded(coverage: Coverage, decoded: DecodedRanges, lake: Lake) -> Coverage:
+    """Return a coverage that has all landed ranges that are not decoded: the one given, or the whole one."""
+    return coverage if decoded.is_all_decoded(coverage) else lake.coverage(coverage.log.topic)
 
 
 def read_undecoded(
@@ -69,6 +75,7 @@ def read_undecoded(
     known = known or read_known(instance, [topic], edges.now_ms())
     tries = known.tries[topic.decoding]
     decoded = edges.decodings.read_ranges(topic.name)
+    coverage = with_undecoded(coverage, decoded, edges.lake)
     due = {offsets: coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)}
     return Undecoded(
         due,

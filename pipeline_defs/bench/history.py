@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from ..core.latency import WINDOW_MS
 from ..core.manifest import Manifest, Provenance, StagedFile
 from ..core.offsets import OffsetRange
-from ..core.planlog import PlanStep, Tail
+from ..core.plan_step import PlanStep, Tail
 from ..core.planning import Policy, plan
 from ..edges.layout import data_path, manifest_path
 from ..edges.parquet import RAW_SCHEMA
@@ -41,6 +42,7 @@ TOPIC = "bench-history"
 RANGE_OF = 1  # offsets: a range costs the same, whatever is in it
 POLICY = Policy(records_per_range=RANGE_OF, budget=200)
 VALUE_BYTES = 10
+STEPS_PER_FRONTIER = 50
 LINKS_OF_A_FILE = 10_000  # a file system bounds how many names a file may have
 
 
@@ -72,7 +74,8 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
 def write_history(bench: Bench, ranges: int) -> None:
     """Write a plan log and as many landed ranges as it plans."""
     root = Path(bench.edges.settings.lake)
-    now_ms, tail, planned = bench.edges.now_ms(), Tail(), 0
+    now_ms, tail, planned = bench.edges.now_ms() - 2 * WINDOW_MS, Tail(), 0
+    lake = bench.edges.lake
     state = bench.edges.kafka().read_topic_state(TOPIC, tail, POLICY, now_ms)
     content = _file_of_one_row()
     source = root / "staging" / "history"
@@ -92,6 +95,8 @@ def write_history(bench: Bench, ranges: int) -> None:
             _make_folder(path.parent, folders)
             os.link(file, path)
         tail, planned = step.tail, planned + len(step.ranges)
+        if step.seq % STEPS_PER_FRONTIER == 0 or planned == ranges:
+            lake.move_frontier(lake.recent(TOPIC), now_ms, 0)
 
 
 def _file_of_one_row() -> bytes:

@@ -27,7 +27,7 @@ def measure(what: str, name: str) -> float:
     topic = load_topics(Path.cwd()).topics[name]
     began = time.monotonic()
     if what == "open":
-        edges.lake.coverage(name)
+        edges.lake.recent(name)
         return time.monotonic() - began
     with open_instance(edges.settings.dagster_home) as instance:
         if what == "tick":

@@ -73,7 +73,7 @@ def check_decodes(topic: Topic) -> Decode:
 
 def _find(choice: Choice, topic: Topic, edges: Edges) -> Sequence[OffsetRange]:
     if choice.way == "key":
-        return find_ranges(topic.name, choice.keys, edges.lake.coverage(topic.name))
+        return find_ranges(topic.name, choice.keys, edges.lake.coverage_of(topic.name, choice.keys))
     return find_decoded(choice, topic, edges)
 
 

@@ -12,7 +12,7 @@ import dagster as dg
 from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import EmptySelection, Refused
-from ..core.planlog import PlanStep
+from ..core.plan_step import PlanStep
 from ..core.planning import TopicState, WaitingTail, find_waiting_tail
 from ..core.planning import plan as decide
 from ..launching import choose_ranges, land_through_dagster, open_instance
@@ -113,7 +113,7 @@ def _waiting_text(topic: Topic, waiting: WaitingTail) -> str:
 
 
 def _preview(topic: Topic, state: TopicState, edges: Edges, through_end: bool) -> Iterator[PlanStep]:
-    tail, now_ms = edges.lake.coverage(topic.name).log.tail, edges.now_ms()
+    tail, now_ms = edges.lake.recent(topic.name).log.tail, edges.now_ms()
     while step := decide(tail, state, topic.policy, now_ms, through_end=through_end):
         yield step
         tail = step.tail

@@ -6,6 +6,7 @@ each as it is landed: nothing can land between them any more. Which files of a d
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,29 @@ def find_groups(coverage: Coverage, table: Snapshot, target_bytes: int, *, every
     cut = [[*_cut_at(stretch, target_bytes)] for stretch in _stretches(coverage, table)]
     chosen = _with_tails(cut, lambda group: len(_files(group)), every=every)
     return [_group(_trimmed(group)) for group in chosen if len(_files(group)) > 1]
+
+
+def may_be_due(coverage: Coverage, table: Snapshot, target_bytes: int) -> bool:
+    """Return whether files of a raw table may be neighbours to compact: all is taken for landed that a coverage does not have.
+
+    It is asked often, and of what is not settled alone; `find_groups` says which they are.
+    """
+    walls = sorted(offsets for offsets, state in coverage.states().items() if state is not State.LANDED)
+    stretches: list[list[File]] = []
+    before: OffsetRange | None = None
+    for file in sorted(table.files.values(), key=offsets_of):
+        offsets = offsets_of(file)
+        at = bisect_left(walls, before) if before is not None else 0
+        is_next = before is not None and _same_place(before, offsets) and not (at < len(walls) and walls[at] < offsets)
+        if not is_next:
+            stretches.append([])
+        stretches[-1].append(file)
+        before = offsets
+    return bool(choose_files(stretches, table, target_bytes))
+
+
+def _same_place(one: OffsetRange, other: OffsetRange) -> bool:
+    return (one.generation, one.partition) == (other.generation, other.partition)
 
 
 def choose_files(

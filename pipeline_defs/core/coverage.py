@@ -9,14 +9,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from .command_lines import replace_command
 from .delivery import Acceptance, Claim, Delivery
 from .errors import BrokenPlanLog
-from .manifest import Manifest
+from .frontier import Place, Sums
+from .latency import Histogram, count_waits, waits_of
+from .manifest import Manifest, StagedFile
 from .offsets import OffsetRange
-from .planlog import Link, LinkKind, PlanLog
+from .plan_step import Link, LinkKind
+from .planlog import PlanLog
 
 
 class State(StrEnum):
@@ -33,6 +36,7 @@ class State(StrEnum):
 class Coverage:
     """Is a plan log beside the manifests and published files of the same topic.
 
+    Where the log has a base, they are those of its own ranges; what of the others was found wrong since, the whole shows.
     `published` maps a range to the size in bytes of its file in the data tree; `strays` are objects there that no range owns;
     `accepted` maps a range or link to a person's word that what is lost of it is lost; `claims` are of `at_most_once`.
     `doubles` maps the path of each file of a range that no manifest names, as attempts of `at_least_once` leave them, to the
@@ -93,8 +97,7 @@ class Coverage:
     def landed_among_first(self, count: int) -> frozenset[OffsetRange]:
         """Return which of the first `count` ranges of the log are landed; worked out once."""
         if count not in self._landed_among_first:
-            first = islice(self.log.ranges, count)
-            self._landed_among_first[count] = frozenset(offsets for offsets in first if self.is_landed(offsets))
+            self._landed_among_first[count] = frozenset(filter(self.is_landed, self.log.among_first(count)))
         return self._landed_among_first[count]
 
     def pending(self) -> list[OffsetRange]:
@@ -111,17 +114,71 @@ class Coverage:
 
     def frontier(self, generation: int, holding: Collection[OffsetRange] = ()) -> dict[int, int]:
         """Returns per Kafka partition the offset up to which nothing is pending, and none of the ranges that are `holding`."""
-        frontier: dict[int, int] = {}
-        stopped: set[int] = set()
+        ends = {p: end for (of, p), end in self.log.base.ends.items() if of == generation} if self.log.base else {}
+        stops: dict[int, int] = {}
         for offsets, state in self.states().items():
-            if offsets.generation != generation or offsets.partition in stopped:
+            if offsets.generation != generation:
                 continue
-            frontier.setdefault(offsets.partition, offsets.start)
             if state is State.PENDING or offsets in holding:
-                stopped.add(offsets.partition)
-            else:
-                frontier[offsets.partition] = offsets.end
-        return frontier
+                stops.setdefault(offsets.partition, offsets.start)
+            ends[offsets.partition] = max(offsets.end, ends.get(offsets.partition, 0))
+        return {**ends, **stops}
+
+    def ends(self) -> dict[Place, int]:
+        """Return where the links of each place end."""
+        ends = dict(self.log.base.ends) if self.log.base else {}
+        for link in self.log.links:
+            place = (link.offsets.generation, link.offsets.partition)
+            ends[place] = max(link.offsets.end, ends.get(place, 0))
+        return ends
+
+    def weight(self) -> int:
+        """Return the sum of revision + 1 over all ranges that have a manifest."""
+        own = sum(manifest.revision + 1 for manifest in self.manifests.values())
+        return own + sum(sums.weight for sums in (self.log.base.sums if self.log.base else {}).values())
+
+    def last_landed(self) -> dict[Place, int]:
+        """Return when something of each place was last landed (ms since 1970)."""
+        found = {place: sums.last_landed_ms for place, sums in (self.log.base.sums if self.log.base else {}).items()}
+        for offsets, manifest in self.manifests.items():
+            if self.is_landed(offsets):
+                place = (offsets.generation, offsets.partition)
+                found[place] = max(found.get(place, 0), manifest.provenance.landed_at_ms)
+        return found
+
+    def sums(self) -> dict[Place, Sums]:
+        """Return what the landed ranges of each place come to, over all history."""
+        found = defaultdict(Sums, self.log.base.sums if self.log.base else {})
+        for offsets, manifest in self.manifests.items():
+            if self.is_landed(offsets):
+                place = (offsets.generation, offsets.partition)
+                found[place] = _with(found[place], manifest)
+        return dict(found)
+
+    def waits(self) -> Histogram:
+        """Return how long the records waited that came with the landed ranges, those landed for the first time."""
+        own = count_waits(waits_of(self.first_landed()))
+        return own + self.log.base.waits if self.log.base else own
+
+    def first_landed(self) -> Iterator[tuple[StagedFile | None, int]]:
+        """Yield the file of each range that stands as it was landed at first, and when that was (ms since 1970)."""
+        return ((each.file, each.provenance.landed_at_ms) for each in self.manifests.values() if not each.revision)
+
+
+def _with(sums: Sums, manifest: Manifest) -> Sums:
+    """Return what a range adds to sums."""
+    holes = dict(sums.holes)
+    for hole in manifest.holes:
+        holes[hole.cause.value] = holes.get(hole.cause.value, 0) + hole.end - hole.start
+    return Sums(
+        sums.ranges + 1,
+        sums.filled + bool(manifest.rows),
+        sums.weight + manifest.revision + 1,
+        sums.rows + manifest.rows,
+        sums.bytes + (manifest.file.bytes if manifest.file else 0),
+        max(sums.last_landed_ms, manifest.provenance.landed_at_ms),
+        holes,
+    )
 
 
 def check_planned(coverage: Coverage) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from .planlog import PlanStep, Watermarks
+from .plan_step import Look, Watermarks
 
 WARN_SHARE = 0.5  # of the time that a record is kept
 FAIL_SHARE = 0.25
@@ -75,18 +75,18 @@ def seconds_to_loss(retention: Retention, rates: Rates, exposed: Exposure, now_m
 
 
 def read_rates(
-    steps: Sequence[PlanStep], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS
+    looks: Sequence[Look], partition: int, marks: Watermarks, now_ms: int, window_ms: int = RATE_WINDOW_MS
 ) -> Rates:
-    """Is how far the log has moved since the oldest plan step of this generation that lies within the window."""
+    """Is how far the log has moved since the oldest look of this generation that lies within the window."""
     seen = [
-        step
-        for step in takewhile(lambda step: now_ms - step.planned_at_ms <= window_ms, reversed(steps))
-        if step.generation == steps[-1].generation and partition in step.watermarks and step.planned_at_ms < now_ms
+        look
+        for look in takewhile(lambda look: now_ms - look.at_ms <= window_ms, reversed(looks))
+        if look.generation == looks[-1].generation and partition in look.watermarks and look.at_ms < now_ms
     ]
     if not seen:
         return Rates()
     first = seen[-1]
-    seconds = (now_ms - first.planned_at_ms) / 1000
+    seconds = (now_ms - first.at_ms) / 1000
     before = first.watermarks[partition]
     return Rates(max(0, marks.earliest - before.earliest) / seconds, max(0, marks.end - before.end) / seconds)
 

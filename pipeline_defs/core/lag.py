@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .coverage import Coverage
 from .manifest import Manifest
-from .planlog import Watermarks
+from .plan_step import Watermarks
 
 TOLD_EVERY_MS = 60_000
 TOLD_WAITING_EVERY_MS = 600_000

@@ -45,6 +45,18 @@ class Histogram:
     counts: Sequence[int]
     seconds: float
 
+    @classmethod
+    def of_counts(cls, counts: Sequence[int], seconds: float) -> Histogram:
+        """Return the histogram of counts by the bounds there are; raise `ValueError` where they are of others."""
+        if len(counts) != len(BOUNDS_SECONDS) + 1 or not isfinite(seconds):
+            raise ValueError(f"expected {len(BOUNDS_SECONDS) + 1} counts and a number of seconds")
+        return cls((*BOUNDS_SECONDS, inf), counts, seconds)
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return the histogram of the records of both."""
+        counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        return Histogram(self.bounds, counts, self.seconds + other.seconds)
+
 
 def wait_of(file: StagedFile | None, visible_ms: int) -> Wait | None:
     """Return how long the records of a file had waited when it became visible; none without records, or without times."""
@@ -106,7 +118,7 @@ def count_waits(waits: Iterable[Wait]) -> Histogram:
     for count in rows:
         total += count
         counts.append(round(total))
-    return Histogram(bounds, counts, seconds)
+    return Histogram.of_counts(counts, seconds)
 
 
 def pack(waits: Iterable[Wait]) -> list[list[float]]:

@@ -13,7 +13,7 @@ from .coverage import Coverage, State
 from .delivery import Acceptance
 from .holes import Cause, Interval
 from .offsets import OffsetRange, merge_intervals
-from .planlog import Link, LinkKind, PlanStep, Watermarks
+from .plan_step import Link, LinkKind, PlanStep, Watermarks
 
 BEFORE_PLANNED = "deleted by the broker before it was planned"
 BEFORE_LANDED = "deleted by the broker after it was planned and before it was landed"
@@ -71,9 +71,7 @@ def find_losses(coverage: Coverage) -> list[Loss]:
     | a range of a closed generation that is not landed | closed |
     | a claim (`at_most_once`) of a range that is not landed | abandoned, unless its attempt is still at it |
     """
-    closed_at_ms: dict[int, int] = {}  # when the generation after it was opened
-    for step in coverage.log.steps:
-        closed_at_ms.setdefault(step.generation - 1, step.planned_at_ms)
+    closed_at_ms = {generation - 1: at_ms for generation, at_ms in coverage.log.opened.items()}
     return [
         loss
         for step in coverage.log.steps
@@ -119,7 +117,8 @@ class Skip:
 def find_skips(coverage: Coverage) -> list[Skip]:
     """List what was left out on purpose and is not landed since, in log order."""
     steps, left_out = coverage.log.steps, coverage.skipped()
-    at_start = (link for step in steps[:1] for link in step.links if link.kind is LinkKind.SKIPPED)
+    first = [step for step in steps[:1] if step.seq == 0]
+    at_start = (link for step in first for link in step.links if link.kind is LinkKind.SKIPPED)
     found = [Skip(link.offsets, link.cause, steps[0].planned_at_ms, is_landable=False) for link in at_start]
     for step in steps:
         is_open = step.generation == coverage.log.generation

@@ -19,7 +19,7 @@ from .holes import Cause, Interval
 from .losses import Loss
 from .manifest import Manifest
 from .offsets import OffsetRange
-from .planlog import Link, Watermarks
+from .plan_step import Link, Watermarks
 
 INTERVAL_BUDGET = 300_000  # holes that are drawn one by one; beyond it only the first of each range
 CAUSES = tuple(Cause)

@@ -1,4 +1,4 @@
-"""The plan log: the append-only sequence that fixes every boundary, and what follows from it.
+"""The plan log: the append-only sequence that fixes every boundary, and the laws that it keeps.
 
 Invariant: for each (generation, Kafka partition) the links, in log order, tile. A step that would break this
 cannot be built into a `PlanLog`. Every step carries the heads after it, so the last step alone is enough to plan.
@@ -6,195 +6,23 @@ cannot be built into a `PlanLog`. Every step carries the heads after it, so the 
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from .errors import BrokenPlanLog
+from .frontier import Frontier
 from .offsets import OffsetRange
-
-FORMAT = 1
-
-
-class LinkKind(StrEnum):
-    """Says what a link does with its offsets."""
-
-    RANGE = "range"  # to be landed
-    LOST = "lost"  # deleted by the broker before they were planned, or before they were landed
-    SKIPPED = "skipped"  # left out on purpose, by the topic's `start` or by a person
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Is one element of the plan log."""
-
-    kind: LinkKind
-    offsets: OffsetRange
-    cause: str = ""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the link as plain values, the cause only where there is one."""
-        cause = {"cause": self.cause} if self.cause else {}
-        return {"kind": self.kind.value, **asdict(self.offsets), **cause}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Link:
-        """Return the link of plain values; raise `ValueError`, `KeyError` or `TypeError` where they are none."""
-        numbers = (_whole(document[name]) for name in ("generation", "partition", "start", "end"))
-        cause = document.get("cause", "")
-        if not isinstance(cause, str):
-            raise TypeError(f"expected a text, found {cause!r}")
-        return cls(LinkKind(document["kind"]), OffsetRange(*numbers), cause)
-
-
-@dataclass(frozen=True, slots=True)
-class Watermarks:
-    """Is what the broker had when a step was planned: `[earliest, end)`, end at the reader's isolation level."""
-
-    earliest: int
-    end: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.earliest <= self.end:
-            raise ValueError(f"earliest offset {self.earliest} is not in [0, {self.end}]")
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Place where planning of one Kafka partition goes on: the next offset, and when it was last moved (ms since 1970).
-
-    `leader_epoch` is that of the leader whose answer moved it, none where the broker told none.
-    """
-
-    offset: int
-    moved_at_ms: int
-    leader_epoch: int | None = None
-
-    def to_list(self) -> list[int]:
-        """Return the head as plain numbers, the epoch only where it is known."""
-        known = [] if self.leader_epoch is None else [self.leader_epoch]
-        return [self.offset, self.moved_at_ms, *known]
-
-
-Growth = Mapping[int, int]
-"""Where the log of each Kafka partition ended, its high watermark, when partitions were found to have been added."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """All that planning must know of the log: the next sequence number, the open generation, its heads and growths.
-
-    `former_ids` are the topic ids of earlier generations: no broker that is up to date answers with one of them.
-    """
-
-    seq: int = 0
-    generation: int = 0
-    topic_id: str | None = None
-    heads: Mapping[int, Head] = field(default_factory=dict)
-    former_ids: tuple[str, ...] = ()
-    growths: tuple[Growth, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PlanStep:
-    """One object of the plan log: the links it adds, what they were planned from, the heads after it.
-
-    `growths` are those of its generation so far, oldest first. `skips` are links over ranges that this step, or one before,
-    plans: what of them is not landed is left out on purpose, and may be landed all the same.
-    """
-
-    seq: int
-    topic: str
-    generation: int
-    topic_id: str | None
-    planned_at_ms: int
-    policy: Mapping[str, object]
-    watermarks: Mapping[int, Watermarks]
-    links: tuple[Link, ...]
-    heads: Mapping[int, Head]
-    planner: str = ""
-    former_ids: tuple[str, ...] = ()
-    growths: tuple[Growth, ...] = ()
-    skips: tuple[Link, ...] = ()
-
-    @property
-    def ranges(self) -> tuple[OffsetRange, ...]:
-        """Are the ranges that this step plans, in log order."""
-        return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
-
-    @property
-    def tail(self) -> Tail:
-        """Is the tail of a log that ends with this step."""
-        return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids, self.growths)
-
-    def to_json(self) -> bytes:
-        """Encodes the step; the same step gives the same bytes."""
-        document = {
-            "format": FORMAT,
-            "seq": self.seq,
-            "topic": self.topic,
-            "generation": self.generation,
-            "topic_id": self.topic_id,
-            "former_topic_ids": list(self.former_ids),
-            "planned_at_ms": self.planned_at_ms,
-            "planner": self.planner,
-            "policy": dict(self.policy),
-            "watermarks": {str(p): [w.earliest, w.end] for p, w in sorted(self.watermarks.items())},
-            "links": [link.to_dict() for link in self.links],
-            "skips": [link.to_dict() for link in self.skips],
-            "heads": {str(p): head.to_list() for p, head in sorted(self.heads.items())},
-            "growths": [{str(p): end for p, end in sorted(growth.items())} for growth in self.growths],
-        }
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> PlanStep:
-        """Decodes a step; `where` names the object in the error."""
-        try:
-            document = json.loads(data)
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']}, expected {FORMAT}")
-            return cls(
-                seq=_whole(document["seq"]),
-                topic=document["topic"],
-                generation=_whole(document["generation"]),
-                topic_id=document["topic_id"],
-                planned_at_ms=_whole(document["planned_at_ms"]),
-                policy=document["policy"],
-                watermarks={int(p): Watermarks(*map(_whole, w)) for p, w in document["watermarks"].items()},
-                links=_links(document["links"]),
-                skips=_links(document["skips"]),
-                heads={int(p): Head(*map(_whole, head)) for p, head in document["heads"].items()},
-                planner=document["planner"],
-                former_ids=tuple(document["former_topic_ids"]),
-                growths=tuple({int(p): _whole(end) for p, end in growth.items()} for growth in document["growths"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BrokenPlanLog(
-                f"plan step {where} cannot be read: {error!r}; the plan log is the truth and is never rewritten: "
-                "restore this object from a backup of the lake"
-            ) from error
-
-
-def _links(found: object) -> tuple[Link, ...]:
-    if not isinstance(found, list):
-        raise TypeError(f"expected a list, found {found!r}")
-    return tuple(map(Link.from_dict, found))
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"expected a whole number, found {value!r}")
-    return value
+from .plan_step import Growth, Link, LinkKind, Look, PlanStep, Tail
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLog:
-    """Is a whole plan log, checked: building one from steps that do not tile is refused.
+    """Is a plan log, checked: building one from steps that do not tile is refused.
+
+    With a `base` it has only the steps that this keeps and those from `base.seq` on: ranges of others are not in it, and were
+    all landed.
 
     | law | refused as |
     |---|---|
@@ -212,38 +40,70 @@ class PlanLog:
 
     topic: str
     steps: tuple[PlanStep, ...] = ()
+    base: Frontier | None = None
     # all links in log order, and all planned ranges in log order, each with the step that planned it
     links: tuple[Link, ...] = field(init=False, repr=False, compare=False)
     ranges: Mapping[OffsetRange, PlanStep] = field(init=False, repr=False, compare=False)
     # the ranges that a skip is over, each with the first one
     skipped: Mapping[OffsetRange, Link] = field(init=False, repr=False, compare=False)
-    _growths: Mapping[int, tuple[Growth, ...]] = field(init=False, repr=False, compare=False)  # by generation
+    # by generation: its growths, and when its first step was planned (ms since 1970)
+    growths: Mapping[int, tuple[Growth, ...]] = field(init=False, repr=False, compare=False)
+    opened: Mapping[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         skipped, broken = _find_skipped(self.topic, self.steps)
-        violations = [*tiling_violations(self.topic, self.steps), *broken]
+        violations = [*tiling_violations(self.topic, self.newer, self.base), *broken]
         if violations:
             raise BrokenPlanLog(
                 f"the plan log of topic {self.topic} does not tile; nothing is planned or landed from it: restore the "
                 "steps named here from a backup of the lake",
                 violations,
             )
+        growths, opened = ({}, {}) if self.base is None else (dict(self.base.growths), dict(self.base.opened))
+        for step in self.newer:
+            opened.setdefault(step.generation, step.planned_at_ms)
         object.__setattr__(self, "links", tuple(link for step in self.steps for link in step.links))
-        object.__setattr__(self, "_growths", {step.generation: step.growths for step in self.steps})
+        object.__setattr__(self, "growths", growths | {step.generation: step.growths for step in self.steps})
+        object.__setattr__(self, "opened", opened)
         object.__setattr__(self, "ranges", {offsets: step for step in self.steps for offsets in step.ranges})
         object.__setattr__(self, "skipped", skipped)
+
+    @property
+    def newer(self) -> tuple[PlanStep, ...]:
+        """The steps from the base on: all of them where there is none."""
+        base = self.base
+        return self.steps if base is None else tuple(step for step in self.steps if step.seq >= base.seq)
 
     @property
     def tail(self) -> Tail:
         """Is what planning goes on from."""
         return self.steps[-1].tail if self.steps else Tail()
 
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """What was seen of the broker, oldest first: as far back as an hour, or where the log begins."""
+        return (*(self.base.looks if self.base else ()), *(step.look for step in self.newer))
+
+    def count_before(self) -> dict[int, int]:
+        """Return by step how many ranges the log has before it, and by the number of the next step how many it has."""
+        found, count = dict(self.base.kept) if self.base else {}, self.base.ranges if self.base else 0
+        for step in self.newer:
+            found[step.seq] = count
+            count += len(step.ranges)
+        return found | {self.tail.seq: count}
+
+    def among_first(self, count: int) -> Iterator[OffsetRange]:
+        """Yield those of the first `count` ranges of the log that are in it."""
+        before = self.count_before()
+        for step in self.steps:
+            yield from step.ranges[: max(0, count - before[step.seq])]
+
     def epoch_of(self, offsets: OffsetRange) -> int:
         """Return how many times partitions had been added before a range: all of its records are of that epoch.
 
         A growth that does not name its Kafka partition came before that did.
         """
-        growths = self._growths.get(offsets.generation, ())
+        growths = self.growths.get(offsets.generation, ())
         return sum(growth.get(offsets.partition, 0) <= offsets.start for growth in growths)
 
     @property
@@ -252,10 +112,12 @@ class PlanLog:
         return self.steps[-1].generation if self.steps else 0
 
 
-def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
-    """Names every place where a sequence of steps breaks a law of the log, with the offsets."""
-    at: dict[tuple[int, int], int] = {}  # where the links of a (generation, Kafka partition) end so far
-    before = PlanStep(-1, topic, 0, None, 0, {}, {}, (), {})
+def tiling_violations(topic: str, steps: Iterable[PlanStep], base: Frontier | None = None) -> Iterator[str]:
+    """Names every place where a sequence of steps, which goes on from a base, breaks a law of the log, with the offsets."""
+    tail = Tail() if base is None else base.tail
+    # where the links of a (generation, Kafka partition) end so far
+    at: dict[tuple[int, int], int] = {(tail.generation, p): head.offset for p, head in tail.heads.items()}
+    before = _last_step(topic, tail)
     for step in steps:
         yield from _sequence_violations(topic, before, step)
         for partition in step.heads:
@@ -267,6 +129,12 @@ def tiling_violations(topic: str, steps: Iterable[PlanStep]) -> Iterator[str]:
         yield from _head_violations(topic, before, step, at)
         yield from _growth_violations(topic, before, step)
         before = replace(step, seq=before.seq + 1)
+
+
+def _last_step(topic: str, tail: Tail) -> PlanStep:
+    """Return what the step before a tail comes to for the one that follows."""
+    former, growths = tail.former_ids, tail.growths
+    return PlanStep(tail.seq - 1, topic, tail.generation, tail.topic_id, 0, {}, {}, (), tail.heads, "", former, growths)
 
 
 def _find_skipped(topic: str, steps: Sequence[PlanStep]) -> tuple[dict[OffsetRange, Link], list[str]]:

@@ -15,7 +15,7 @@ from typing import Literal
 from .command_lines import command
 from .errors import Refused, StaleAnswer
 from .offsets import OffsetRange, merge_intervals
-from .planlog import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
+from .plan_step import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
 AUTO_RECORDS_DEFAULT = 1 << 17  # nothing is known of the record size yet
 AUTO_RECORDS_MAX = 1 << 24

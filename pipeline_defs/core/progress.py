@@ -53,7 +53,9 @@ def find_silences(
     planned: dict[int, OffsetRange] = {}
     for offsets in coverage.pending():
         planned.setdefault(offsets.partition, offsets)
-    landed = _last_landed(coverage)
+    landed = {
+        p: at_ms for (generation, p), at_ms in coverage.last_landed().items() if generation == coverage.log.generation
+    }
     found = []
     for partition in sorted({*planned, *unplanned}):
         first = planned.get(partition)
@@ -96,11 +98,3 @@ def see_count(before: Seen | None, count: int, now_ms: int) -> Seen:
     """Return how many there are of something, and when they were last seen to become more."""
     known = before or Seen(0, 0)
     return Seen(count, now_ms if count > known.number else known.since_ms)
-
-
-def _last_landed(coverage: Coverage) -> dict[int, int]:
-    last: dict[int, int] = {}
-    for offsets, manifest in coverage.manifests.items():
-        if offsets.generation == coverage.log.generation and coverage.is_landed(offsets):
-            last[offsets.partition] = max(last.get(offsets.partition, 0), manifest.provenance.landed_at_ms)
-    return last

@@ -116,7 +116,7 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
         if coverage.is_landed(offsets) and offsets.start >= reached.get(_place(offsets), 0)
     ]
     settled = reached.get(SETTLED, 0) + _weight(new)
-    if settled != _weight(manifests.values()):
+    if settled != coverage.weight():
         return None
     return _due(coverage, head, new, [], settled)
 
@@ -314,7 +314,7 @@ def _due(
     cuts: Mapping[str, Sequence[OffsetRange]] | None = None,
 ) -> Due:
     transactions = dict(table.transactions)
-    for generation in {link.offsets.generation for link in coverage.log.links}:
+    for generation in {generation for generation, _ in coverage.ends()}:
         for partition, end in coverage.frontier(generation, _claimed(coverage)).items():
             _raise_to(transactions, f"g{generation}/p{partition}", end)
     for manifest in new:  # those without rows too: their weight is settled

@@ -17,4 +17,5 @@ def retired(coverage: Coverage, max_keys: int) -> frozenset[OffsetRange]:
 
     It only ever grows while the log does, but for skipped ranges that are landed all the same: no key comes and goes.
     """
-    return coverage.landed_among_first(max(0, len(coverage.log.ranges) - max_keys)) | coverage.skipped()
+    ranges = coverage.log.count_before()[coverage.log.tail.seq]
+    return coverage.landed_among_first(max(0, ranges - max_keys)) | coverage.skipped()

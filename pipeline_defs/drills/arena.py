@@ -19,7 +19,7 @@ import stamina
 
 from ..core.delivery import Delivery
 from ..core.errors import Refused
-from ..core.planlog import Watermarks
+from ..core.plan_step import Watermarks
 from ..core.planning import Policy
 from ..edges.kafka import Kafka
 from ..edges.lake import Lake

@@ -73,6 +73,12 @@ class DecodedRanges:
         """Find the landed ranges that are not decoded as they are landed now, in log order."""
         return find_due(coverage, self.known)
 
+    def is_all_decoded(self, coverage: Coverage) -> bool:
+        """Return whether the ranges that a frontier document sums up, which the coverage does not have, are all decoded."""
+        base, own = coverage.log.base, coverage.log.ranges
+        filled = sum(sums.filled for sums in base.sums.values()) if base else 0
+        return filled == len(self.known) - sum(offsets in self.known for offsets in own) if base else True
+
     def with_empty(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
         """Return what became of each range, also of those without rows, of which the table says nothing."""
         empty = (each for each in coverage.manifests.values() if not each.rows and coverage.is_landed(each.offsets))

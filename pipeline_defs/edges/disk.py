@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -79,6 +79,22 @@ class Disk:
         """Yield files and folders below a folder, what is in a folder before it; what goes away meanwhile is passed over."""
         for at, folders, files in os.walk(self.root / path, topdown=False):
             yield from (Path(at, name) for name in (*files, *folders))
+
+    def versions(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return of those files that are there their size in bytes and what tells one from another under the same name."""
+        found, root = {}, os.fspath(self.root)
+        for path in paths:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                each = os.stat(f"{root}/{path}")  # noqa: PTH116 (a tick asks for many)
+                found[path] = f"{each.st_size} {each.st_ino:x}-{each.st_mtime_ns:x}"
+        return found
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder; none where there is none."""
+        try:
+            return os.listdir(self.root / path)  # noqa: PTH208 (of a million, as names)
+        except FileNotFoundError:
+            return []
 
     def _make_folder(self, path: str) -> None:
         folder = (self.root / path).parent

@@ -27,7 +27,7 @@ from ..core.durability import Durability, read_durability
 from ..core.errors import BrokerUnavailable, OffsetlakeError, Refused
 from ..core.expiry import Exposure, Rates, read_retention, seconds_to_loss
 from ..core.holes import BatchSpan, SpanKind
-from ..core.planlog import Tail, Watermarks
+from ..core.plan_step import Tail, Watermarks
 from ..core.planning import PartitionState, Policy, TopicState
 from .kafka_connection import Connection, read_refusals
 from .kafka_glance import ISOLATION, Glance, look_at, read_configs
@@ -158,8 +158,11 @@ class Kafka(Connection):
         return self.read_offsets_at(topic, marks, policy.start) if isinstance(policy.start, int) else {}
 
     def read_offsets_at(self, topic: str, marks: Mapping[int, Watermarks], moment_ms: int) -> dict[int, int]:
-        """Reads of each Kafka partition the first offset with a record of that moment or later; its end where none is."""
-        specs = {TopicPartition(topic, p): moment_ms for p in marks}
+        """Reads of each Kafka partition the first offset with a record of that moment or later; its end where none is.
+
+        Kafka takes a time before 1970 for a question of another kind: -1 is the end of the log.
+        """
+        specs = {TopicPartition(topic, p): max(0, moment_ms) for p in marks}
         found = self._ask(topic, lambda admin: admin.list_partition_offsets(specs))
         # no record at or after the timestamp is answered with -1
         offsets = {p: found[TopicPartition(topic, p)].offset for p in marks}

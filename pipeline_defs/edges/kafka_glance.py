@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.structs import OffsetAndTimestamp
 
-from ..core.planlog import Watermarks
+from ..core.plan_step import Watermarks
 from .kafka_topic import NO_LEADER, Description, Observation, read_ids_of_leaders
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}

@@ -14,7 +14,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient
 from kafka.protocol.metadata import MetadataRequest
 
-from ..core.planlog import Watermarks
+from ..core.plan_step import Watermarks
 
 _NO_ID = str(UUID(int=0))  # what brokers before 2.8 are taken to say
 NO_LEADER = -1

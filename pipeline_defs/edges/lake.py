@@ -3,6 +3,7 @@
     data/<topic>/g0/p0003/<start20>-<end20>.parquet           published; a plain glob is always right
     manifests/<topic>/g0/p0003/<start20>-<end20>.<nnn>.json   the facts of each landed range, and that its file was dropped
     plan/<topic>/<seq20>.json                                 the plan log
+    frontier/<topic>/<seq20>.<time13>.json                    what the steps before one come to; anybody may delete them
     accepted/<topic>/g0/p0003/<start20>-<end20>.json          losses that a person accepted
     claims/<topic>/g0/p0003/<start20>-<end20>.json            who may read a range, where it is read at most once
     staging/<attempt>/...                                     visible to nobody
@@ -16,17 +17,23 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..core.coverage import Coverage, check_planned
 from ..core.delivery import Acceptance, Claim
 from ..core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable
+from ..core.frontier import Frontier
 from ..core.manifest import Manifest, StagedFile
-from ..core.offsets import OFFSET_DIGITS, OffsetRange
-from ..core.planlog import PlanLog, PlanStep
+from ..core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
+from ..core.plan_step import PlanStep
+from ..core.planlog import PlanLog
+from ..core.settling import has_many, needs_whole, sum_up
+from .frontiers import Frontiers, digest_of
 from .kept import Kept
 from .lake_memory import LakeMemory
 from .layout import (
@@ -42,6 +49,7 @@ from .store import Answer, Store
 
 STEP = re.compile(rf"\d{{{OFFSET_DIGITS}}}\.json", re.ASCII)
 SHOWN = 3  # names in a message
+STEPS_AHEAD = 8  # that are looked up at once; one that is missing among them is a hole
 
 
 class Lake:
@@ -56,6 +64,10 @@ class Lake:
         self._newest: dict[str, tuple[Mapping[str, str], int, Mapping[OffsetRange, Manifest]]] = {}
         self._claims = Kept(self._read_claim)
         self._coverages: dict[str, tuple[tuple[object, ...], Coverage]] = {}
+        self._frontiers = Frontiers(lambda: self.store)
+        self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
+        self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
+        self._longest: dict[str, int] = {}  # the newest step that was seen of each log
 
     # ---- whether it is there
 
@@ -107,13 +119,13 @@ class Lake:
 
     def commit_step(self, step: PlanStep) -> bool:
         """Adds a step to the log; false where another planner was there first: read the log and plan again."""
-        answer = self.store.put_new(_step_path(step), step.to_json(), "staging/plan")
+        answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
         self._remember(step.topic)
         return answer is Answer.COMMITTED
 
     def has_step(self, step: PlanStep) -> bool:
         """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
-        path = _step_path(step)
+        path = step_path(step.topic, step.seq)
         data = self.store.get(path)
         return data is not None and PlanStep.from_json(data, self.store.url(path)) == step
 
@@ -321,15 +333,182 @@ class Lake:
         seen, coverage = self._coverages.get(topic, (None, None))
         if coverage is not None and not coverage.unfinished and seen == found:
             return coverage  # objects never change, so nothing has: of a topic that is idle only the lists are read
+        coverage = self._assemble(topic, log, manifests, accepted, claims, files)
+        check_planned(coverage)
+        self._coverages[topic] = (found, coverage)
+        return coverage
+
+    def _assemble(
+        self,
+        topic: str,
+        log: PlanLog,
+        manifests: Mapping[OffsetRange, Manifest],
+        accepted: Mapping[OffsetRange, Acceptance],
+        claims: Mapping[OffsetRange, Claim],
+        files: dict[str, int],
+    ) -> Coverage:
+        """Hold what was read of a topic together; what has changed since `files` were read is read again."""
         owed = [each for each in manifests.values() if _is_owed(each, files)]
         unfinished = frozenset(manifest.offsets for manifest in owed if self._is_staged(manifest))
         files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
         for path in self._find_gone(files, manifests.values()):
             del files[path]
-        coverage = self._coverage(topic, log, manifests, accepted, claims, files, unfinished)
-        check_planned(coverage)
-        self._coverages[topic] = (found, coverage)
+        return self._coverage(topic, log, manifests, accepted, claims, files, unfinished)
+
+    # ---- what is not settled
+
+    def recent(self, topic: str, since_ms: int | None = None) -> Coverage:
+        """Read what of a topic is not settled, by the names that its plan gives; all of it where no frontier document helps.
+
+        It is what `coverage` gives, but for the files that no range owns, and for what was found wrong of the ranges that a
+        document sums up. What has happened since `since_ms` is in it.
+        """
+        frontier = self._frontiers.find(topic, since_ms)
+        found = self._read_from(topic, frontier) if frontier is not None else None
+        return found if found is not None else self.coverage(topic)
+
+    def around(self, topic: str, partition: int, offset: int, generation: int | None = None) -> Coverage:
+        """Read a coverage of a topic that has the link of an offset, where there is one; by default of the open generation.
+
+        Of an old one the step is found by halving the log: heads only ever move on.
+        """
+        recent = self.recent(topic)
+        base = recent.log.base
+        if base is None:
+            return recent
+        wanted = recent.log.generation if generation is None else generation
+
+        def is_beyond(seq: int) -> bool:
+            step = self._steps.get(step_path(topic, seq))
+            head = step.heads.get(partition)
+            return (step.generation, head.offset if head else -1) > (wanted, offset)
+
+        seq = bisect_left(range(base.seq), x=True, key=is_beyond)
+        if seq == base.seq or seq in base.kept:
+            return recent
+        found = self._read_from(topic, replace(base, kept={**base.kept, seq: 0}))
+        return found if found is not None else self.coverage(topic)
+
+    def _read_from(self, topic: str, frontier: Frontier) -> Coverage | None:
+        """Read what a frontier document keeps, and what came since; none where it does not go with the log."""
+        steps = self._read_newer(topic, frontier)
+        if steps is None:
+            return None
+        seen, coverage = self._recents.get(topic, (None, None))
+        is_same = coverage is not None and coverage.log.base == frontier and coverage.log.steps == steps
+        log = coverage.log if coverage is not None and is_same else PlanLog(topic, steps, frontier)
+        newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
+        kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
+        sizes = self._find(topic, "data", newer, kept)
+        files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
+        manifests, accepted = self._read_manifests_of(topic, newer, kept), self.read_accepted(topic)
+        claims = self._read_claims_of(topic, [each for each in log.ranges if each not in manifests])
+        found = sizes, manifests, accepted, claims
+        if coverage is not None and not coverage.unfinished and coverage.log is log and seen == found:
+            return coverage
+        coverage = self._assemble(topic, log, manifests, accepted, claims, files)
+        self._recents[topic] = (found, coverage)
+        for whole in (self._coverages, self._logs, self._newest):
+            whole.pop(topic, None)
         return coverage
+
+    def _read_newer(self, topic: str, frontier: Frontier) -> tuple[PlanStep, ...] | None:
+        """Read the steps that a frontier document keeps, and those from it on; none where it does not go with this log."""
+        kept = [step_path(topic, seq) for seq in frontier.kept]
+        seen = self.store.find(kept)
+        seq, ahead = frontier.seq, STEPS_AHEAD
+        while found := self.store.find_in_row([step_path(topic, each) for each in range(seq, seq + ahead)]):
+            seen |= found
+            seq, ahead = seq + ahead, 2 * ahead
+        last = max((seq_of(path) for path in seen), default=-1)
+        self._steps.see(f"plan/{topic}", seen)
+        steps = tuple(self._steps.get(path) for path in sorted(seen))
+        is_whole = [step.seq for step in steps] == [*sorted(frontier.kept), *range(frontier.seq, last + 1)]
+        before = [step for step in steps if step.seq == frontier.seq - 1]
+        is_known = is_whole and all(digest_of(step) == frontier.step_sha256 for step in before) and bool(before)
+        if not is_known or needs_whole(frontier, steps) or self._has_lost_steps(topic, steps[-1]):
+            return None
+        return steps
+
+    def _has_lost_steps(self, topic: str, last: PlanStep) -> bool:
+        """Return whether the log may have lost its newest steps: it was longer, or there is something of ranges behind it.
+
+        The latter is looked for once, when this process sees the topic first.
+        """
+        longest = self._longest.get(topic)
+        self._longest[topic] = max(last.seq, longest or 0)
+        if longest is not None:
+            return last.seq < longest
+        for tree in ("manifests", "data", "claims", "accepted"):
+            generations = self.store.folders(f"{tree}/{topic}")
+            if any(int(name[1:]) > last.generation for name in generations if name[1:].isdecimal()):
+                return True
+            folder = f"{tree}/{topic}/g{last.generation}"
+            for name in self.store.folders(folder):
+                head = last.heads.get(int(name[1:])) if name[1:].isdecimal() else None
+                if head is None or self.store.names_from(f"{folder}/{name}", f"{head.offset:0{OFFSET_DIGITS}d}"):
+                    return True
+        return False
+
+    def _find(self, topic: str, tree: str, newer: Iterable[OffsetRange], kept: Iterable[OffsetRange]) -> dict[str, str]:
+        """Find the published files, or the claims, of ranges by their names."""
+        ending = "parquet" if tree == "data" else "json"
+        found = self.store.find_in_row([f"{range_path(tree, topic, each)}.{ending}" for each in newer])
+        return found | self.store.find([f"{range_path(tree, topic, each)}.{ending}" for each in kept])
+
+    def _read_manifests_of(
+        self, topic: str, newer: Sequence[OffsetRange], kept: Sequence[OffsetRange]
+    ) -> dict[OffsetRange, Manifest]:
+        """Read the newest manifest of each of these ranges that has one, by the names that it may have."""
+        serials = self._serials.get(topic, {})
+        seen: dict[str, str] = {}
+        newest: dict[OffsetRange, int] = {}
+        for find, ranges in ((self.store.find_in_row, newer), (self.store.find, kept)):
+            asked = {each: max(0, serials.get(each, 0)) for each in ranges}
+            while asked:
+                paths = {manifest_path(topic, each, serial): each for each, serial in asked.items()}
+                found = find([*paths])
+                seen |= found
+                newest |= {paths[path]: asked[paths[path]] for path in found}
+                asked = {paths[path]: asked[paths[path]] + 1 for path in found}
+        gone = [each for each, serial in serials.items() if serial and each not in newest]
+        if gone:  # somebody has deleted the newest one
+            self._serials[topic] = {}
+            return self._read_manifests_of(topic, newer, kept)
+        self._serials[topic] = newest
+        self._manifests.see(f"manifests/{topic}", seen)
+        return {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
+
+    def _read_claims_of(self, topic: str, ranges: Sequence[OffsetRange]) -> dict[OffsetRange, Claim]:
+        seen = self._find(topic, "claims", ranges, ())
+        self._claims.see(f"claims/{topic}", seen)
+        return {claim.offsets: claim for claim in map(self._claims.get, seen)}
+
+    def move_frontier(
+        self, coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange] = ()
+    ) -> bool:
+        """Write the next frontier document of a topic that has a plan log, where it is due; return whether it was.
+
+        An attempt lasts `longest_ms` at most: for so long what was reopened is not summed up. Nor are ranges summed up that are
+        `waiting`.
+        """
+        frontier = sum_up(coverage, digest_of(coverage.log.steps[-1]), now_ms, longest_ms, waiting)
+        if frontier is not None:
+            self._frontiers.put(frontier)
+        return frontier is not None
+
+    def coverage_of(self, topic: str, keys: Sequence[str]) -> Coverage:
+        """Read a coverage of a topic that has the ranges of some keys: of what is not settled, where these are of that."""
+        recent = self.recent(topic)
+        return recent if all(parse_key(key) in recent.log.ranges for key in keys) else self.coverage(topic)
+
+    def is_summed_up(self, topic: str) -> bool:
+        """Return whether a frontier document sums up anything of a topic."""
+        return self._frontiers.find(topic) is not None
+
+    def may_be_settled(self, coverage: Coverage) -> bool:
+        """Return whether a frontier document may have summed up a range of a topic, or soon."""
+        return has_many(coverage) or self.is_summed_up(coverage.log.topic)
 
     def _refuse_missing(self, topic: str) -> None:
         """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""
@@ -387,8 +566,14 @@ class Lake:
         return manifest.file is not None and self.store.exists(manifest.file.path)
 
 
-def _step_path(step: PlanStep) -> str:
-    return f"plan/{step.topic}/{step.seq:0{OFFSET_DIGITS}d}.json"
+def step_path(topic: str, seq: int) -> str:
+    """Return where a step of a plan log lies, below the lake's root."""
+    return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
+
+
+def seq_of(path: str) -> int:
+    """Return the number that the name of a document ends with."""
+    return int(path.rpartition("/")[2].removesuffix(".json"))
 
 
 def _is_owed(manifest: Manifest, files: Mapping[str, int]) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import re
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,6 +50,7 @@ NO_LOGIN = (
     "AWS_ENDPOINT_URL where the store is not Amazon's"
 )
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # of an endpoint or a proxy, in what a store's client says of a request
+LOOKUPS = 16  # of names, at once
 EXCHANGE_TRIES = 5  # each lost one is another attempt's success, and its bytes are ours or a later revision's
 
 
@@ -145,11 +148,51 @@ class Store:
 
         That begins with its size in bytes and a space.
         """
-        return {
-            meta["path"]: f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
-            for meta in self._list(prefix)
-            if not _is_hidden(meta["path"])
-        }
+        return {meta["path"]: _version(meta) for meta in self._list(prefix) if not _is_hidden(meta["path"])}
+
+    def find(self, paths: Sequence[str]) -> dict[str, str]:
+        """Look up objects by their names; of those that are there return what `versions` says, without any listing.
+
+        On a local disk that is another text than `versions` has for the same object.
+        """
+        with self.explained("read", *paths):
+            if self.disk is not None:
+                return self.disk.versions(paths)
+            with ThreadPoolExecutor(LOOKUPS) as pool:
+                found = zip(paths, pool.map(self._head, paths), strict=True)
+                return {path: _version(meta) for path, meta in found if meta is not None}
+
+    def find_in_row(self, paths: Sequence[str]) -> dict[str, str]:
+        """Look up objects as `find` does that lie close together, so that an object store is asked once for each folder."""
+        if self.disk is not None:
+            return self.find(paths)
+        folders: dict[str, set[str]] = defaultdict(set)
+        for path in paths:
+            folders[path.rpartition("/")[0]].add(path)
+        found: dict[str, str] = {}
+        for folder, wanted in folders.items():
+            before, last = min(wanted)[:-1], max(wanted)
+            with self.explained("list", folder):
+                for page in obstore.list(self.objects, folder, offset=before):
+                    found |= {meta["path"]: _version(meta) for meta in page if meta["path"] in wanted}
+                    if page and page[-1]["path"] > last:
+                        break
+        return found
+
+    def names_from(self, folder: str, name: str) -> Sequence[str]:
+        """Return the names in a folder that are not before one, sorted."""
+        with self.explained("list", folder):
+            if self.disk is not None:
+                return sorted(each for each in self.disk.names(folder) if each >= name)
+            pages = obstore.list(self.objects, folder, offset=f"{folder}/{name}"[:-1])
+            found = [meta["path"].rpartition("/")[2] for page in pages for meta in page]
+        return sorted(each for each in found if each >= name)
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        try:
+            return obstore.head(self.objects, path)
+        except (NotFoundError, FileNotFoundError):
+            return None
 
     def _list(self, prefix: str, after: str | None = None) -> Sequence[ObjectMeta]:
         with self.explained("list", prefix):
@@ -441,6 +484,10 @@ class Store:
                 "manifest or a name that says so was not written by Offsetlake",
                 path=path,
             )
+
+
+def _version(meta: ObjectMeta) -> str:
+    return f"{meta['size']} {meta['e_tag'] or meta['last_modified'].isoformat()}"
 
 
 def _is_hidden(path: str) -> bool:

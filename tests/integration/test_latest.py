@@ -29,7 +29,7 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import BadSetting, Refused
 from pipeline_defs.core.latest import Latest, Placed, Stretch
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Watermarks
+from pipeline_defs.core.plan_step import Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
 from pipeline_defs.dead_runs import end_dead_runs
 from pipeline_defs.edges.decodings import Decodings

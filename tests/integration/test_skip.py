@@ -12,7 +12,7 @@ from pipeline_defs.checks import lake_result
 from pipeline_defs.core.coverage import State
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.losses import find_skips
-from pipeline_defs.core.planlog import PlanStep
+from pipeline_defs.core.plan_step import PlanStep
 from pipeline_defs.ledger import read_ledger
 from pipeline_defs.moments import time_text
 from pipeline_defs.retirement import find_retirable

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.plan_step import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.landing import land

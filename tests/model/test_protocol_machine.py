@@ -38,6 +38,7 @@ from pipeline_defs import compaction, landing
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.auditing import check_published
 from pipeline_defs.compaction import compact
+from pipeline_defs.core import settling
 from pipeline_defs.core.coverage import Coverage, State, completeness_violations, tiling_violations
 from pipeline_defs.core.delivery import Acceptance, Delivery
 from pipeline_defs.core.errors import BrokenPlanLog, EngineLost, LakeUnavailable, Refused, StaleAnswer
@@ -59,6 +60,7 @@ from tests.support.arrow_files import ArrowFiles
 from tests.support.fake_log import COMMITTED, SEEN, TOPIC, UNCOMMITTED, FakeKafka, FakePartition, FakeSpark, fake_tools
 from tests.support.strategies import EPOCH_MS, skip_of
 
+LONG_MS = 10**12  # so that what was reopened stays so: who stands still may go on at any time
 Row = tuple[int, int, int]  # generation, partition, offset
 Event = tuple[str, tuple[Any, ...]]
 Mode = Literal["retry", "redo", "replace"]
@@ -228,6 +230,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         self.seen: dict[Row, str] = {}
         self.taken_away: set[Row] = set()
         self.lake = Lake(str(self.folder))
+        self.is_damaged = False  # by somebody: what a frontier document sums up is believed
         self.files: dict[tuple[int, int], list[tuple[Row, str]]] = {}
 
     @initialize(partitions=st.integers(1, 2), grid=st.integers(2, 5), start=st.sampled_from(["earliest", "latest"]))
@@ -275,6 +278,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         if files:
             path = files[number % len(files)]
             path.unlink()
+            self.is_damaged = True
             self.forget(path)
 
     def lose_manifests(self, number: int) -> None:
@@ -283,6 +287,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         if ranges:
             offsets = ranges[number % len(ranges)]
             self.orphaned.add(offsets)
+            self.is_damaged = True
             for path in (self.folder / "manifests").rglob(f"{offsets.stem}.*.json"):
                 if path.parent.parent.name == f"g{offsets.generation}" and path.parent.name.endswith(
                     f"{offsets.partition:04d}"
@@ -312,6 +317,14 @@ class ProtocolMachine(RuleBasedStateMachine):
             assert not self.seen.keys() & {
                 (o.generation, o.partition, at) for o in planned - left for at in range(o.start, o.end)
             }
+
+    @rule()
+    def sum_up(self) -> None:
+        """Writes a frontier document, as a tick does."""
+        lake = Lake(str(self.folder))
+        coverage = lake.recent(TOPIC)
+        if coverage.log.steps:
+            lake.move_frontier(coverage, self.now_ms, LONG_MS)
 
     def objects(self) -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in self.folder.rglob("*.*") if "staging" not in path.parts}
@@ -506,6 +519,15 @@ class ProtocolMachine(RuleBasedStateMachine):
             assert (times, log.appended[offset].value.decode()) == (1, value)
         assert len({row for row, _ in rows}) == rows.total()
 
+    @invariant()
+    def a_frontier_document_changes_nothing(self) -> None:
+        """Whoever reads from one knows the same of what is to be done."""
+        if not self.is_damaged:
+            whole, recent = self.coverage(), Lake(str(self.folder)).recent(TOPIC)
+            assert recent.log.tail == whole.log.tail and recent.pending() == whole.pending()
+            assert recent.frontier(whole.log.generation) == whole.frontier(whole.log.generation)
+            assert recent.weight() == whole.weight() and find_losses(recent) == find_losses(whole)
+
     def in_table(self) -> list[tuple[Row, str]]:
         """Reads the newest version of the raw table."""
         log, rows = raw_table_log(TOPIC, Lake(str(self.folder)).store), list[tuple[Row, str]]()
@@ -618,6 +640,7 @@ def run_machine(monkeypatch: pytest.MonkeyPatch, delivery: Delivery | None, **pr
     """Runs the machine in one thread at a time, so that the same draw is the same run; the disk keeps all it was given."""
     monkeypatch.setattr(landing, "VERIFY_THREADS", 1)
     monkeypatch.setattr(compaction, "COMPACTION_THREADS", 1)
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     if "HUNT" in os.environ:

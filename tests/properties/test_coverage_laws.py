@@ -17,7 +17,8 @@ from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Manifest, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
+from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import EPOCH_MS, TOPIC, Landing, logs, provenance, staged_file
 
 

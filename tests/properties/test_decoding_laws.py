@@ -41,7 +41,8 @@ from pipeline_defs.core.errors import BrokenManifest
 from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep
+from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep
+from pipeline_defs.core.planlog import PlanLog
 
 Runs = list[tuple[int, int]]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline_defs.core.delivery import Acceptance, Claim
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from tests.support.strategies import EPOCH_MS, TOPIC, Landing
 
 WHERE = "file:///lake/it.json"

@@ -15,8 +15,8 @@ from pipeline_defs.core.expiry import (
     read_retention,
     seconds_to_loss,
 )
-from pipeline_defs.core.planlog import Head, PlanStep, Watermarks
-from tests.support.strategies import EPOCH_MS, TOPIC
+from pipeline_defs.core.plan_step import Look, Watermarks
+from tests.support.strategies import EPOCH_MS
 
 HOUR = 3600.0
 NOW = EPOCH_MS
@@ -81,22 +81,22 @@ def test_it_runs_out_as_time_goes_by(ms: int, age: int, later: int) -> None:
     assert then <= now
 
 
-def step(seq: int, at_ms: int, earliest: int, end: int, generation: int = 0) -> PlanStep:
-    return PlanStep(seq, TOPIC, generation, "id", at_ms, {}, {0: Watermarks(earliest, end)}, (), {0: Head(end, at_ms)})
+def look(at_ms: int, earliest: int, end: int, generation: int = 0) -> Look:
+    return Look(at_ms, generation, {0: Watermarks(earliest, end)})
 
 
 def test_rates_are_of_the_newest_hour_of_the_open_generation() -> None:
     """[R-43]"""
-    steps = [
-        step(0, NOW - 9_000_000, 0, 10),
-        step(1, NOW - 500_000, 0, 1000, generation=0),
-        step(2, NOW - 100_000, 0, 100, generation=1),
-        step(3, NOW - 50_000, 0, 300, generation=1),
+    looks = [
+        look(NOW - 9_000_000, 0, 10),
+        look(NOW - 500_000, 0, 1000, generation=0),
+        look(NOW - 100_000, 0, 100, generation=1),
+        look(NOW - 50_000, 0, 300, generation=1),
     ]
-    assert read_rates(steps, 0, Watermarks(50, 400), NOW) == Rates(0.5, 3.0)
-    assert read_rates(steps[:2], 0, Watermarks(50, 2000), NOW) == Rates(0.1, 2.0)
-    assert read_rates(steps[:1], 0, Watermarks(50, 400), NOW) == Rates(), "too long ago to say anything"
-    assert read_rates(steps, 1, Watermarks(50, 400), NOW) == Rates(), "a partition not seen before"
+    assert read_rates(looks, 0, Watermarks(50, 400), NOW) == Rates(0.5, 3.0)
+    assert read_rates(looks[:2], 0, Watermarks(50, 2000), NOW) == Rates(0.1, 2.0)
+    assert read_rates(looks[:1], 0, Watermarks(50, 400), NOW) == Rates(), "too long ago to say anything"
+    assert read_rates(looks, 1, Watermarks(50, 400), NOW) == Rates(), "a partition not seen before"
     assert read_rates([], 0, Watermarks(0, 4), NOW) == Rates()
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import LinkKind, PlanLog, Tail, Watermarks
+from pipeline_defs.core.plan_step import LinkKind, Tail, Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.core.planning import (
     PartitionState,
     Policy,

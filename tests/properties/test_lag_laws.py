@@ -21,7 +21,8 @@ from pipeline_defs.core.lag import (
 )
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import PlanLog, Watermarks
+from pipeline_defs.core.plan_step import Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import EPOCH_MS, TOPIC, logs, provenance, staged_file
 
 COUNTS = st.integers(0, 10**9)

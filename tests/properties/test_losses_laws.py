@@ -13,7 +13,8 @@ from pipeline_defs.core.holes import Cause
 from pipeline_defs.core.losses import find_losses, read_from, unrecorded_losses
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange, merge_intervals, parse_key
-from pipeline_defs.core.planlog import PlanLog, Watermarks
+from pipeline_defs.core.plan_step import Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from tests.support.strategies import TOPIC, logs, provenance, staged_file
 
 RANGES = st.builds(lambda start, size: OffsetRange(0, 0, start, start + size), st.integers(0, 50), st.integers(1, 50))

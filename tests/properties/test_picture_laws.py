@@ -20,7 +20,8 @@ from pipeline_defs.core.losses import all_losses, find_losses
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.picture import CAUSES, LOOKS, Line, Look, Picture, draw_picture
-from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
+from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.map.page import page
 from pipeline_defs.map.words import bar, summary
 from tests.properties.test_progress_laws import two_ranges

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Head, LinkKind, Tail, Watermarks
+from pipeline_defs.core.plan_step import Head, LinkKind, Tail, Watermarks
 from pipeline_defs.core.planning import (
     PartitionState,
     Policy,

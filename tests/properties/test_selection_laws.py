@@ -13,7 +13,8 @@ from pipeline_defs.core.coverage import Coverage, State
 from pipeline_defs.core.errors import EmptySelection, Refused
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Head, Link, LinkKind, PlanLog, PlanStep, Watermarks
+from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.core.retiring import retired
 from pipeline_defs.core.selection import (
     Selection,

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.errors import StaleAnswer
-from pipeline_defs.core.planlog import Head, LinkKind, PlanLog, PlanStep, Tail, Watermarks
+from pipeline_defs.core.plan_step import Head, LinkKind, PlanStep, Tail, Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState, plan
 from tests.support.strategies import EPOCH_MS, TOPIC, decide
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Head, Tail, Watermarks
+from pipeline_defs.core.plan_step import Head, Tail, Watermarks
 from pipeline_defs.core.planning import (
     AUTO_RECORDS_DEFAULT,
     AUTO_RECORDS_MAX,

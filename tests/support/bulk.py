@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from pipeline_defs.core.manifest import Manifest, Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import PlanStep
+from pipeline_defs.core.plan_step import PlanStep
 from pipeline_defs.edges.layout import data_path, manifest_path
 from pipeline_defs.projection import register_keys
 from pipeline_defs.ticking import landed_event

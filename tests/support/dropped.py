@@ -16,7 +16,7 @@ from pipeline_defs.core.compaction import CompactionOutcome, CompactionVerdict
 from pipeline_defs.core.holes import Cause, Interval
 from pipeline_defs.core.manifest import Drop, Manifest
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.plan_step import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.dropping import DropVerdict, drop_range_files, plan_dropping
 from pipeline_defs.edges import parquet

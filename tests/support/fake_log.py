@@ -21,7 +21,7 @@ from pipeline_defs.attempt import Tools
 from pipeline_defs.core.errors import EngineLost, ScanFailed, UnknownTopic
 from pipeline_defs.core.holes import BatchSpan, Cause, SpanKind
 from pipeline_defs.core.offsets import TopicRange
-from pipeline_defs.core.planlog import Tail, Watermarks
+from pipeline_defs.core.plan_step import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.core.scans import Scan
 from pipeline_defs.edges.kafka_topic import Observation

@@ -22,7 +22,7 @@ from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.decoding import DecodeVerdict, Decoding
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import PlanStep, Watermarks
+from pipeline_defs.core.plan_step import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
 from pipeline_defs.dead_runs import end_dead_runs

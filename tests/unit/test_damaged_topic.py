@@ -21,7 +21,7 @@ from pipeline_defs.cli import glance, show, terminal
 from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.errors import BrokenPlanLog, BrokenTable, BrokerUnavailable
 from pipeline_defs.core.latest import Latest
-from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.plan_step import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake

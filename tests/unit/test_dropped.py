@@ -15,7 +15,7 @@ from pipeline_defs.core.delta import Commit, Snapshot, apply
 from pipeline_defs.core.errors import BrokenManifest, BrokenPlanLog, LakeUnavailable, Refused, TableFileGone
 from pipeline_defs.core.manifest import Manifest, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.plan_step import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.core.raw_table import file_of, find_due_by_files, name_of
 from pipeline_defs.dropping import DropVerdict, plan_dropping

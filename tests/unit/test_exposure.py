@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pipeline_defs.core.coverage import Coverage
-from pipeline_defs.core.planlog import PlanLog, Tail, Watermarks
+from pipeline_defs.core.plan_step import Tail, Watermarks
+from pipeline_defs.core.planlog import PlanLog
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.exposure import check_expiry, read_endangered
 from pipeline_defs.topics import Topic

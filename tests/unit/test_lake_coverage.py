@@ -12,7 +12,7 @@ from pipeline_defs.core.delivery import Acceptance
 from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.manifest import Manifest
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.core.planlog import Tail
+from pipeline_defs.core.plan_step import Tail
 from pipeline_defs.core.planning import Policy, plan
 from pipeline_defs.edges import locks
 from pipeline_defs.edges.lake import Lake

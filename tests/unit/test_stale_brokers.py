@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndTimestamp
 
 from pipeline_defs import planner
 from pipeline_defs.core.errors import StaleAnswer
-from pipeline_defs.core.planlog import Tail, Watermarks
+from pipeline_defs.core.plan_step import Tail, Watermarks
 from pipeline_defs.core.planning import PartitionState, Policy, TopicState
 from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.edges.kafka_glance import Glance, look_at
@@ -169,3 +169,17 @@ def test_a_glance_that_another_ends_in_the_middle_of_a_question_is_no_error(
         kafka._glance = Glance(Vanishing(kafka._glance.seen))
         assert read(kafka) == single
     assert Vanishing.looks > 0, "the fault"
+
+
+def test_a_time_before_1970_is_no_question_of_another_kind() -> None:
+    """[R-8] Kafka takes -1 for the end of the log: a topic would be left out from its beginning."""
+    admin, asked = Admin({0: NEW}, {0: 0}), list[int]()
+
+    def answer(specs: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
+        asked.extend(specs.values())
+        return {tp: OffsetAndTimestamp(7, 0, 0) for tp in specs}
+
+    admin.list_partition_offsets = answer  # type: ignore[assignment,method-assign]
+    for moment_ms in (-1, -2_208_988_800_000, 5):
+        assert kafka_of(admin).read_offsets_at("orders", {0: Watermarks(0, 9)}, moment_ms) == {0: 7}
+    assert asked == [0, 0, 5]

@@ -309,13 +309,14 @@ def test_a_topic_whose_group_cannot_be_moved_is_landed_all_the_same(tmp_path: Pa
 def test_a_topic_whose_part_of_the_lake_is_broken_ends_alone(tmp_path: Path) -> None:
     """[R-15] Nothing of it is touched, and what is staged stays for whoever mends it."""
     lake, spark = Lake(str(tmp_path)), Cluster("a", "b")
-    broken = SimpleNamespace(coverage=raise_broken, store=lake.store)
+    broken = SimpleNamespace(coverage_of=raise_broken, store=lake.store)
     said, errors = land_and_hear(lake, spark, a={"lake": broken})
     assert said == all_of(Outcome.LANDED, "b")
     assert [(topic, error.kind) for topic, error in errors] == [("a", "broken_manifest")]
 
 
-def raise_broken(topic: str) -> None:
+def raise_broken(topic: str, keys: list[str]) -> None:
+    del keys
     raise BrokenManifest(topic)
 
 

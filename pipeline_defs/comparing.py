@@ -1,0 +1,58 @@
+"""The comparison of all history with what Dagster shows of it, in a process of its own: a tick looks at what is newer alone.
+
+Only topics are compared of which a frontier document sums something up; of others each tick compares all.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from .core.errors import OffsetlakeError, TopicsFailed
+from .projection import ACTIVE
+from .rebuilding import rebuild_topic
+from .resources import Edges
+from .topics import Topic
+
+COMPARE = "compare_with_lake"
+COMPARE_EVERY_MS = 3_600_000
+
+
+def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
+    """Build the job that compares the topics of a code location."""
+    description = (
+        "Compares all that the lake has of each topic with what Dagster shows, and tells it what it lacks. The sensor of the "
+        "topics asks for it when it starts, and every hour; a plan log that has lost steps fails it."
+    )
+
+    @dg.op(name="compare_history", description=description)
+    def compare(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
+        failures = []
+        for topic in topics:
+            if not edges.lake.is_summed_up(topic.name):
+                continue
+            try:
+                found = rebuild_topic(topic, edges, context.instance)
+                context.log.info("step=compared topic=%s keys=%s events=%s", topic.name, found.keys, found.events)
+            except OffsetlakeError as error:
+                context.log.error("topic=%s %s", topic.name, error)  # noqa: TRY400 (Dagster has the trace)
+                failures.append(f"{topic.name}: {error}")
+        if failures:
+            raise TopicsFailed(f"{len(failures)} topics could not be compared; the others were", failures)
+
+    @dg.job(name=COMPARE, description=description)
+    def compare_with_lake() -> None:
+        compare()
+
+    return compare_with_lake
+
+
+def is_comparison_due(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> bool:
+    """Return whether a comparison is to be made: none was since this process began to tick, or for an hour."""
+    if not any(edges.lake.is_summed_up(topic.name) for topic in topics):
+        return False
+    record = next(iter(instance.get_run_records(dg.RunsFilter(job_name=COMPARE), limit=1)), None)
+    if record is None:
+        return True
+    asked_ms = record.create_timestamp.timestamp() * 1000
+    is_recent = asked_ms >= edges.opened_ms and abs(edges.now_ms() - asked_ms) < COMPARE_EVERY_MS
+    return not is_recent and record.dagster_run.status not in ACTIVE

@@ -1,0 +1,76 @@
+"""A topic whose history is summed up, over real parts: Dagster shows it all, and what is old is still done by key."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline_defs.comparing import COMPARE
+from pipeline_defs.core import settling
+from pipeline_defs.core.errors import TopicsFailed
+from pipeline_defs.launching import choose_ranges
+from pipeline_defs.reports import trace_row
+from pipeline_defs.topics import LAND_PENDING
+from tests.support.pulse import ask, location_of, run_pulse
+from tests.support.world import World
+
+
+@pytest.fixture
+def old(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A topic of six steps, each landed by a run of its own, nearly all of it summed up."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
+    world.create_topic()
+    world.with_policy(records_per_range=10, max_age_seconds=0)
+    for _ in range(6):
+        world.send_numbered(20)
+        world.tick()
+        world.launch()
+    world.tick()
+    assert len(world.edges.lake.recent(world.name).log.ranges) < len(world.coverage.log.ranges) == 12
+    return world
+
+
+def asked_jobs(world: World) -> list[str | None]:
+    return [request.job_name for request in ask(world).run_requests or ()]
+
+
+def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
+    """[R-96] Asked for once, when the sensor starts; a lost database is given back what a tick does not look at."""
+    keys = [offsets.key for offsets in old.coverage.log.ranges]
+    assert asked_jobs(old) == [COMPARE]
+    job = location_of(old).resolve_job_def(COMPARE)
+    assert job.execute_in_process(instance=old.instance).success
+    assert asked_jobs(old) == [], "once is enough for an hour"
+    old.lose_dagster()
+    ask(old)
+    assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"
+    assert job.execute_in_process(instance=old.instance).success
+    assert old.materialized() == {*keys}
+    old.assert_proven()
+
+
+def test_what_is_old_is_landed_again_replaced_and_traced_by_key(old: World) -> None:
+    """[R-96] As if nothing had been summed up; rows, tables and checks are as they were."""
+    (first,) = choose_ranges(old.topic, ["0-0-10"], old.edges)
+    (launched,) = old.launch([first], redo=True)
+    assert [offsets.key for offsets in launched.ranges] == ["0-0-10"]
+    assert trace_row(old.topic, 0, 5, old.edges)["row"]["offset"] == 5
+    old.assert_all_landed_once()
+    old.assert_proven()
+    old.send_numbered(20)
+    assert LAND_PENDING in asked_jobs(old)
+    assert run_pulse(old).success
+    old.assert_all_landed_once()
+
+
+def test_lost_steps_fail_the_comparison_and_nothing_is_planned(old: World) -> None:
+    """[R-96] By a process that finds less than was landed."""
+    newest = max((old.lake_folder / "plan" / old.name).iterdir())
+    newest.unlink()
+    old.edges._lake = None  # as a process that was never here before
+    assert asked_jobs(old) == [COMPARE], "nothing is to be landed"
+    job = location_of(old).resolve_job_def(COMPARE)
+    assert not job.execute_in_process(instance=old.instance, raise_on_error=False).success
+    with pytest.raises(TopicsFailed) as caught:
+        ask(old)
+    assert "newer steps are lost" in "".join(caught.value.violations)
+    assert not newest.exists()

@@ -1,0 +1,212 @@
+"""Frontier documents: whoever reads a topic from one finds what the whole history says, at any moment, with any document.
+
+Histories are long and drawn at random, always the same; `HUNT=1000` draws 1,000 others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import pytest
+
+from pipeline_defs.core import settling
+from pipeline_defs.core.coverage import Coverage, State, tiling_violations
+from pipeline_defs.core.delta import Snapshot
+from pipeline_defs.core.frontier import Frontier
+from pipeline_defs.core.holes import Cause, Interval
+from pipeline_defs.core.losses import find_losses, find_skips
+from pipeline_defs.core.manifest import Manifest
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.planning import Policy, plan, plan_skip
+from pipeline_defs.core.raw_table import find_due, find_due_by_files
+from pipeline_defs.core.retiring import retired
+from pipeline_defs.edges import disk
+from pipeline_defs.edges.lake import Lake
+from pipeline_defs.edges.layout import data_path
+from pipeline_defs.planner import reopen
+from tests.support.strategies import TOPIC, World, provenance, runs_of, skip_of, staged_file
+
+LONG_MS = 10**12  # so that what was reopened stays open
+SEEDS = [random.randrange(10**9) for _ in range(int(os.environ["HUNT"]))] if "HUNT" in os.environ else range(12)
+EVENTS = 20
+
+
+@contextmanager
+def lakes() -> Iterator[Lake]:
+    """Give an empty lake, whose frontier documents are made of any number of ranges; nothing waits for the disk."""
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(settling, "FRONTIER_EVERY", 1),
+        patch.object(disk, "_fsync", lambda path: None),
+    ):
+        yield Lake(folder)
+
+
+class History:
+    """A topic that is planned, landed, skipped, replaced and summed up as a generator says."""
+
+    def __init__(self, seed: int, lake: Lake) -> None:
+        self.draw, self.lake, self.world = random.Random(seed), lake, World(has_ids=seed % 4 > 0)
+        self.policy = Policy(
+            records_per_range=self.draw.randint(1, 9), max_age_seconds=0, budget=self.draw.randint(1, 9)
+        )
+        self.documents = 0
+
+    def happen(self) -> None:
+        """Have one thing happen to the topic, and then what a tick and a run do about it, as far as they come."""
+        self.world.wait(self.draw.choice([1, 60, 1800]))
+        kind = self.draw.choices(["grow", "expire", "add", "recreate", "truncate"], [12, 2, 1, 1, 1])[0]
+        partition, percent, count = self.draw.randrange(4), self.draw.randrange(100), self.draw.randrange(30)
+        if kind == "grow":
+            self.world.grow(partition, count)
+        elif kind == "expire":
+            self.world.expire(partition, percent)
+        elif kind == "add":
+            self.world.add_partition(count)
+        elif kind == "recreate":
+            self.world.recreate(self.draw.randint(1, 3), count)
+        else:
+            self.world.truncate(partition, percent)
+        self.plan()
+        if self.draw.random() < 0.1:
+            self.skip()
+        for offsets in self.whole().pending():
+            if self.draw.random() < 0.9:
+                self.land(offsets)
+        self.sum_up()
+        if self.draw.random() < 0.2:
+            self.replace()
+        self.sum_up()
+
+    def whole(self) -> Coverage:
+        """All of the history, as a process reads it that never was here before."""
+        return Lake(str(self.lake.store.local_root)).coverage(TOPIC)
+
+    def plan(self) -> None:
+        tail = self.lake.recent(TOPIC).log.tail
+        step = plan(tail, self.world.observe(tail), self.policy, self.world.now_ms)
+        assert step is None or self.lake.commit_step(step)
+
+    def skip(self) -> None:
+        """Skip ahead; what was decided may be landed, and summed up, before it is said."""
+        coverage = self.lake.recent(TOPIC)
+        tail = coverage.log.tail
+        state = self.world.observe(tail)
+        marks = {p: seen.watermarks for p, seen in state.partitions.items()}
+        skip = skip_of(marks, state.topic_id, tail.generation, self.draw.randrange(101))
+        if state.topic_id != tail.topic_id:
+            return
+        step = plan_skip(tail, state, self.policy, self.world.now_ms, skip, coverage.pending(), planner="test")
+        for offsets in coverage.pending():
+            if self.draw.random() < 0.5:
+                self.land(offsets)
+        self.sum_up()
+        assert step is None or self.lake.commit_step(step)
+
+    def replace(self) -> None:
+        """Replace a landed range, old or new; a tick may come between what is said of it and the deed."""
+        whole = self.whole()
+        landed = [offsets for offsets, state in whole.states().items() if state is State.LANDED]
+        if landed:
+            offsets = self.draw.choice(landed)
+            reopen(offsets, whole, self.lake, self.world.now_ms, planner="replace")
+            self.sum_up()
+            self.land(offsets, whole.manifests[offsets].revision + 1)
+
+    def sum_up(self) -> None:
+        coverage = self.lake.recent(TOPIC)
+        if self.draw.random() < 0.5 and coverage.log.steps:
+            waiting = [offsets for offsets in coverage.log.ranges if self.draw.random() < 0.05]
+            self.documents += self.lake.move_frontier(coverage, self.world.now_ms, LONG_MS, waiting)
+
+    def land(self, offsets: OffsetRange, revision: int = 0) -> None:
+        """Leave behind what a landing does: now and then without rows, or with holes and losses."""
+        every = range(offsets.start, offsets.end)
+        share = self.draw.choice([0.0, 0.7, 1.0, 1.0, 1.0])
+        present = [offset for offset in every if self.draw.random() < share] or [*every][: revision and 1]
+        causes = self.draw.choice([[Cause.COMPACTED], [Cause.COMPACTED], [Cause.LOST, Cause.ABORTED]])
+        missing = runs_of(sorted({*every} - {*present})) if len(present) < len(every) else []
+        holes = tuple(Interval(start, end, self.draw.choice(causes)) for start, end in missing)
+        lineage = replace(provenance(offsets), landed_at_ms=self.world.now_ms)
+        manifest = Manifest(TOPIC, offsets, staged_file(offsets, present), holes, lineage, revision)
+        self.lake.commit_manifest(manifest)
+        path = Path(str(self.lake.store.local_root)) / data_path(TOPIC, offsets)
+        if manifest.file is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x" * manifest.file.bytes)
+
+
+def assert_says_the_same(recent: Coverage, whole: Coverage) -> None:
+    """All that is asked of a coverage in a tick, a run and `status` has the same answer."""
+    assert recent.log.tail == whole.log.tail
+    assert recent.pending() == whole.pending()
+    assert recent.skipped() == whole.skipped()
+    assert find_losses(recent) == find_losses(whole) and find_skips(recent) == find_skips(whole)
+    for generation in range(whole.log.generation + 1):
+        assert recent.frontier(generation) == whole.frontier(generation)
+    assert recent.ends() == whole.ends()
+    assert recent.weight() == whole.weight() and recent.last_landed() == whole.last_landed()
+    assert recent.sums() == whole.sums()
+    assert recent.waits().counts == whole.waits().counts
+    assert recent.waits().seconds == pytest.approx(whole.waits().seconds)
+    states = whole.states()
+    assert all(states[offsets] is state for offsets, state in recent.states().items())
+    assert {*recent.log.ranges} >= {offsets for offsets in whole.log.ranges if states[offsets] is not State.LANDED}
+    for most in (0, 1, 5, 10**6):
+        assert retired(recent, most) == retired(whole, most) & {*recent.log.ranges}
+    assert {*tiling_violations(recent)} <= {*tiling_violations(whole)}
+    for offsets in recent.log.ranges:
+        assert recent.log.epoch_of(offsets) == whole.log.epoch_of(offsets)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whoever_reads_from_a_frontier_document_finds_what_the_whole_says(seed: int) -> None:
+    """[R-96] With the newest one, with an older one, in a process that has read before and in one that has not."""
+    with lakes() as lake:
+        history, tables, shorter = History(seed, lake), [Snapshot()], 0
+        for _ in range(EVENTS):
+            history.happen()
+            whole = history.whole()
+            assert_says_the_same(lake.recent(TOPIC), whole)
+            fresh = Lake(str(lake.store.local_root))
+            since_ms = history.draw.choice([history.world.now_ms - 3_600_000, None])
+            recent = fresh.recent(TOPIC, since_ms)
+            assert_says_the_same(recent, whole)
+            shorter += len(recent.log.ranges) < len(whole.log.ranges)
+            for table in tables:
+                due = find_due(recent, table)
+                assert due is None or due in (find_due(whole, table), find_due_by_files(whole, table))
+            tables = [Snapshot(), Snapshot(version=0, transactions=find_due_by_files(whole, Snapshot()).transactions)]
+        assert history.documents > 2 and shorter > 2, "the documents were of use"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_frontier_document_reads_back_and_nobody_needs_it(seed: int) -> None:
+    """[R-96] The same bytes; where it is damaged, deleted, or of another log, all of the history is read."""
+    with lakes() as lake:
+        history = History(seed, lake)
+        for _ in range(EVENTS):
+            history.happen()
+        folder = Path(str(lake.store.local_root)) / "frontier" / TOPIC
+        paths = sorted(folder.glob("*"))
+        assert paths
+        assert Lake(str(lake.store.local_root)).recent(TOPIC).log.base is not None, "whole ones are read"
+        for number, path in enumerate(paths, seed):
+            found = Frontier.from_json(path.read_bytes())
+            assert found is not None and found.to_json() == path.read_bytes()
+            if number % 3 == 0:
+                path.write_bytes(path.read_bytes()[: history.draw.randrange(path.stat().st_size - 1)])
+            elif number % 3 == 1:
+                path.unlink()
+            else:
+                path.write_bytes(replace(found, step_sha256="0" * 64).to_json())
+        damaged = Lake(str(lake.store.local_root)).recent(TOPIC)
+        assert damaged.log.base is None
+        assert damaged == history.whole()

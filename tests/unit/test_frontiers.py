@@ -1,0 +1,200 @@
+"""What a lake does with frontier documents: nothing that grows is listed, and lost steps are found as ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from pipeline_defs.core import settling
+from pipeline_defs.core.coverage import State
+from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.offsets import OffsetRange
+from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.edges.lake import Lake, step_path
+from pipeline_defs.edges.layout import data_path, manifest_path
+from pipeline_defs.edges.store import Store
+from tests.properties.test_coverage_laws import manifest_of
+from tests.support.strategies import EPOCH_MS, TOPIC
+
+LONG_MS = 10**12
+STEPS, GRID, PARTITIONS = 12, 10, 2
+
+
+class SharedLake(Lake):
+    """A lake on a disk, or in a bucket that other lakes share."""
+
+    def __init__(self, root: str, bucket: MemoryStore | None) -> None:
+        super().__init__(root)
+        if bucket is not None:
+            self.store._objects = bucket
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def bucket(request: pytest.FixtureRequest) -> MemoryStore | None:
+    return MemoryStore() if request.param == "bucket" else None
+
+
+@pytest.fixture
+def lake(tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A topic of two Kafka partitions and twelve steps, all landed, most of it summed up."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 4)
+    lake = again(tmp_path, bucket)
+    for seq in range(STEPS):
+        step(lake, seq)
+        for offsets in ranges_of(seq):
+            land(lake, offsets)
+        lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + seq, LONG_MS)
+    assert lake.recent(TOPIC).log.base is not None
+    return lake
+
+
+def again(tmp_path: Path, bucket: MemoryStore | None) -> Lake:
+    """Open the lake as another process does."""
+    return SharedLake(str(tmp_path) if bucket is None else "s3://lake", bucket)
+
+
+def ranges_of(seq: int) -> list[OffsetRange]:
+    return [OffsetRange(0, partition, seq * GRID, (seq + 1) * GRID) for partition in range(PARTITIONS)]
+
+
+def step(lake: Lake, seq: int) -> None:
+    end = (seq + 1) * GRID
+    marks = dict.fromkeys(range(PARTITIONS), Watermarks(0, end))
+    links = tuple(Link(LinkKind.RANGE, offsets) for offsets in ranges_of(seq))
+    heads = dict.fromkeys(range(PARTITIONS), Head(end, EPOCH_MS))
+    assert lake.commit_step(PlanStep(seq, TOPIC, 0, "id", EPOCH_MS + seq, {}, marks, links, heads))
+
+
+def land(lake: Lake, offsets: OffsetRange) -> None:
+    manifest = manifest_of(offsets)
+    assert manifest.file is not None
+    lake.commit_manifest(manifest)
+    lake.store.put_new(data_path(TOPIC, offsets), b"x" * manifest.file.bytes, "staging/x")
+
+
+def test_nothing_that_grows_is_listed(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, watched: list[str]
+) -> None:
+    """[R-96] Neither by who has read before nor by who has not; whole history is listed, the control."""
+    lake.recent(TOPIC)
+    again(tmp_path, bucket).recent(TOPIC)
+    assert [path for path in watched if path.split("/")[0] in {"plan", "manifests", "data", "claims"}] == []
+    lake.coverage(TOPIC)
+    assert {f"plan/{TOPIC}", f"manifests/{TOPIC}", f"data/{TOPIC}"} <= {*watched}
+
+
+@pytest.fixture
+def watched(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders of which all objects are listed, from now on."""
+    del lake
+    listed: list[str] = []
+    for name in ("list", "versions", "entries"):
+        real = getattr(Store, name)
+
+        def call(store: Store, prefix: str, *given: Any, real: Any = real) -> Any:
+            listed.append(prefix)
+            return real(store, prefix, *given)
+
+        monkeypatch.setattr(Store, name, call)
+    return listed
+
+
+def test_few_objects_are_read_however_long_the_history_is(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-96] A fresh process reads the document and what is newer; of an idle topic the next look reads nothing again."""
+    fresh, read = again(tmp_path, bucket), list[str]()
+    real = Store.get
+
+    def get(store: Store, path: str) -> bytes | None:
+        read.append(path)
+        return real(store, path)
+
+    monkeypatch.setattr(Store, "get", get)
+    before = fresh.recent(TOPIC)
+    assert len(before.log.ranges) < STEPS * PARTITIONS / 2
+    assert len(read) <= 1 + len(before.log.steps) + len(before.manifests)
+    read.clear()
+    assert fresh.recent(TOPIC) is before
+    assert read == []
+    step(lake, STEPS)
+    assert fresh.recent(TOPIC).pending() == ranges_of(STEPS)
+    assert read == [step_path(TOPIC, STEPS)]
+
+
+def test_an_old_offset_is_found_without_its_history(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+    """[R-96] Any offset, of any step; one that is in no range is in none."""
+    for seq in range(STEPS):
+        for offsets in ranges_of(seq):
+            found = again(tmp_path, bucket).around(TOPIC, offsets.partition, offsets.end - 1)
+            assert found.states()[offsets] is State.LANDED
+            assert found.log.base is not None and len(found.log.ranges) < STEPS * PARTITIONS / 2
+    assert not any(
+        STEPS * GRID in offsets for offsets in again(tmp_path, bucket).around(TOPIC, 0, STEPS * GRID).states()
+    )
+    assert 5 not in {o.partition for o in again(tmp_path, bucket).around(TOPIC, 5, 0).states()}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read"])
+def test_a_log_that_has_lost_its_newest_steps_is_refused(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, is_known: bool
+) -> None:
+    """[R-96] Though no document sums them up: what was landed of them is there; with them back, all is well."""
+    step(lake, STEPS)
+    land(lake, ranges_of(STEPS)[0])
+    reader = again(tmp_path, bucket)
+    if is_known:
+        reader.recent(TOPIC)
+    path = step_path(TOPIC, STEPS)
+    lost = lake.store.get(path)
+    assert lost is not None
+    lake.store.delete_folder(path)
+    with pytest.raises(BrokenPlanLog):
+        reader.recent(TOPIC)
+    lake.store.put_new(path, lost, "staging/x")
+    assert reader.recent(TOPIC).pending() == ranges_of(STEPS)[1:]
+
+
+@pytest.mark.parametrize(
+    "lost", [STEPS - 1, STEPS, STEPS + 1], ids=["the last summed up", "the first since", "another"]
+)
+def test_a_log_with_a_hole_is_refused(lake: Lake, tmp_path: Path, bucket: MemoryStore | None, lost: int) -> None:
+    """[R-96] Whoever reads names the step that is not there."""
+    for seq in range(STEPS, STEPS + 4):
+        step(lake, seq)
+    lake.store.delete_folder(step_path(TOPIC, lost))
+    with pytest.raises(BrokenPlanLog, match=f"expected plan step {lost}"):
+        again(tmp_path, bucket).recent(TOPIC)
+
+
+def test_a_newest_manifest_that_somebody_deletes_is_seen(lake: Lake) -> None:
+    """[R-96] In what is not summed up."""
+    step(lake, STEPS)
+    offsets, other = ranges_of(STEPS)
+    land(lake, offsets)
+    land(lake, other)
+    assert lake.recent(TOPIC).pending() == []
+    lake.store.delete_folder(manifest_path(TOPIC, offsets, 0))
+    assert lake.recent(TOPIC).pending() == [offsets]
+
+
+def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
+) -> None:
+    """[R-96] Who asks for the last hour reads from that one."""
+    hour_ms = 3_600_000
+    documents = sorted(lake.store.list(f"frontier/{TOPIC}"))
+    assert len(documents) > 1
+    for seq in range(STEPS, STEPS + 3):
+        step(lake, seq)
+        for offsets in ranges_of(seq):
+            land(lake, offsets)
+    assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 2 * hour_ms, LONG_MS)
+    assert min(lake.store.list(f"frontier/{TOPIC}")) == documents[-1]
+    base = again(tmp_path, bucket).recent(TOPIC, EPOCH_MS + hour_ms).log.base
+    assert base is not None and base.made_at_ms <= EPOCH_MS + hour_ms
+    newest = again(tmp_path, bucket).recent(TOPIC).log.base
+    assert newest is not None and newest.made_at_ms == EPOCH_MS + 2 * hour_ms
