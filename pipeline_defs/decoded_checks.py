@@ -14,6 +14,7 @@ from .core.offsets import OffsetRange
 from .edges.topic_rows import within
 from .resources import Edges
 from .topics import Topic
+from .undecoded import with_undecoded
 
 _FIRST_DEAD_LETTERS = """
     SELECT generation, "partition", "offset", "timestamp", side, error_class, error, raw_key AS "key",
@@ -43,34 +44,39 @@ def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
 def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=topic.decoded_key, name=name, description=_DESCRIPTIONS[name])
     def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return _result(topic, name, edges)
+        return _result(topic, name, edges, is_recent=False)
 
     return check
 
 
 def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
-    """Return the results of all checks of the decoded asset, as of now."""
-    return {name: _result(topic, name, edges) for name in _names(topic)}
+    """Return the results of all checks of the decoded asset, as of now, for a run that has just decoded."""
+    return {name: _result(topic, name, edges, is_recent=True) for name in _names(topic)}
 
 
 def _names(topic: Topic) -> list[str]:
     return [COMPLETENESS, DEAD_LETTERS, *([OUTSIDE] if topic.days else [])]
 
 
-def _result(topic: Topic, name: str, edges: Edges) -> dg.AssetCheckResult:
+def _result(topic: Topic, name: str, edges: Edges, *, is_recent: bool) -> dg.AssetCheckResult:
     if name == COMPLETENESS:
-        return as_result(check_decoded(topic, edges))
+        return as_result(check_decoded(topic, edges, is_recent=is_recent))
     if name == OUTSIDE and topic.days:
         return as_result(check_outside(topic, topic.days, edges))
     return as_result(check_dead_letters(topic, edges))
 
 
-def check_decoded(topic: Topic, edges: Edges) -> Finding:
-    """Checks the equation of every range that is decoded; says too how many wait, and how many an older decoder made."""
-    coverage = edges.lake.coverage(topic.name)
+def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+    """Checks the equation of every range that is decoded; says too how many wait, and how many an older decoder made.
+
+    `is_recent` leaves out those that a frontier document sums up.
+    """
+    coverage = edges.lake.recent(topic.name) if is_recent else edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name)
-    known = decoded.known
-    violations = completeness_of(topic.name, coverage.manifests, known)
+    coverage, known = with_undecoded(coverage, decoded, edges.lake), decoded.known
+    has_all = coverage.log.base is None
+    looked_at = {offsets: each for offsets, each in known.items() if has_all or offsets in coverage.log.ranges}
+    violations = completeness_of(topic.name, coverage.manifests, looked_at)
     violations += [
         f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
         f"`{command('decode', topic.name, '--partition', offsets.key)}` makes one"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -18,45 +19,67 @@ from dagster_shared.utils.warnings import BetaWarning, PreviewWarning, Supersess
 
 from ..core.errors import OffsetlakeError, OutputUnwritable, Refused
 from ..settings import load_env_file
-from .backfill import backfill
-from .bench import bench
-from .broker import broker
-from .compact import compact, sweep
-from .decode import dead_letters, decode, latest
-from .demo import demo
-from .doctor import doctor, explain, jars
-from .drill import drill
-from .engine import engine
-from .glance import status
-from .init import init
-from .land import land, plan, rebuild
-from .losses import accept_loss, losses, skip
-from .map import coverage_map
-from .metrics import metrics
-from .produce import produce
-from .read import audit, sql, trace
 from .show import SPARK_LOGS, print_error
 from .terminal import ERRORS, Output, drop_output
-from .up import up
 
-SECTIONS: Mapping[str, Sequence[click.Command]] = {
-    "First steps": (init, up, doctor, jars, explain, broker, produce, demo),
-    "Land": (plan, land, backfill, losses, accept_loss, skip),
-    "Read": (sql, trace, coverage_map),
-    "Operate": (
-        status,
-        audit,
-        engine,
-        metrics,
-        rebuild,
-        compact,
-        sweep,
-    ),
-    "Derived data": (decode, dead_letters, latest),
-    "Lab": (bench, drill),
+SECTIONS: Mapping[str, Mapping[str, str]] = {  # of each command the module that has it
+    "First steps": {
+        "init": "init",
+        "up": "up",
+        "doctor": "doctor",
+        "jars": "doctor",
+        "explain": "doctor",
+        "broker": "broker",
+        "produce": "produce",
+        "demo": "demo",
+    },
+    "Land": {
+        "plan": "land",
+        "land": "land",
+        "backfill": "backfill",
+        "losses": "losses",
+        "accept-loss": "losses",
+        "skip": "losses",
+    },
+    "Read": {"sql": "read", "trace": "read", "map": "map"},
+    "Operate": {
+        "status": "glance",
+        "audit": "read",
+        "engine": "engine",
+        "metrics": "metrics",
+        "rebuild": "land",
+        "compact": "compact",
+        "sweep": "compact",
+    },
+    "Derived data": {"decode": "decode", "dead-letters": "decode", "latest": "decode"},
+    "Lab": {"bench": "bench", "drill": "drill"},
 }
 
 
+class Commands(Mapping[str, click.Command]):
+    """The commands by name; one is imported when it is asked for, since all of them together take seconds."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for section in SECTIONS.values() for name, module in section.items()}
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return a command."""
+        module = import_module(f".{self._modules[name]}", __package__)
+        found = getattr(module, _FUNCTIONS.get(name) or name.replace("-", "_"))
+        assert isinstance(found, click.Command)
+        assert found.name == name
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        """Return how many commands there are."""
+        return len(self._modules)
+
+
+_FUNCTIONS = {"map": "coverage_map"}
 INTERRUPTED = 130  # as a shell says of a program that Ctrl-C has ended
 INTERRUPTED_TEXT = (
     "interrupted: what was finished stands, nobody sees half of anything; `offsetlake status` says what is left"
@@ -83,9 +106,9 @@ class Sections(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click asks so)
         """Write the sections."""
-        for title, commands in SECTIONS.items():
+        for title, names in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(str(each.name), first_sentence(each)) for each in commands])
+                formatter.write_dl([(name, first_sentence(self.commands[name])) for name in names])
 
 
 def first_sentence(command: click.Command) -> str:
@@ -109,9 +132,7 @@ def cli() -> None:
     """
 
 
-for _commands in SECTIONS.values():
-    for _command in _commands:
-        cli.add_command(_command)
+cli.commands = Commands()  # type: ignore[assignment]
 
 
 def run() -> None:

@@ -25,6 +25,7 @@ from ..steps import no_step
 
 PRELOADED = [
     "pipeline_defs.cli.commands",
+    "pipeline_defs.cli.land",
     "pipeline_defs.drills.peers",
     "dagster_pyspark",
     "pyarrow.dataset",
