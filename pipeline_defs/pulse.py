@@ -1,10 +1,10 @@
 """The pulse of a code location: one sensor plans all topics, one run lands what is pending of them and derives from it.
 
-Invariant: of these runs at most one waits or is at work; what arrives meanwhile goes into the next one. One topic, file or
-broker that is broken stops no other.
+Invariant: of each lane at most one of these runs waits or is at work; what arrives meanwhile goes into the next one. One topic,
+file or broker that is broken stops no other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -14,7 +14,7 @@ from dagster._core.storage.tags import MAX_RETRIES_TAG, PRIORITY_TAG
 from dagster_pyspark import LazyPySparkResource
 
 from .comparing import COMPARE, build_comparison, is_comparison_due
-from .core.dispatch import Tried
+from .core.dispatch import Tried, lane_of
 from .core.errors import OffsetlakeError, TopicsFailed, unforeseen
 from .dead_runs import end_dead_runs
 from .known import Known, read_known
@@ -23,7 +23,7 @@ from .projection import ACTIVE, FAILED
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
 from .resources import Edges
 from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
-from .topics import LAND_PENDING, TOOK_TAG, Topic
+from .topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
 from .visiting import visit_topics
 
 TICK_SECONDS = 4  # the daemon looks every 5 s: with 5, one that comes a moment early is left out
@@ -41,6 +41,7 @@ class TopicTick:
     decoding: DeriveTick | None = None
     latest: LatestTick | None = None
     error: OffsetlakeError | None = None
+    failures: int = 0  # in a row, of all that was tried of it at once
 
     @property
     def is_due(self) -> bool:
@@ -95,12 +96,9 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
         ticks = tick_topics(topics, context.instance, edges)
         broken = [each for each in ticks if each.error is not None]
         _log(ticks, context)
-        is_due = any(each.is_due for each in ticks)
-        postponed = find_postponed(context.instance, location, edges.now_ms()) if is_due else ""
-        asks = is_due and not postponed and not is_active(context.instance, location)
-        edges.watch_step("tick_requested", runs=int(asks))
+        requests, postponed = find_runs(ticks, location, context.instance, edges)
+        edges.watch_step("tick_requested", runs=len(requests))
         tags = {MAX_RETRIES_TAG: "0", LOCATION_TAG: location}
-        requests = [dg.RunRequest(job_name=LAND_PENDING, tags={**tags, PRIORITY_TAG: "1"})] if asks else []
         compares = is_comparison_due(topics, context.instance, edges)
         requests += [dg.RunRequest(job_name=COMPARE, tags=tags)] if compares else []
         if requests:
@@ -110,9 +108,26 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
                 f"of {len(ticks)} topics {len(broken)} cannot be planned; the others were",
                 [f"{each.topic.name}: {each.error}" for each in broken],
             )
-        return dg.SensorResult(skip_reason="; ".join(filter(None, [postponed, waiting_text(ticks)])))
+        return dg.SensorResult(skip_reason="; ".join([*postponed, waiting_text(ticks)]))
 
     return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
+
+
+def find_runs(
+    ticks: Sequence[TopicTick], location: str, instance: dg.DagsterInstance, edges: Edges
+) -> tuple[list[dg.RunRequest], list[str]]:
+    """Find which runs to ask for now, at most one of each lane, and say why one that is due is not asked for yet."""
+    lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
+    due = (lane_of(each.topic.name, lanes, each.failures) for each in ticks if each.is_due)
+    for lane in sorted(set(due)):
+        tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}
+        why = find_postponed(instance, tags, edges.now_ms())
+        if why:
+            postponed.append(f"lane {lane}: {why}" if lanes > 1 else why)
+        elif not is_active(instance, tags):
+            tags |= {MAX_RETRIES_TAG: "0", PRIORITY_TAG: "1"}
+            requests.append(dg.RunRequest(job_name=LAND_PENDING, tags=tags))
+    return requests, postponed
 
 
 def _log(ticks: Sequence[TopicTick], context: dg.SensorEvaluationContext) -> None:
@@ -133,17 +148,15 @@ def waiting_text(ticks: Sequence[TopicTick]) -> str:
     return "; ".join([*texts[:SHOWN], *more]) or "nothing waits"
 
 
-def is_active(instance: dg.DagsterInstance, location: str) -> bool:
-    """Return whether a run of this location waits or is at work; one that a person launched says of no other."""
+def is_active(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
+    """Return whether a run of this location and lane waits or is at work; one that a person launched has all lanes."""
     active = instance.get_runs(RunsFilter(job_name=LAND_PENDING, statuses=ACTIVE))
-    return any(run.tags.get(LOCATION_TAG, location) == location for run in active)
+    return any(all(run.tags.get(name, value) == value for name, value in tags.items()) for run in active)
 
 
-def find_postponed(instance: dg.DagsterInstance, location: str, now_ms: int) -> str:
-    """Return why no run is asked for now, where the last ones ended before they took anything; else nothing."""
-    ended = RunsFilter(
-        job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={LOCATION_TAG: location}
-    )
+def find_postponed(instance: dg.DagsterInstance, tags: Mapping[str, str], now_ms: int) -> str:
+    """Return why no run is asked for now, where the last ones with these tags ended before they took anything; else nothing."""
+    ended = RunsFilter(job_name=LAND_PENDING, statuses=[*FAILED, dg.DagsterRunStatus.SUCCESS], tags={**tags})
     records = instance.get_run_records(ended, limit=MOST_IN_A_ROW)
     early = list(takewhile(_took_nothing, records))
     if not early:
@@ -186,4 +199,5 @@ def _tick_derived(
         error = error or broken
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
         error = error or unforeseen(broken, f"topic {topic.name}")
-    return TopicTick(topic, landing, decoding, latest, error)
+    failures = max(known.tries[duty].failures for duty in (topic.landing, topic.decoding))
+    return TopicTick(topic, landing, decoding, latest, error, failures)

@@ -19,7 +19,7 @@ from dagster._core.events import AssetMaterializationPlannedData
 from .attempt import Attempt
 from .checks import QUICK, as_result, check_key, lake_result
 from .core.decoding import Decided, Decoding
-from .core.dispatch import next_most_offsets, take_turns
+from .core.dispatch import lane_of, next_most_offsets, take_turns
 from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, unforeseen
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, violations_by_range
@@ -38,8 +38,8 @@ from .resources import Edges
 from .runs import StepSummary, at_work, attempt_id
 from .settings import code_version
 from .ticking import find_due_ranges, find_undecoded, run_latest_tick
-from .topics import LAND_PENDING, TOOK_TAG, Duty, Topic
-from .tries import ALL, UPDATE, read_all_tries, trying_all
+from .topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
+from .tries import ALL, UPDATE, Tries, read_all_tries, read_tries, trying_all
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
@@ -64,7 +64,9 @@ def land_and_derive(
     Raises `RangesFailed` in the end, with what failed.
     """
     with at_work(context, edges):
-        run = _PulseRun({topic.name: topic for topic in topics}, context, edges, pyspark)
+        run = _PulseRun(
+            {topic.name: topic for topic in topics}, context, edges, pyspark, context.run.tags.get(LANE_TAG)
+        )
         run.land()
         run.check()
         run.decode()
@@ -89,6 +91,7 @@ class _PulseRun:
     context: dg.OpExecutionContext
     edges: Edges
     pyspark: LazyPySparkResource
+    lane: str | None = None  # none has all topics
     landed: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     passed_over: dict[str, str] = field(default_factory=dict)
@@ -134,6 +137,8 @@ class _PulseRun:
         found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
         tries = read_all_tries(self.context.instance, [topic.landing for topic in self.topics.values()])
         for name, topic in self.topics.items():
+            if not self._is_mine(topic, tries[topic.landing]):
+                continue
             with self._isolated(topic, self._pass_over):
                 coverage = self.edges.lake.recent(name)
                 due = find_due_ranges(coverage, tries[topic.landing], self.edges.now_ms())
@@ -214,11 +219,18 @@ class _PulseRun:
                     if self._decode_batch(topic, keys):
                         waiting.append(topic)
 
+    def _is_mine(self, topic: Topic, *tries: Tries) -> bool:
+        """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
+        failures = max(each.failures for each in tries)
+        return self.lane in {None, lane_of(topic.name, self.edges.settings.lanes, failures)}
+
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; what was last decoded longest ago comes first."""
         found: list[tuple[int, Topic, list[str]]] = []
         known = read_known(self.context.instance, topics, self.edges.now_ms())
         for topic in topics:
+            if not self._is_mine(topic, known.tries[topic.landing], known.tries[topic.decoding]):
+                continue
             with self._isolated(topic, self._pass_over):
                 undecoded, due = find_undecoded(topic, self.context.instance, self.edges, known)
                 last_ms = max((each.provenance.landed_at_ms for each in undecoded.decoded.known.values()), default=0)
@@ -261,6 +273,8 @@ class _PulseRun:
             if topic.latest is None:
                 continue
             is_due = False
+            if not self._is_mine(topic, read_tries(context.instance, topic.landing)):
+                continue
             with self._isolated(topic, self._pass_over):
                 is_due = run_latest_tick(topic, topic.latest, context.instance, edges).is_due
             if not is_due:

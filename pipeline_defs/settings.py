@@ -57,6 +57,8 @@ _SERVICE_LINK = re.compile(
 _PROTOCOLS = ("tcp://", "udp://", "sctp://")
 _PORT_ENDS = ("_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
 
+MOST_LANES = 8
+
 # name -> (default, what it is); README shows this table, a test holds them together
 VARIABLES: Mapping[str, tuple[str, str]] = {
     "OFFSETLAKE_BOOTSTRAP_SERVERS": (
@@ -71,6 +73,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "OFFSETLAKE_RAW_TABLE": (
         "on for a lake at a path, off on an object store",
         "`on`: what is landed is a Delta table as well, `tables/raw/<topic>` ([docs/reading.md](docs/reading.md))",
+    ),
+    "OFFSETLAKE_LANES": (
+        "1",
+        "how many runs of `land_pending` land at once, 1 to 8, each its own topics ([docs/keeping-up.md](docs/keeping-up.md))",
     ),
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
@@ -133,6 +139,7 @@ class Settings:
     engine: str = SERVER
     spark_remote: str | None = field(default=None, repr=False)  # may have a token
     has_raw_table: bool = False
+    lanes: int = 1
     kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
 
     @property
@@ -344,6 +351,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         engine=_one_of(env, "OFFSETLAKE_ENGINE", (SERVER, IN_PROCESS)),
         spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
         has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on") if "://" in lake else ("on", "off")) == "on",
+        lanes=int(_one_of(env, "OFFSETLAKE_LANES", tuple(map(str, range(1, MOST_LANES + 1))))),
         kafka_properties=_optional_path("OFFSETLAKE_KAFKA_PROPERTIES", env, project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )

@@ -22,6 +22,7 @@ REDO_TAG = "offsetlake/redo"
 DECODE_TAG = "offsetlake/decodes"
 LATEST_TAG = "offsetlake/latest"
 
+LANE_TAG = "offsetlake/lane"  # of a run of the pulse: it has the topics of that lane alone
 TOOK_TAG = "offsetlake/took"  # of a run of the pulse that has taken something: what fails of it backs off by itself
 LAND_PENDING = "land_pending"  # the sensor that plans all topics, and the job that lands what is pending of them
 

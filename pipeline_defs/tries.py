@@ -95,6 +95,11 @@ class Tries:
         """Return how often in a row an `UPDATE`, or `ALL` of a batch, has failed."""
         return self._entries.get(key, _Entry()).tried
 
+    @property
+    def failures(self) -> int:
+        """How often in a row all that was tried at once has failed."""
+        return self.of(ALL).attempts
+
     def is_held(self, key: str) -> bool:
         """Return whether an active run is at an `UPDATE`."""
         return bool(self._entries.get(key, _Entry()).run_id)

@@ -11,12 +11,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import inf
+from zlib import crc32
 
 from .offsets import OffsetRange
 
 BACKOFF_FIRST_SECONDS = 10
 BACKOFF_LAST_SECONDS = 600
 STALLED_AFTER_ATTEMPTS = 3
+
+
+APART = "apart"  # the lane of topics that fail, where there is more than one
+
+
+def lane_of(topic: str, lanes: int, failures: int) -> str:
+    """Return the lane of a topic: always the same of so many, but while all that is tried of it has failed twice in a row."""
+    return APART if lanes > 1 and failures > 1 else str(crc32(topic.encode()) % lanes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,94 @@
+"""Lanes: runs of the pulse side by side, each with its own topics; what fails again and again has a lane of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import count
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.attempt import Tools
+from pipeline_defs.core.dispatch import APART, lane_of
+from pipeline_defs.core.errors import LakeUnavailable
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.pulse import LOCATION_TAG
+from pipeline_defs.resources import Edges
+from pipeline_defs.topics import LAND_PENDING, LANE_TAG, Topic
+from tests.support.pulse import ask, location_of
+from tests.support.queued import queue_run
+from tests.support.world import World
+
+
+@pytest.fixture
+def other(world: World) -> World:
+    """A topic of another of two lanes, of the same lake and Dagster instance; both have something to land."""
+    names = (f"{world.name}-{number}" for number in count())
+    name = next(each for each in names if lane_of(each, 2, 0) != lane_of(world.name, 2, 0))
+    world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=2)
+    other = World(world.settings, world.folder, name, Policy(records_per_range=100, max_age_seconds=0))
+    other._instance, other.edges = world.instance, world.edges
+    for each in (world, other):
+        each.create_topic()
+        each.send_numbered(100)
+        each.plan()
+    return other
+
+
+def lane(world: World) -> str:
+    return lane_of(world.name, 2, 0)
+
+
+def asked_lanes(world: World, other: World) -> list[str | None]:
+    return sorted(str(each.tags.get(LANE_TAG)) for each in ask(world, other.topic).run_requests or ())
+
+
+def run_lane(world: World, other: World, lane: str) -> dg.ExecuteInProcessResult:
+    job = location_of(world, other.topic).resolve_job_def(LAND_PENDING)
+    return job.execute_in_process(instance=world.instance, raise_on_error=False, tags={LANE_TAG: lane})
+
+
+def test_each_lane_has_a_run_of_its_own_and_lands_its_topics_alone(world: World, other: World) -> None:
+    """[R-97] One that is at work keeps its own lane from asking, and one that a person launched all of them."""
+    assert asked_lanes(world, other) == ["0", "1"]
+    run = queue_run(world.instance, LAND_PENDING, tags={LOCATION_TAG: "", LANE_TAG: lane(world)})
+    assert asked_lanes(world, other) == [lane(other)]
+    world.instance.delete_run(run.run_id)
+    run = queue_run(world.instance, LAND_PENDING)
+    assert asked_lanes(world, other) == []
+    world.instance.delete_run(run.run_id)
+    assert run_lane(world, other, lane(other)).success
+    other.assert_all_landed_once()
+    assert len(world.pending) == 1, "the other lane's"
+    assert asked_lanes(world, other) == [lane(world)]
+    world.edges.settings = dataclasses.replace(world.settings, lanes=1)
+    assert asked_lanes(world, other) == ["None"], "the control: one lane needs no name"
+
+
+def test_a_topic_that_fails_is_moved_out_of_the_way(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-97] By itself, to a run of its own, while all that is tried of it fails; once something lands it is back."""
+
+    def refuse(self: Edges, topic: Topic, *rest: object) -> Tools:
+        if topic.name == world.name:
+            raise LakeUnavailable("the fault")
+        return real(self, topic, *rest)
+
+    real = Edges.tools
+    monkeypatch.setattr(Edges, "tools", refuse)
+    clock = [world.edges.now_ms()]
+    world.edges.now_ms = lambda: clock[0]
+    for _ in range(2):
+        assert lane(world) in asked_lanes(world, other)
+        assert not run_lane(world, other, lane(world)).success, "the fault"
+        clock[0] += 120_000
+    assert asked_lanes(world, other) == sorted([APART, lane(other)])
+    assert run_lane(world, other, lane(world)).success, "its lane has nothing to do with it any more"
+    assert not run_lane(world, other, APART).success
+    monkeypatch.undo()
+    clock[0] += 700_000
+    assert run_lane(world, other, APART).success
+    world.assert_all_landed_once()
+    world.send_numbered(100)
+    assert lane(world) in asked_lanes(world, other)
