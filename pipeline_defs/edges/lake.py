@@ -436,9 +436,13 @@ class Lake:
         The latter is looked for once, when this process sees the topic first.
         """
         longest = self._longest.get(topic)
-        self._longest[topic] = max(last.seq, longest or 0)
-        if longest is not None:
-            return last.seq < longest
+        is_lost = self._is_behind(topic, last) if longest is None else last.seq < longest
+        if not is_lost:
+            self._longest[topic] = last.seq
+        return is_lost
+
+    def _is_behind(self, topic: str, last: PlanStep) -> bool:
+        """Return whether the lake has something of ranges behind those of a step."""
         for tree in ("manifests", "data", "claims", "accepted"):
             generations = self.store.folders(f"{tree}/{topic}")
             if any(int(name[1:]) > last.generation for name in generations if name[1:].isdecimal()):

@@ -152,8 +152,9 @@ def test_a_log_that_has_lost_its_newest_steps_is_refused(
     lost = lake.store.get(path)
     assert lost is not None
     lake.store.delete_folder(path)
-    with pytest.raises(BrokenPlanLog):
-        reader.recent(TOPIC)
+    for _ in range(3):  # not only the first time
+        with pytest.raises(BrokenPlanLog):
+            reader.recent(TOPIC)
     lake.store.put_new(path, lost, "staging/x")
     assert reader.recent(TOPIC).pending() == ranges_of(STEPS)[1:]
 
