@@ -400,8 +400,10 @@ class Lake:
         newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
         kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
         sizes = self._find(topic, "data", newer, kept)
-        files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
         manifests, accepted = self._read_manifests_of(topic, newer, kept), self.read_accepted(topic)
+        names = [published_path(each) for each in manifests.values() if each.named_after or each.drop]
+        sizes |= self.store.find(names)  # which a range alone does not tell
+        files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
         claims = self._read_claims_of(topic, [each for each in log.ranges if each not in manifests])
         found = sizes, manifests, accepted, claims
         if coverage is not None and not coverage.unfinished and coverage.log is log and seen == found:
