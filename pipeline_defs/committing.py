@@ -18,7 +18,6 @@ from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict, failed
 from .doubles import adopt, delete_proven, publish_from
 from .edges.parquet import PartFile
-from .planner import reopen
 from .redo import Act, compare, differs_from_found, reinstate, roll_forward, without_manifest
 from .staging import Staged, stage_empty, staged_name, verify_range
 
@@ -142,8 +141,6 @@ def _hold(run: Run, ours: Manifest, part: PartFile | None, standing: Manifest, *
             return _publish(run, standing, found.verdict, staged=ours.file.path, mend=True)
         if found.act is Act.NEXT:
             newer = _next_revision(run, ours, part, standing)
-            planner = f"replace {run.attempt.id}"
-            reopen(newer.offsets, run.coverage, lake, run.tools.now_ms(), planner=planner)
             standing = lake.commit_manifest(newer)
             if standing == newer:
                 run.tools.on_step("commit", key=newer.offsets.key, digest=newer.digest)

@@ -31,6 +31,7 @@ from .core.scans import Scan, group_scans
 from .core.selection import find_ranges
 from .core.verdicts import Verdict, failed
 from .mirror import mirror_frontier
+from .planner import reopen
 from .raw_table import try_append
 from .reading import claim, split_planned, split_readable, why_unreadable
 from .staging import ENGINE_TRIES, VERIFY_THREADS, Staged, match_parts, owes, stage_anew
@@ -91,9 +92,13 @@ def land_topics(keys: Mapping[str, Sequence[str]], attempt: Attempt, tools: Mapp
 
 
 def _find(topic: str, keys: Sequence[str], attempt: Attempt, tools: Tools, staging: Staging) -> Found:
-    needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE  # files of attempts that no manifest names
+    needs_whole = attempt.redo or tools.delivery is Delivery.AT_LEAST_ONCE
+    if tools.delivery is Delivery.AT_LEAST_ONCE:  # it leaves files that no manifest names, and nobody can guess
+        tools.lake.forget_frontiers(topic)
     coverage = tools.lake.coverage(topic) if needs_whole else tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
+    if attempt.redo and (attempt.on_change == "replace" or not all(map(coverage.is_landed, ranges))):
+        reopen(ranges, coverage, tools.lake, tools.now_ms(), planner=f"attempt {attempt.id}")
     tools.on_step("find", topic=topic, ranges=len(ranges))
     return Run(topic, coverage, attempt, tools, staging), ranges
 

@@ -6,6 +6,8 @@ record is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import stamina
 
 from .core.coverage import Coverage
@@ -92,23 +94,25 @@ def commit_next_step(
         if step is None:
             return None
         on_step("plan_decided", topic=topic, seq=step.seq)
-        if all(map(lake.has_step, known.log.steps[-1:])) and lake.commit_step(step):
+        if lake.goes_on(known.log) and lake.commit_step(step):
             on_step("plan_committed", topic=topic, seq=step.seq)
             return step
         known = None  # another planner was there first, or what it was decided from is not there any more
 
 
-def reopen(offsets: OffsetRange, coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> None:
-    """Say in the plan log that a landed range is about to be replaced, before it is: no frontier document sums it up then.
+def reopen(ranges: Sequence[OffsetRange], coverage: Coverage, lake: Lake, now_ms: int, *, planner: str) -> None:
+    """Say in the plan log that landed ranges are about to be replaced, before they are: no frontier document sums them up then.
 
-    `coverage` is one that has the range. Of a topic with few ranges, which has no such documents, nothing is said.
+    `coverage` is one that has the ranges.
     """
-    topic = coverage.log.topic
-    while lake.may_be_settled(coverage):
-        tail, last = (log := lake.recent(topic).log).tail, log.steps[-1]
+    reopened = tuple(sorted({coverage.log.ranges[offsets].seq for offsets in ranges}))
+    while True:
+        log = lake.recent(coverage.log.topic).log
+        tail, last = log.tail, log.steps[-1]
+        former, growths = tail.former_ids, tail.growths
         step = PlanStep(
             tail.seq,
-            topic,
+            log.topic,
             tail.generation,
             tail.topic_id,
             now_ms,
@@ -117,9 +121,9 @@ def reopen(offsets: OffsetRange, coverage: Coverage, lake: Lake, now_ms: int, *,
             (),
             tail.heads,
             planner,
-            tail.former_ids,
-            tail.growths,
-            reopened=(coverage.log.ranges[offsets].seq,),
+            former,
+            growths,
+            reopened=reopened,
         )
-        if lake.has_step(last) and lake.commit_step(step):
+        if lake.goes_on(log) and lake.commit_step(step):
             return

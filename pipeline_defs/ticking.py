@@ -15,6 +15,7 @@ import dagster as dg
 from .checks import report_standing
 from .core.coverage import Coverage
 from .core.decoding import Decided, Decoding
+from .core.delivery import Delivery
 from .core.dispatch import choose_due
 from .core.errors import LakeUnavailable, OffsetlakeError
 from .core.lag import find_lag
@@ -124,7 +125,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         if is_told:
             edges.compared[topic.asset_key] = compared
     if topic.decode is None:
-        _move_frontier(coverage, edges)
+        _move_frontier(topic, coverage, edges)
     if not found.held:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
         stalled = (*stalled, failure) if failure else stalled
@@ -134,11 +135,12 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
 
 
-def _move_frontier(coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
+def _move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
     """Sum up what is settled, where that is due; where it cannot be written, everything goes on, and is read for longer."""
     longest_ms = int(SWEEP_AFTER_SECONDS * 1000)
     try:
-        if coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):
+        is_fenced = topic.delivery is not Delivery.AT_LEAST_ONCE  # else each run takes the documents away
+        if is_fenced and coverage.log.steps and edges.lake.move_frontier(coverage, edges.now_ms(), longest_ms, waiting):
             edges.watch_step("frontier", topic=coverage.log.topic, seq=coverage.log.tail.seq)
     except LakeUnavailable as error:
         edges.watch_step("frontier_failed", topic=coverage.log.topic, reason=str(error))
@@ -247,7 +249,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
                 edges.compared[topic.decoded_key] = compared
         if not held:  # a run that decodes tells of its days
             report_days(topic, instance, edges)
-    _move_frontier(coverage, edges, found.due)
+    _move_frontier(topic, coverage, edges, found.due)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from .command_lines import replace_command
 from .delivery import Acceptance, Claim, Delivery
 from .errors import BrokenPlanLog
-from .frontier import Place, Sums
+from .frontier import CONTENTS, Place, Sums, content_of
 from .latency import Histogram, count_waits, waits_of
 from .manifest import Manifest, StagedFile
 from .offsets import OffsetRange
@@ -172,7 +172,7 @@ def _with(sums: Sums, manifest: Manifest) -> Sums:
         holes[hole.cause.value] = holes.get(hole.cause.value, 0) + hole.end - hole.start
     return Sums(
         sums.ranges + 1,
-        sums.filled + bool(manifest.rows),
+        (sums.contents + (content_of(manifest.offsets, manifest.digest) if manifest.rows else 0)) % CONTENTS,
         sums.weight + manifest.revision + 1,
         sums.rows + manifest.rows,
         sums.bytes + (manifest.file.bytes if manifest.file else 0),

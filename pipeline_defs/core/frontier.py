@@ -7,13 +7,15 @@ it is not true of any more it is not used for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
-from .errors import BrokenPlanLog
 from .latency import Histogram
+from .offsets import OffsetRange
 from .plan_step import Growth, Head, Look, Tail, Watermarks, whole
 
 FORMAT = 1
@@ -25,17 +27,25 @@ Place = tuple[int, int]
 class Sums:
     """What the landed ranges of one Kafka partition come to: how many there are, their rows, bytes, holes by cause in offsets.
 
-    `filled` is how many of them have rows, `weight` is their sum of revision + 1; `last_landed_ms` is when the last one was
-    landed (ms since 1970).
+    `contents` is the sum of `content_of` over those with rows, `weight` of revision + 1; `last_landed_ms` is when the last one
+    was landed (ms since 1970).
     """
 
     ranges: int = 0
-    filled: int = 0
+    contents: int = 0
     weight: int = 0
     rows: int = 0
     bytes: int = 0
     last_landed_ms: int = 0
     holes: Mapping[str, int] = field(default_factory=dict)
+
+
+CONTENTS = 2**64  # what sums of contents are taken modulo
+
+
+def content_of(offsets: OffsetRange, digest: str) -> int:
+    """Return a number of a range and the sha256 of its file: two sets of ranges whose sums are the same are the same."""
+    return (crc32(offsets.key.encode()) << 32) ^ int(digest[:16], 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +103,14 @@ class Frontier:
                 for look in self.looks
             ],
         }
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+        return (json.dumps({**document, "sha256": _digest(document)}, indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Frontier | None:
         """Decode a document; none where it cannot be read: nobody needs it."""
         try:
             document = json.loads(data)
-            if document["format"] != FORMAT:
+            if document.pop("sha256") != _digest(document) or document["format"] != FORMAT:
                 return None
             growths = {
                 int(generation): tuple({int(p): whole(end) for p, end in growth.items()} for growth in each)
@@ -125,11 +135,16 @@ class Frontier:
                 waits=Histogram.of_counts([whole(each) for each in latency["counts"]], float(latency["seconds"])),
                 looks=tuple(_look(each) for each in document["looks"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenPlanLog):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
 
 
-_NUMBERS = ("ranges", "filled", "weight", "rows", "bytes", "last_landed_ms")
+_NUMBERS = ("ranges", "contents", "weight", "rows", "bytes", "last_landed_ms")
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of a document without the field that has it."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _text(place: Place) -> str:
@@ -143,8 +158,8 @@ def _place(text: str) -> Place:
 
 def _sums(document: Mapping[str, Any]) -> Sums:
     holes = {str(cause): whole(count) for cause, count in document["holes"].items()}
-    ranges, filled, weight, rows, size, last_landed_ms = (whole(document[name]) for name in _NUMBERS)
-    return Sums(ranges, filled, weight, rows, size, last_landed_ms, holes)
+    ranges, contents, weight, rows, size, last_landed_ms = (whole(document[name]) for name in _NUMBERS)
+    return Sums(ranges, contents, weight, rows, size, last_landed_ms, holes)
 
 
 def _look(document: Any) -> Look:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from .coverage import Coverage, State
+from .delivery import Delivery
 from .expiry import RATE_WINDOW_MS
 from .frontier import Frontier
 from .holes import Cause
@@ -17,11 +18,6 @@ from .plan_step import LinkKind, Look, PlanStep
 
 FRONTIER_EVERY = 200  # ranges that no document sums up yet, before the next one does
 LOOKS = 12  # at the broker, that a document has of the last hour
-
-
-def has_many(coverage: Coverage) -> bool:
-    """Return whether a log has so many ranges that a document may sum them up soon."""
-    return coverage.log.base is not None or len(coverage.log.ranges) >= FRONTIER_EVERY // 2
 
 
 def sum_up(
@@ -35,7 +31,7 @@ def sum_up(
     log, before = coverage.log, coverage.log.count_before()
     kept = set(_find_kept(coverage, now_ms, longest_ms, waiting))
     settled = {offsets for step in log.steps if step.seq not in kept for offsets in step.ranges}
-    if len(settled) < FRONTIER_EVERY:
+    if len(settled) < FRONTIER_EVERY or _has_files_without_names(coverage):
         return None
     part = replace(coverage, manifests={o: manifest for o, manifest in coverage.manifests.items() if o in settled})
     return Frontier(
@@ -53,6 +49,12 @@ def sum_up(
         waits=part.waits(),
         looks=_thinned([look for look in log.looks if now_ms - look.at_ms <= RATE_WINDOW_MS]),
     )
+
+
+def _has_files_without_names(coverage: Coverage) -> bool:
+    """Return whether there may be files of attempts that no manifest names: only who lists all names finds them."""
+    is_fenced = all(each.delivery is not Delivery.AT_LEAST_ONCE for each in coverage.manifests.values())
+    return bool(coverage.doubles) or not is_fenced
 
 
 def _find_kept(coverage: Coverage, now_ms: int, longest_ms: int, waiting: Collection[OffsetRange]) -> Iterator[int]:

@@ -35,6 +35,7 @@ from ..core.decoded_table import (
 from ..core.decoding import Decoding, find_due, of_nothing
 from ..core.delta import File, Snapshot
 from ..core.errors import DamagedFile
+from ..core.frontier import CONTENTS, content_of
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
 from ..core.raw_table import stem_of
@@ -74,10 +75,16 @@ class DecodedRanges:
         return find_due(coverage, self.known)
 
     def is_all_decoded(self, coverage: Coverage) -> bool:
-        """Return whether the ranges that a frontier document sums up, which the coverage does not have, are all decoded."""
+        """Return whether the ranges that a frontier document sums up are all decoded as they are landed now."""
         base, own = coverage.log.base, coverage.log.ranges
-        filled = sum(sums.filled for sums in base.sums.values()) if base else 0
-        return filled == len(self.known) - sum(offsets in self.known for offsets in own) if base else True
+        if base is None:
+            return True
+        decoded = sum(
+            content_of(offsets, each.source)
+            for offsets, each in self.known.items()
+            if each.rows + each.dead and offsets not in own
+        )
+        return (decoded - sum(sums.contents for sums in base.sums.values())) % CONTENTS == 0
 
     def with_empty(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
         """Return what became of each range, also of those without rows, of which the table says nothing."""

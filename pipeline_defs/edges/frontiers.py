@@ -6,7 +6,7 @@ frontier/<topic>/<seq20>.<time13>.json     what the steps before that one come t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..core.frontier import Frontier
 from ..core.latency import WINDOW_MS
@@ -27,22 +27,34 @@ class Frontiers:
     def _store(self) -> Store:
         return self._open_store()
 
-    def find(self, topic: str, before_ms: int | None = None) -> Frontier | None:
-        """Return the newest document of a topic, or the newest that was made before a time; none where there is none."""
+    def find(self, topic: str) -> Frontier | None:
+        """Return the newest document of a topic; none where there is none."""
+        return next(self.read(topic), None)
+
+    def read(self, topic: str, before_ms: int | None = None) -> Iterator[Frontier]:
+        """Yield the documents of a topic that can be read, the newest first, or those that were made before a time."""
         seen = self._store.versions(f"frontier/{topic}")
         self._kept.see(f"frontier/{topic}", seen)
         for path in reversed(seen):
             found = self._kept.get(path)
             if found is not None and found.topic == topic and (before_ms is None or found.made_at_ms <= before_ms):
-                return found
-        return None
+                yield found
+
+    def forget(self, topic: str) -> None:
+        """Delete the documents of a topic."""
+        self._store.delete_folder(f"frontier/{topic}")
 
     def put(self, frontier: Frontier) -> None:
-        """Write a document, and delete those that nobody asks for any more: older than one that is an hour old."""
-        self._store.put_new(_path(frontier), frontier.to_json(), "staging/frontier")
-        older = self.find(frontier.topic, frontier.made_at_ms - WINDOW_MS)
-        for path in self._store.versions(f"frontier/{frontier.topic}") if older is not None else ():
-            if older is not None and path < _path(older):
+        """Write a document, and delete those that nobody asks for any more.
+
+        They are older than one that is an hour old, or of a longer log, as it was before it was restored.
+        """
+        own = _path(frontier)
+        self._store.put_new(own, frontier.to_json(), "staging/frontier")
+        old = (each for each in self.read(frontier.topic, frontier.made_at_ms - WINDOW_MS) if each.seq <= frontier.seq)
+        first = next((_path(each) for each in old), "")
+        for path in self._store.versions(f"frontier/{frontier.topic}"):
+            if path < first or path > own:
                 self._store.delete_folder(path)
 
     def _read(self, path: str) -> Frontier | None:

@@ -29,17 +29,18 @@ class Kept(Generic[T]):
         """Forget what is not as it was seen now: path and version of each object that matters, as `Store.versions`."""
         self._seen[folder] = seen
         kept = self._kept[folder]
-        for path in [each for each, (version, _) in kept.items() if version != seen.get(each)]:
-            del kept[path]
+        for path in [each for each, (version, _) in list(kept.items()) if version != seen.get(each)]:
+            kept.pop(path, None)
 
     def get(self, path: str) -> T:
         """Return a document, read now where it is not kept."""
         folder = _folder(path)
-        kept = self._kept[folder]
-        if path not in kept:
+        found = self._kept[folder].get(path)
+        if found is None:
             self.reads += 1
-            kept[path] = self._seen.get(folder, {}).get(path, "?"), self._read(path)
-        return kept[path][1]
+            found = self._seen.get(folder, {}).get(path, "?"), self._read(path)
+            self._kept[folder][path] = found
+        return found[1]
 
     def read_anew(self, path: str) -> T:
         """Return a document as it is now."""

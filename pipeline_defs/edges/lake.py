@@ -32,7 +32,7 @@ from ..core.manifest import Manifest, StagedFile
 from ..core.offsets import OFFSET_DIGITS, OffsetRange, parse_key
 from ..core.plan_step import PlanStep
 from ..core.planlog import PlanLog
-from ..core.settling import has_many, needs_whole, sum_up
+from ..core.settling import needs_whole, sum_up
 from .frontiers import Frontiers, digest_of
 from .kept import Kept
 from .lake_memory import LakeMemory
@@ -122,6 +122,15 @@ class Lake:
         answer = self.store.put_new(step_path(step.topic, step.seq), step.to_json(), "staging/plan")
         self._remember(step.topic)
         return answer is Answer.COMMITTED
+
+    def goes_on(self, log: PlanLog) -> bool:
+        """Return whether a log that was read still ends there, looked up now, so that a step may be written behind it."""
+        if not all(map(self.has_step, log.steps[-1:])):
+            return False
+        if log.base is not None and self._is_behind(log.topic, log.steps[-1]):
+            self._longest.pop(log.topic, None)  # whoever reads it next looks again, and is told what is lost
+            return False
+        return True
 
     def has_step(self, step: PlanStep) -> bool:
         """Return whether a step that was read still is in the log, looked up now: neither gone nor another one."""
@@ -363,9 +372,11 @@ class Lake:
         It is what `coverage` gives, but for the files that no range owns, and for what was found wrong of the ranges that a
         document sums up. What has happened since `since_ms` is in it.
         """
-        frontier = self._frontiers.find(topic, since_ms)
-        found = self._read_from(topic, frontier) if frontier is not None else None
-        return found if found is not None else self.coverage(topic)
+        for frontier in self._frontiers.read(topic, since_ms):
+            found = self._read_from(topic, frontier)
+            if found is not None:
+                return found
+        return self.coverage(topic)
 
     def around(self, topic: str, partition: int, offset: int, generation: int | None = None) -> Coverage:
         """Read a coverage of a topic that has the link of an offset, where there is one; by default of the open generation.
@@ -396,7 +407,10 @@ class Lake:
             return None
         seen, coverage = self._recents.get(topic, (None, None))
         is_same = coverage is not None and coverage.log.base == frontier and coverage.log.steps == steps
-        log = coverage.log if coverage is not None and is_same else PlanLog(topic, steps, frontier)
+        try:
+            log = coverage.log if coverage is not None and is_same else PlanLog(topic, steps, frontier)
+        except BrokenPlanLog:  # of the document, or of the log: the whole says
+            return None
         newer = [offsets for offsets, step in log.ranges.items() if step.seq >= frontier.seq]
         kept = [offsets for offsets, step in log.ranges.items() if step.seq < frontier.seq]
         sizes = self._find(topic, "data", newer, kept)
@@ -404,7 +418,7 @@ class Lake:
         names = [published_path(each) for each in manifests.values() if each.named_after or each.drop]
         sizes |= self.store.find(names)  # which a range alone does not tell
         files = {path: int(version.split(" ", 1)[0]) for path, version in sizes.items()}
-        claims = self._read_claims_of(topic, [each for each in log.ranges if each not in manifests])
+        claims = self._read_claims_of(topic, *([o for o in each if o not in manifests] for each in (newer, kept)))
         found = sizes, manifests, accepted, claims
         if coverage is not None and not coverage.unfinished and coverage.log is log and seen == found:
             return coverage
@@ -485,8 +499,10 @@ class Lake:
         self._manifests.see(f"manifests/{topic}", seen)
         return {each: self._manifests.get(manifest_path(topic, each, serial)) for each, serial in newest.items()}
 
-    def _read_claims_of(self, topic: str, ranges: Sequence[OffsetRange]) -> dict[OffsetRange, Claim]:
-        seen = self._find(topic, "claims", ranges, ())
+    def _read_claims_of(
+        self, topic: str, newer: Sequence[OffsetRange], kept: Sequence[OffsetRange]
+    ) -> dict[OffsetRange, Claim]:
+        seen = self._find(topic, "claims", newer, kept)
         self._claims.see(f"claims/{topic}", seen)
         return {claim.offsets: claim for claim in map(self._claims.get, seen)}
 
@@ -512,9 +528,9 @@ class Lake:
         """Return whether a frontier document sums up anything of a topic."""
         return self._frontiers.find(topic) is not None
 
-    def may_be_settled(self, coverage: Coverage) -> bool:
-        """Return whether a frontier document may have summed up a range of a topic, or soon."""
-        return has_many(coverage) or self.is_summed_up(coverage.log.topic)
+    def forget_frontiers(self, topic: str) -> None:
+        """Delete the frontier documents of a topic: all of its history is read until there is another one."""
+        self._frontiers.forget(topic)
 
     def _refuse_missing(self, topic: str) -> None:
         """Refuse to begin a topic of which there was something: what was dropped is in the raw table alone."""

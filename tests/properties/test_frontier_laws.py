@@ -116,7 +116,7 @@ class History:
         landed = [offsets for offsets, state in whole.states().items() if state is State.LANDED]
         if landed:
             offsets = self.draw.choice(landed)
-            reopen(offsets, whole, self.lake, self.world.now_ms, planner="replace")
+            reopen([offsets], whole, self.lake, self.world.now_ms, planner="replace")
             self.sum_up()
             self.land(offsets, whole.manifests[offsets].revision + 1)
 

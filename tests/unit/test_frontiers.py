@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,15 @@ from obstore.store import MemoryStore
 
 from pipeline_defs.core import settling
 from pipeline_defs.core.coverage import State
+from pipeline_defs.core.decoding import Decoding
+from pipeline_defs.core.delivery import Delivery
+from pipeline_defs.core.delta import Snapshot
 from pipeline_defs.core.errors import BrokenPlanLog
+from pipeline_defs.core.frontier import Frontier
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
+from pipeline_defs.core.settling import sum_up
+from pipeline_defs.edges.decodings import DecodedRanges
 from pipeline_defs.edges.lake import Lake, step_path
 from pipeline_defs.edges.layout import data_path, manifest_path
 from pipeline_defs.edges.store import Store
@@ -199,3 +206,103 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(
     assert base is not None and base.made_at_ms <= EPOCH_MS + hour_ms
     newest = again(tmp_path, bucket).recent(TOPIC).log.base
     assert newest is not None and newest.made_at_ms == EPOCH_MS + 2 * hour_ms
+
+
+def test_who_knows_less_than_the_lake_plans_nothing_behind_it(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
+) -> None:
+    """[R-96] A daemon looked before another planned and landed, and that step is lost: it is found before the next is written."""
+    daemon = again(tmp_path, bucket)
+    log = daemon.recent(TOPIC).log
+    assert daemon.goes_on(log), "the control"
+    step(lake, STEPS)
+    land(lake, ranges_of(STEPS)[0])
+    lake.store.delete_folder(step_path(TOPIC, STEPS))
+    assert daemon.recent(TOPIC).log == log, "it has no way to know when it reads"
+    assert not daemon.goes_on(log)
+    with pytest.raises(BrokenPlanLog):
+        daemon.recent(TOPIC)
+
+
+def test_documents_of_a_longer_log_are_passed_over_and_go(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
+) -> None:
+    """[R-96] As after a restore of an older lake beside newer documents."""
+    newest = lake.recent(TOPIC).log.base
+    assert newest is not None
+    foreign = replace(newest, seq=STEPS + 50, step_sha256="0" * 64, made_at_ms=newest.made_at_ms + 1)
+    path = f"frontier/{TOPIC}/{foreign.seq:020d}.{foreign.made_at_ms:013d}.json"
+    lake.store.put_new(path, foreign.to_json(), "staging/x")
+    assert again(tmp_path, bucket).recent(TOPIC).log.base == newest
+    for seq in range(STEPS, STEPS + 3):
+        step(lake, seq)
+        for offsets in ranges_of(seq):
+            land(lake, offsets)
+    assert lake.move_frontier(lake.recent(TOPIC), EPOCH_MS + 100, LONG_MS)
+    assert path not in lake.store.list(f"frontier/{TOPIC}")
+    assert len(lake.store.list(f"frontier/{TOPIC}")) > 1
+
+
+@pytest.mark.parametrize("field", ["ends", "landed", "heads", "latency", "growths", "kept"])
+def test_a_document_that_was_changed_is_not_believed(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None, field: str
+) -> None:
+    """[R-96] One digit of it is enough; the one before it does as well."""
+    newest = lake.recent(TOPIC).log.base
+    assert newest is not None
+    data = newest.to_json()
+    at = data.index(f'"{field}"'.encode())
+    digit = next(
+        place for place in range(at, len(data)) if data[place : place + 1] in b"0123456789" and data[place : place + 1]
+    )
+    changed = data[:digit] + (b"7" if data[digit : digit + 1] != b"7" else b"3") + data[digit + 1 :]
+    assert Frontier.from_json(data) == newest
+    assert Frontier.from_json(changed) is None
+    path = max(lake.store.list(f"frontier/{TOPIC}"))
+    lake.store.delete_folder(path)
+    lake.store.put_new(path, changed, "staging/x")
+    base = again(tmp_path, bucket).recent(TOPIC).log.base
+    assert base is None or base.seq < newest.seq
+
+
+def test_a_topic_that_leaves_files_without_names_is_not_summed_up(lake: Lake) -> None:
+    """[R-96] Files of attempts that died under `at_least_once` are found by listing them alone."""
+    for seq in range(STEPS, STEPS + 4):
+        step(lake, seq)
+        for offsets in ranges_of(seq):
+            land(lake, offsets)
+    coverage = lake.recent(TOPIC)
+    assert sum_up(coverage, "", EPOCH_MS, LONG_MS) is not None, "the control"
+    first = next(iter(coverage.manifests))
+    manifests = {**coverage.manifests, first: replace(coverage.manifests[first], delivery=Delivery.AT_LEAST_ONCE)}
+    assert sum_up(replace(coverage, manifests=manifests), "", EPOCH_MS, LONG_MS) is None
+    assert sum_up(replace(coverage, doubles={"data/x": first}), "", EPOCH_MS, LONG_MS) is None
+    lake.forget_frontiers(TOPIC)
+    assert lake.recent(TOPIC).log.base is None
+
+
+def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: Lake) -> None:
+    """[R-96] Of what is summed up: by what they were decoded from, not by how many there are."""
+    coverage, whole = lake.recent(TOPIC), lake.coverage(TOPIC)
+
+    def decoded(*changed: OffsetRange) -> DecodedRanges:
+        known = {
+            offsets: Decoding(
+                TOPIC,
+                offsets,
+                manifest.digest if offsets not in changed else "cd" * 32,
+                "",
+                "",
+                manifest.file,
+                None,
+                manifest.provenance,
+            )
+            for offsets, manifest in whole.manifests.items()
+        }
+        return DecodedRanges(TOPIC, known, Snapshot(), {}, {})
+
+    old = next(offsets for offsets in whole.log.ranges if offsets not in coverage.log.ranges)
+    assert decoded().is_all_decoded(coverage)
+    assert not decoded(old).is_all_decoded(coverage)
+    assert decoded(next(iter(coverage.log.ranges))).is_all_decoded(coverage), "of the others the coverage says it"
+    assert decoded(old).is_all_decoded(whole)
