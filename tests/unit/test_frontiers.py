@@ -211,7 +211,7 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(
 def test_who_knows_less_than_the_lake_plans_nothing_behind_it(
     lake: Lake, tmp_path: Path, bucket: MemoryStore | None
 ) -> None:
-    """[R-96] A daemon looked before another planned and landed, and that step is lost: it is found before the next is written."""
+    """[R-96] A daemon looked before another planned and landed; that step is lost: it is found before the next one is written."""
     daemon = again(tmp_path, bucket)
     log = daemon.recent(TOPIC).log
     assert daemon.goes_on(log), "the control"
@@ -252,9 +252,7 @@ def test_a_document_that_was_changed_is_not_believed(
     assert newest is not None
     data = newest.to_json()
     at = data.index(f'"{field}"'.encode())
-    digit = next(
-        place for place in range(at, len(data)) if data[place : place + 1] in b"0123456789" and data[place : place + 1]
-    )
+    digit = next(place for place in range(at, len(data)) if chr(data[place]).isdecimal())
     changed = data[:digit] + (b"7" if data[digit : digit + 1] != b"7" else b"3") + data[digit + 1 :]
     assert Frontier.from_json(data) == newest
     assert Frontier.from_json(changed) is None
