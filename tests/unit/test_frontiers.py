@@ -211,7 +211,7 @@ def test_old_documents_go_and_the_newest_of_an_hour_ago_stays(
 def test_who_knows_less_than_the_lake_plans_nothing_behind_it(
     lake: Lake, tmp_path: Path, bucket: MemoryStore | None
 ) -> None:
-    """[R-96] A daemon looked before another planned and landed; that step is lost: it is found before the next one is written."""
+    """[R-96] A daemon looked before another planned and landed, and that step is lost: it is found before the next one."""
     daemon = again(tmp_path, bucket)
     log = daemon.recent(TOPIC).log
     assert daemon.goes_on(log), "the control"
