@@ -125,7 +125,7 @@ def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-37] It finds the same rows, and so makes no revision: the state is as before, and said as before."""
-    before, said = world.files(), check_tiling(TOPIC, world.lake)
+    before, said = world.files(), check_tiling(TOPIC, world.lake).violations
     delete: Callable[[Store, str], None] = Store.delete_folder
 
     def die(store: Store, prefix: str) -> None:
@@ -138,7 +138,11 @@ def test_a_replace_that_dies_before_it_deleted_a_double_has_changed_nothing(
         with pytest.raises(Dead):
             world.land("replace")
     world.lake = world.open(Writer())
-    assert world.files() == before and check_tiling(TOPIC, world.lake) == said and manifest_of(world).revision == 0
+    assert (
+        world.files() == before
+        and check_tiling(TOPIC, world.lake).violations == said
+        and manifest_of(world).revision == 0
+    )
     (verdict,) = world.land("replace")
     assert verdict.outcome is Outcome.UNCHANGED
     assert_whole(world)
