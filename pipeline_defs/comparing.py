@@ -3,7 +3,7 @@
 Only topics are compared of which a frontier document sums something up; of others each tick compares all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
@@ -46,11 +46,13 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
     return compare_with_lake
 
 
-def is_comparison_due(topics: Sequence[Topic], instance: dg.DagsterInstance, edges: Edges) -> bool:
-    """Return whether a comparison is to be made: none was since this process began to tick, or for an hour."""
+def is_comparison_due(
+    topics: Sequence[Topic], tags: Mapping[str, str], instance: dg.DagsterInstance, edges: Edges
+) -> bool:
+    """Return whether a comparison is to be made: none with these tags was since this process began to tick, or for an hour."""
     if not any(edges.lake.is_summed_up(topic.name) for topic in topics):
         return False
-    record = next(iter(instance.get_run_records(dg.RunsFilter(job_name=COMPARE), limit=1)), None)
+    record = next(iter(instance.get_run_records(dg.RunsFilter(job_name=COMPARE, tags={**tags}), limit=1)), None)
     if record is None:
         return True
     asked_ms = record.create_timestamp.timestamp() * 1000

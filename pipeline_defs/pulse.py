@@ -98,9 +98,9 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
         _log(ticks, context)
         requests, postponed = find_runs(ticks, location, context.instance, edges)
         edges.watch_step("tick_requested", runs=len(requests))
-        tags = {MAX_RETRIES_TAG: "0", LOCATION_TAG: location}
-        compares = is_comparison_due(topics, context.instance, edges)
-        requests += [dg.RunRequest(job_name=COMPARE, tags=tags)] if compares else []
+        own = {LOCATION_TAG: location}
+        if is_comparison_due(topics, own, context.instance, edges):
+            requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
         if requests:
             return dg.SensorResult(run_requests=requests)
         if broken:

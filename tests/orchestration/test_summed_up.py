@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import pytest
 
 from pipeline_defs.comparing import COMPARE
 from pipeline_defs.core import settling
 from pipeline_defs.core.errors import TopicsFailed
 from pipeline_defs.launching import choose_ranges
+from pipeline_defs.pulse import LOCATION_TAG
 from pipeline_defs.reports import trace_row
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.pulse import ask, location_of, run_pulse
@@ -33,17 +35,24 @@ def asked_jobs(world: World) -> list[str | None]:
     return [request.job_name for request in ask(world).run_requests or ()]
 
 
+def compare(world: World, location: str = "") -> dg.ExecuteInProcessResult:
+    job = location_of(world).resolve_job_def(COMPARE)
+    tags = {LOCATION_TAG: location}
+    return job.execute_in_process(instance=world.instance, raise_on_error=False, tags=tags)
+
+
 def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
     """[R-96] Asked for once, when the sensor starts; a lost database is given back what a tick does not look at."""
     keys = [offsets.key for offsets in old.coverage.log.ranges]
     assert asked_jobs(old) == [COMPARE]
-    job = location_of(old).resolve_job_def(COMPARE)
-    assert job.execute_in_process(instance=old.instance).success
+    assert compare(old, "another").success
+    assert asked_jobs(old) == [COMPARE], "that was of other topics"
+    assert compare(old).success
     assert asked_jobs(old) == [], "once is enough for an hour"
     old.lose_dagster()
     ask(old)
     assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"
-    assert job.execute_in_process(instance=old.instance).success
+    assert compare(old).success
     assert old.materialized() == {*keys}
     old.assert_proven()
 
@@ -68,8 +77,7 @@ def test_lost_steps_fail_the_comparison_and_nothing_is_planned(old: World) -> No
     newest.unlink()
     old.edges._lake = None  # as a process that was never here before
     assert asked_jobs(old) == [COMPARE], "nothing is to be landed"
-    job = location_of(old).resolve_job_def(COMPARE)
-    assert not job.execute_in_process(instance=old.instance, raise_on_error=False).success
+    assert not compare(old).success
     with pytest.raises(TopicsFailed) as caught:
         ask(old)
     assert "newer steps are lost" in "".join(caught.value.violations)
