@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import ssl
 import subprocess
 import tarfile
@@ -14,6 +15,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline_defs.edges.jars import resolve_jars
@@ -53,8 +55,8 @@ def running_registry(jars: Path) -> Iterator[RunningRegistry]:
     options = ("-Dquarkus.http.host=127.0.0.1", "-Dquarkus.http.port=0")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+        shutil.unpack_archive(archive, folder, **safely)
         (program,) = folder.glob("*-runner.jar")
         log = folder / "registry.log"
         with log.open("w") as output:
