@@ -154,7 +154,7 @@ def _count_lake(topic: Topic, coverage: Coverage, found: Samples) -> None:
         counts["offsetlake_landed_records_total"][place] = counts["offsetlake_landed_bytes_total"][place] = 0
     for offsets, state in coverage.states().items():
         counts["offsetlake_ranges"][topic.name, str(offsets.partition), state.value] += 1
-    for (_, partition), summed in (coverage.log.base.sums if coverage.log.base else {}).items():
+    for (_, partition), summed in coverage.log.summed.items():
         counts["offsetlake_ranges"][topic.name, str(partition), State.LANDED.value] += summed.ranges
     last = found["offsetlake_last_landed_timestamp_seconds"]
     for (_, partition), sums in coverage.sums().items():

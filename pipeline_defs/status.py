@@ -193,7 +193,7 @@ def _lake_columns(
     last: dict[int, int] = {}
     for (_, partition), at_ms in coverage.last_landed().items():
         last[partition] = max(last.get(partition, 0), at_ms)
-    for (of, partition), sums in (coverage.log.base.sums if coverage.log.base else {}).items():
+    for (of, partition), sums in coverage.log.summed.items():
         counts[partition, State.LANDED] += sums.ranges if of == generation else 0
 
     def columns(partition: int) -> dict[str, Any]:

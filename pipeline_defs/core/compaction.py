@@ -104,16 +104,12 @@ def may_be_due(coverage: Coverage, table: Snapshot, target_bytes: int) -> bool:
     for file in sorted(table.files.values(), key=offsets_of):
         offsets = offsets_of(file)
         at = bisect_left(walls, before) if before is not None else 0
-        is_next = before is not None and _same_place(before, offsets) and not (at < len(walls) and walls[at] < offsets)
+        is_next = before is not None and before.place == offsets.place and not (at < len(walls) and walls[at] < offsets)
         if not is_next:
             stretches.append([])
         stretches[-1].append(file)
         before = offsets
     return bool(choose_files(stretches, table, target_bytes))
-
-
-def _same_place(one: OffsetRange, other: OffsetRange) -> bool:
-    return (one.generation, one.partition) == (other.generation, other.partition)
 
 
 def choose_files(

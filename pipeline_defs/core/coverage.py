@@ -128,31 +128,29 @@ class Coverage:
         """Return where the links of each place end."""
         ends = dict(self.log.base.ends) if self.log.base else {}
         for link in self.log.links:
-            place = (link.offsets.generation, link.offsets.partition)
+            place = link.offsets.place
             ends[place] = max(link.offsets.end, ends.get(place, 0))
         return ends
 
     def weight(self) -> int:
         """Return the sum of revision + 1 over all ranges that have a manifest."""
         own = sum(manifest.revision + 1 for manifest in self.manifests.values())
-        return own + sum(sums.weight for sums in (self.log.base.sums if self.log.base else {}).values())
+        return own + sum(sums.weight for sums in self.log.summed.values())
 
     def last_landed(self) -> dict[Place, int]:
         """Return when something of each place was last landed (ms since 1970)."""
-        found = {place: sums.last_landed_ms for place, sums in (self.log.base.sums if self.log.base else {}).items()}
+        found = {place: sums.last_landed_ms for place, sums in self.log.summed.items()}
         for offsets, manifest in self.manifests.items():
             if self.is_landed(offsets):
-                place = (offsets.generation, offsets.partition)
-                found[place] = max(found.get(place, 0), manifest.provenance.landed_at_ms)
+                found[offsets.place] = max(found.get(offsets.place, 0), manifest.provenance.landed_at_ms)
         return found
 
     def sums(self) -> dict[Place, Sums]:
         """Return what the landed ranges of each place come to, over all history."""
-        found = defaultdict(Sums, self.log.base.sums if self.log.base else {})
+        found = defaultdict(Sums, self.log.summed)
         for offsets, manifest in self.manifests.items():
             if self.is_landed(offsets):
-                place = (offsets.generation, offsets.partition)
-                found[place] = _with(found[place], manifest)
+                found[offsets.place] = _with(found[offsets.place], manifest)
         return dict(found)
 
     def waits(self) -> Histogram:

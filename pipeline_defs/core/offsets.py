@@ -44,6 +44,11 @@ class OffsetRange:
         return self.start <= offset < self.end
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Generation and Kafka partition."""
+        return self.generation, self.partition
+
+    @property
     def key(self) -> str:
         """Is the Dagster partition key, e.g. `3-300000-400000` or `3-0-1000-g1`."""
         suffix = f"-g{self.generation}" if self.generation else ""

@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 class LinkKind(StrEnum):
-    """Says what a link does with its offsets."""
+    """What a link does with its offsets."""
 
     RANGE = "range"  # to be landed
     LOST = "lost"  # deleted by the broker before they were planned, or before they were landed
@@ -24,7 +24,7 @@ class LinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Is one element of the plan log."""
+    """One element of the plan log."""
 
     kind: LinkKind
     offsets: OffsetRange
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Is what the broker had when a step was planned: `[earliest, end)`, end at the reader's isolation level."""
+    """What the broker had when a step was planned: `[earliest, end)`, end at the reader's isolation level."""
 
     earliest: int
     end: int
@@ -133,16 +133,16 @@ class PlanStep:
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Are the ranges that this step plans, in log order."""
+        """The ranges that this step plans, in log order."""
         return tuple(link.offsets for link in self.links if link.kind is LinkKind.RANGE)
 
     @property
     def tail(self) -> Tail:
-        """Is the tail of a log that ends with this step."""
+        """The tail of a log that ends with this step."""
         return Tail(self.seq + 1, self.generation, self.topic_id, self.heads, self.former_ids, self.growths)
 
     def to_json(self) -> bytes:
-        """Encodes the step; the same step gives the same bytes."""
+        """Encode the step; the same step gives the same bytes."""
         document = {
             "format": FORMAT,
             "seq": self.seq,
@@ -164,7 +164,7 @@ class PlanStep:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> PlanStep:
-        """Decodes a step; `where` names the object in the error."""
+        """Decode a step; `where` names the object in the error."""
         try:
             document = json.loads(data)
             if document["format"] != FORMAT:

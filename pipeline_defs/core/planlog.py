@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .errors import BrokenPlanLog
-from .frontier import Frontier
+from .frontier import Frontier, Place, Sums
 from .offsets import OffsetRange
 from .plan_step import Growth, Link, LinkKind, Look, PlanStep, Tail
 
@@ -73,6 +73,11 @@ class PlanLog:
         """The steps from the base on: all of them where there is none."""
         base = self.base
         return self.steps if base is None else tuple(step for step in self.steps if step.seq >= base.seq)
+
+    @property
+    def summed(self) -> Mapping[Place, Sums]:
+        """What the base sums up by place: nothing where there is none."""
+        return {} if self.base is None else self.base.sums
 
     @property
     def tail(self) -> Tail:

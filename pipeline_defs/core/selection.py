@@ -71,7 +71,7 @@ def choose_offsets(coverage: Coverage, wanted: Sequence[OffsetRange]) -> Selecti
     topic = coverage.log.topic
     outside = []
     for each in wanted:
-        places = [link.offsets for link in coverage.log.links if _same_partition(link.offsets, each)]
+        places = [link.offsets for link in coverage.log.links if link.offsets.place == each.place]
         known = [(offsets.start, offsets.end) for offsets in places]
         ends = f"it holds [{min(known)[0]}, {max(known)[1]})" if known else "it holds nothing of that Kafka partition"
         left = subtract_intervals([(each.start, each.end)], known)
@@ -138,7 +138,7 @@ def _with_nearest(wanted: OffsetRange, ranges: Iterable[OffsetRange]) -> str:
         shared = min(each.end, wanted.end) - max(each.start, wanted.start)
         return -max(0, shared), abs(each.start - wanted.start) + abs(each.end - wanted.end)
 
-    near = min((each for each in ranges if _same_partition(each, wanted)), key=distance, default=None)
+    near = min((each for each in ranges if each.place == wanted.place), key=distance, default=None)
     return f"{wanted.key} (the nearest there is: {near.key})" if near else wanted.key
 
 
@@ -155,9 +155,5 @@ def _choose(
     return Selection(ranges, left_out)
 
 
-def _same_partition(one: OffsetRange, other: OffsetRange) -> bool:
-    return (one.generation, one.partition) == (other.generation, other.partition)
-
-
 def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
-    return _same_partition(one, other) and one.start < other.end and other.start < one.end
+    return one.place == other.place and one.start < other.end and other.start < one.end

@@ -99,5 +99,4 @@ def needs_whole(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
 
 
 def _is_within(offsets: OffsetRange, whole: OffsetRange) -> bool:
-    is_same_place = (offsets.generation, offsets.partition) == (whole.generation, whole.partition)
-    return is_same_place and whole.start <= offsets.start and offsets.end <= whole.end
+    return offsets.place == whole.place and whole.start <= offsets.start and offsets.end <= whole.end

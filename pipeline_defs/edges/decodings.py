@@ -76,15 +76,15 @@ class DecodedRanges:
 
     def is_all_decoded(self, coverage: Coverage) -> bool:
         """Return whether the ranges that a frontier document sums up are all decoded as they are landed now."""
-        base, own = coverage.log.base, coverage.log.ranges
-        if base is None:
+        own = coverage.log.ranges
+        if coverage.log.base is None:
             return True
         decoded = sum(
             content_of(offsets, each.source)
             for offsets, each in self.known.items()
             if each.rows + each.dead and offsets not in own
         )
-        return (decoded - sum(sums.contents for sums in base.sums.values())) % CONTENTS == 0
+        return (decoded - sum(sums.contents for sums in coverage.log.summed.values())) % CONTENTS == 0
 
     def with_empty(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
         """Return what became of each range, also of those without rows, of which the table says nothing."""

@@ -362,7 +362,22 @@ class Lake:
         files |= self._read_sizes(files, owed)  # published since they were listed, and then its staged file deleted
         for path in self._find_gone(files, manifests.values()):
             del files[path]
-        return self._coverage(topic, log, manifests, accepted, claims, files, unfinished)
+        owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
+        published: dict[OffsetRange, int] = {}
+        doubles: dict[str, OffsetRange] = {}
+        strays = []
+        for path, size in files.items():
+            owner = owners.get(path)
+            offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
+            if offsets is None:
+                strays.append(path)
+            elif owner is None and offsets in unfinished and path in given_up_paths(manifests[offsets]):
+                continue  # it goes before the file of the next revision is published
+            elif attempt or (owner is None and offsets in manifests):
+                doubles[path] = offsets
+            else:
+                published[offsets] = size
+        return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished)
 
     # ---- what is not settled
 
@@ -436,13 +451,13 @@ class Lake:
         while found := self.store.find_in_row([step_path(topic, each) for each in range(seq, seq + ahead)]):
             seen |= found
             seq, ahead = seq + ahead, 2 * ahead
-        last = max((seq_of(path) for path in seen), default=-1)
+        last = max((_seq_of(path) for path in seen), default=-1)
         self._steps.see(f"plan/{topic}", seen)
         steps = tuple(self._steps.get(path) for path in sorted(seen))
         is_whole = [step.seq for step in steps] == [*sorted(frontier.kept), *range(frontier.seq, last + 1)]
-        before = [step for step in steps if step.seq == frontier.seq - 1]
-        is_known = is_whole and all(digest_of(step) == frontier.step_sha256 for step in before) and bool(before)
-        if not is_known or needs_whole(frontier, steps) or self._has_lost_steps(topic, steps[-1]):
+        _, known = self._recents.get(topic, (None, None))
+        fits = known is not None and known.log.base == frontier and known.log.steps == steps  # it did a moment ago
+        if not is_whole or not (fits or _goes_with(frontier, steps)) or self._has_lost_steps(topic, steps[-1]):
             return None
         return steps
 
@@ -484,7 +499,7 @@ class Lake:
         seen: dict[str, str] = {}
         newest: dict[OffsetRange, int] = {}
         for find, ranges in ((self.store.find_in_row, newer), (self.store.find, kept)):
-            asked = {each: max(0, serials.get(each, 0)) for each in ranges}
+            asked = {each: serials.get(each, 0) for each in ranges}
             while asked:
                 paths = {manifest_path(topic, each, serial): each for each, serial in asked.items()}
                 found = find([*paths])
@@ -545,33 +560,6 @@ class Lake:
                 "table away, and what Kafka still has is landed anew"
             )
 
-    def _coverage(
-        self,
-        topic: str,
-        log: PlanLog,
-        manifests: Mapping[OffsetRange, Manifest],
-        accepted: Mapping[OffsetRange, Acceptance],
-        claims: Mapping[OffsetRange, Claim],
-        files: Mapping[str, int],
-        unfinished: frozenset[OffsetRange],
-    ) -> Coverage:
-        owners = {published_path(manifest): offsets for offsets, manifest in manifests.items()}
-        published: dict[OffsetRange, int] = {}
-        doubles: dict[str, OffsetRange] = {}
-        strays = []
-        for path, size in files.items():
-            owner = owners.get(path)
-            offsets, attempt = (owner, "") if owner is not None else range_of("data", topic, path)
-            if offsets is None:
-                strays.append(path)
-            elif owner is None and offsets in unfinished and path in given_up_paths(manifests[offsets]):
-                continue  # it goes before the file of the next revision is published
-            elif attempt or (owner is None and offsets in manifests):
-                doubles[path] = offsets
-            else:
-                published[offsets] = size
-        return Coverage(log, manifests, published, tuple(strays), accepted, claims, doubles, unfinished)
-
     def _read_sizes(self, files: Mapping[str, int], manifests: Iterable[Manifest]) -> dict[str, int]:
         """Read the sizes that published files have now, of those manifests that a listing does not bear out."""
         unlike = (published_path(each) for each in manifests if files.get(published_path(each)) != _bytes(each))
@@ -588,12 +576,19 @@ class Lake:
         return manifest.file is not None and self.store.exists(manifest.file.path)
 
 
+def _goes_with(frontier: Frontier, steps: Sequence[PlanStep]) -> bool:
+    """Return whether a document was made of the log with these steps, and is still true of it."""
+    before = next((step for step in steps if step.seq == frontier.seq - 1), None)
+    is_of_log = before is not None and digest_of(before) == frontier.step_sha256
+    return is_of_log and not needs_whole(frontier, steps)
+
+
 def step_path(topic: str, seq: int) -> str:
     """Return where a step of a plan log lies, below the lake's root."""
     return f"plan/{topic}/{seq:0{OFFSET_DIGITS}d}.json"
 
 
-def seq_of(path: str) -> int:
+def _seq_of(path: str) -> int:
     """Return the number that the name of a document ends with."""
     return int(path.rpartition("/")[2].removesuffix(".json"))
 

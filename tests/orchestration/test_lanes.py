@@ -8,14 +8,11 @@ from itertools import count
 import dagster as dg
 import pytest
 
-from pipeline_defs.attempt import Tools
 from pipeline_defs.core.dispatch import APART, lane_of
-from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.pulse import LOCATION_TAG
-from pipeline_defs.resources import Edges
-from pipeline_defs.topics import LAND_PENDING, LANE_TAG, Topic
-from tests.support.pulse import ask, location_of
+from pipeline_defs.topics import LAND_PENDING, LANE_TAG
+from tests.support.pulse import ask, location_of, refuse_tools
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -69,14 +66,7 @@ def test_a_topic_that_fails_is_moved_out_of_the_way(
     world: World, other: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[R-97] By itself, to a run of its own, while all that is tried of it fails; once something lands it is back."""
-
-    def refuse(self: Edges, topic: Topic, *rest: object) -> Tools:
-        if topic.name == world.name:
-            raise LakeUnavailable("the fault")
-        return real(self, topic, *rest)
-
-    real = Edges.tools
-    monkeypatch.setattr(Edges, "tools", refuse)
+    refuse_tools(monkeypatch, world.name)
     clock = [world.edges.now_ms()]
     world.edges.now_ms = lambda: clock[0]
     for _ in range(2):

@@ -8,10 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_defs.attempt import Tools
 from pipeline_defs.checks import QUICK, check_key
 from pipeline_defs.core.decoders import Decode, Format, Side
-from pipeline_defs.core.errors import BrokerUnavailable, LakeUnavailable, TopicsFailed
+from pipeline_defs.core.errors import BrokerUnavailable, TopicsFailed
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.kafka import Kafka
@@ -19,9 +18,9 @@ from pipeline_defs.latest_check import RECOMPUTED
 from pipeline_defs.projection import failure_text
 from pipeline_defs.pulse import LOCATION_TAG, build_pulse
 from pipeline_defs.resources import Edges
-from pipeline_defs.topics import LAND_PENDING, TOOK_TAG, Topic
+from pipeline_defs.topics import LAND_PENDING, TOOK_TAG
 from pipeline_defs.tries import read_tries, trying
-from tests.support.pulse import ask, is_asked, run_pulse, said
+from tests.support.pulse import ask, is_asked, refuse_tools, run_pulse, said
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -122,13 +121,7 @@ def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
         each.send_numbered(100)
         each.tick()
 
-    def refuse(self: Edges, topic: Topic, *_: object) -> Tools:
-        if topic.name == world.name:
-            raise LakeUnavailable("the fault")
-        return real(self, topic, *_)
-
-    real = Edges.tools
-    monkeypatch.setattr(Edges, "tools", refuse)
+    refuse_tools(monkeypatch, world.name)
     assert not run_pulse(world, other.topic).success, "the fault"
     other.assert_all_landed_once()
     world.send_numbered(100)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import dagster as dg
+from typing import Any
 
+import dagster as dg
+import pytest
+
+from pipeline_defs.attempt import Tools
 from pipeline_defs.component import build_topic_defs
+from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.pulse import build_pulse
+from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, Topic
 from tests.support.world import World
 
@@ -38,6 +44,18 @@ def said(world: World, *others: Topic) -> str:
     data = ask(world, *others)
     assert not data.run_requests
     return data.skip_message or ""
+
+
+def refuse_tools(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have all that is tried of a topic fail: its part of the lake cannot be used."""
+
+    def refuse(self: Edges, topic: Topic, *rest: Any) -> Tools:
+        if topic.name == name:
+            raise LakeUnavailable("the fault")
+        return real(self, topic, *rest)
+
+    real = Edges.tools
+    monkeypatch.setattr(Edges, "tools", refuse)
 
 
 def run_pulse(world: World, *others: Topic) -> dg.ExecuteInProcessResult:
