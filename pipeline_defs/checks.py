@@ -22,7 +22,7 @@ from .undecoded import undecoded_text
 
 REPLAY_RANGES = 1
 QUICK = ("tiling", "completeness")  # what every landing run proves again; the rest is the audit job's
-MAPPED = "coverage_map"
+MAPPED, REPLAY = "coverage_map", "replay"
 _LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, bool], Finding], str]] = {
     "tiling": (
         lambda topic, lake, is_recent: check_tiling(
@@ -44,6 +44,14 @@ _LAKE_CHECKS: dict[str, tuple[Callable[[Topic, Lake, bool], Finding], str]] = {
 def build_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
     """Builds the four checks of a topic's raw asset."""
     return [*(_lake_check(topic, name) for name in _LAKE_CHECKS), _replay_check(topic)]
+
+
+def audit_keys(topic: Topic) -> list[dg.AssetCheckKey]:
+    """Return the keys of all checks that an audit of a topic makes."""
+    return [
+        *(check_key(topic, name) for name in (*_LAKE_CHECKS, REPLAY)),
+        *(topic.standing_key(name) for name in _STANDING_CHECKS),
+    ]
 
 
 def check_key(topic: Topic, name: str) -> dg.AssetCheckKey:
@@ -157,7 +165,7 @@ def lake_result(topic: Topic, name: str, edges: Edges, *, is_recent: bool = Fals
 def _replay_check(topic: Topic) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=topic.asset_key,
-        name="replay",
+        name=REPLAY,
         description=f"Reading {REPLAY_RANGES} landed range again from Kafka, drawn at random, gives the same rows.",
         pool=topic.landing.pool,
     )

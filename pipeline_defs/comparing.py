@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from .core.errors import OffsetlakeError, TopicsFailed
 from .projection import ACTIVE
 from .rebuilding import rebuild_topic
 from .resources import Edges
 from .topics import Topic
+from .visiting import do_for_each
 
 COMPARE = "compare_with_lake"
 COMPARE_EVERY_MS = 3_600_000
@@ -26,18 +26,12 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
 
     @dg.op(name="compare_history", description=description)
     def compare(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        failures = []
-        for topic in topics:
-            if not edges.lake.is_summed_up(topic.name):
-                continue
-            try:
+        def compare_one(topic: Topic) -> None:
+            if edges.lake.is_summed_up(topic.name):
                 found = rebuild_topic(topic, edges, context.instance)
                 context.log.info("step=compared topic=%s keys=%s events=%s", topic.name, found.keys, found.events)
-            except OffsetlakeError as error:
-                context.log.error("topic=%s %s", topic.name, error)  # noqa: TRY400 (Dagster has the trace)
-                failures.append(f"{topic.name}: {error}")
-        if failures:
-            raise TopicsFailed(f"{len(failures)} topics could not be compared; the others were", failures)
+
+        do_for_each(topics, compare_one)
 
     @dg.job(name=COMPARE, description=description)
     def compare_with_lake() -> None:

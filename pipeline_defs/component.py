@@ -1,4 +1,4 @@
-"""The KafkaTopic component: one defs.yaml is one topic, with its assets, checks, jobs and schedules.
+"""The KafkaTopic component: one defs.yaml is one topic, or all that match a pattern, with assets, checks and jobs.
 
 A wrong key or value is refused when definitions load, with file, line and what was expected.
 """
@@ -10,31 +10,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, Self, cast
 
 import dagster as dg
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from .backfill_job import build_backfill
 from .catalog import check_owners, check_tags, ledger_spec, source_spec
 from .checks import QUICK, build_checks, build_standing_checks, check_key
-from .compaction_job import build_compaction
 from .core.client_properties import check_addresses
 from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
+from .core.topic_pattern import TopicPattern, check_pattern
 from .days_config import DaysConfig
 from .decode_config import DecodeConfig
 from .derived_defs import build_days, build_decoding, build_latest
 from .edges.yaml_text import shown
-from .housekeeping import build_retirement
 from .latest_config import LatestConfig
 from .op_names import with_own_op_name
 from .raw_asset import build_raw_asset
 from .run_locks import hold_code_server, hold_launched_run
 from .settings import find_project, read_settings
-from .topics import GROUP, NOTHING_LOST, TIME_TO_LOSS, TOPIC, TOPIC_TAG, Topic
+from .topics import GROUP, NOTHING_LOST, TIME_TO_LOSS, TOPIC, Topic
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
@@ -48,6 +47,14 @@ def _check_start(start: str) -> str:
                 "2026-01-31T10:00:00Z"
             ) from None
     return start
+
+
+def _check_topic(topic: str | None) -> str | None:
+    return None if topic is None else check_topic(topic)
+
+
+def _check_pattern(pattern: str | None) -> str | None:
+    return None if pattern is None else check_pattern(pattern)
 
 
 def _check_servers(addresses: str | None) -> str | None:
@@ -79,10 +86,20 @@ def _check_group(group: str) -> str:
 
 
 class KafkaTopic(dg.Component, YamlModel):
-    """Lands one Kafka topic in the lake as a Dagster asset with one partition per offset range."""
+    """Lands one Kafka topic, or each that matches a pattern, as a Dagster asset with one partition per offset range."""
 
-    topic: Annotated[str, WRITTEN, AfterValidator(check_topic)] = Field(
-        description="Kafka topic name; quoted, where YAML reads something else: '123'"
+    topic: Annotated[str | None, WRITTEN, AfterValidator(_check_topic)] = Field(
+        default=None, description="Kafka topic name; quoted, where YAML reads something else: '123'"
+    )
+    topics: Annotated[str | None, LITERAL, AfterValidator(_check_pattern)] = Field(
+        default=None,
+        min_length=1,
+        description=r"in place of `topic`: a regular expression, such as 'orders\..*'; each topic of the cluster whose whole "
+        "name it matches is landed, new ones too, with the settings of this file; one that has a defs.yaml of its own is not "
+        "among them",
+    )
+    exclude: Annotated[str | None, LITERAL, AfterValidator(_check_pattern)] = Field(
+        default=None, min_length=1, description="a regular expression: which of `topics` are left out"
     )
     bootstrap_servers: Annotated[str | None, WRITTEN, AfterValidator(_check_servers)] = Field(
         default=None, min_length=1, description="brokers of this topic; by default OFFSETLAKE_BOOTSTRAP_SERVERS"
@@ -150,8 +167,26 @@ class KafkaTopic(dg.Component, YamlModel):
         default=None, description="how the latest decoded record of each key is kept; not at all by default"
     )
 
-    def as_topic(self, project: Path | None = None) -> Topic:
-        """Returns the topic as the pipeline sees it; files that it names are taken from the project's folder."""
+    @model_validator(mode="after")
+    def _names_topics(self) -> Self:
+        if (self.topic is None) == (self.topics is None):
+            found = "neither" if self.topic is None else "both"
+            raise ValueError(f"expected `topic`, or `topics` with a pattern, found {found}")
+        if self.topic is not None and self.exclude is not None:
+            raise ValueError("expected `exclude` only beside `topics`, found it beside `topic`")
+        return self
+
+    @property
+    def pattern(self) -> TopicPattern | None:
+        """Which topics the file stands for; none where it names one."""
+        return TopicPattern(self.topics, self.exclude) if self.topics is not None else None
+
+    def as_topic(self, project: Path | None = None, name: str | None = None) -> Topic:
+        """Return the topic as the pipeline sees it, the one of this name where the file has a pattern.
+
+        Files that it names are taken from the project's folder.
+        """
+        name = name or self.topic or str(self.pattern)
         start: str | int = self.start
         if self.start not in {"earliest", "latest", "none"}:
             moment = datetime.fromisoformat(self.start)
@@ -166,10 +201,10 @@ class KafkaTopic(dg.Component, YamlModel):
             order=cast("Literal['oldest_first', 'newest_first']", self.order),
         )
         decode = self.decode.as_decode(project or find_project()) if self.decode else None
-        days = self.days.as_days(self.topic, decode) if self.days else None
+        days = self.days.as_days(name, decode) if self.days else None
         on_loss = cast("Literal['fail', 'record']", self.on_loss)
         return Topic(
-            self.topic,
+            name,
             policy,
             self.bootstrap_servers,
             on_loss,
@@ -180,13 +215,18 @@ class KafkaTopic(dg.Component, YamlModel):
             description=self.description,
             decode=replace(decode, event_time=days.event_time) if decode and days else decode,
             days=days,
-            latest=self.latest.as_latest(self.topic, decode) if self.latest else None,
+            latest=self.latest.as_latest(name, decode) if self.latest else None,
             group_name=self.group,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Builds the topic's definitions; the edges come as resources, so tests swap them."""
+        """Build the topic's definitions; the edges come as resources, so tests swap them.
+
+        Which topics match a pattern is not in the file: `build_defs` of the project builds those.
+        """
         root = context.project_root
+        if self.pattern is not None:
+            return dg.Definitions()
         return build_topic_defs(self.as_topic(root), read_settings(project=root).lake)
 
 
@@ -197,14 +237,6 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
     raw = dg.AssetSelection.assets(topic.asset_key)
     no_loss = dg.AssetSelection.checks(*(topic.standing_key(name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
     quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
-    audit = dg.define_asset_job(
-        topic.audit_job,
-        selection=dg.AssetSelection.checks_for_assets(topic.asset_key) | no_loss,
-        description=(
-            f"Every check of `{topic.name}`: tiling, completeness, published digests, replay, progress, losses."
-        ),
-        tags={TOPIC_TAG: topic.name},
-    )
     own = dg.Definitions(
         assets=[source_spec(topic), with_own_op_name(build_raw_asset(topic, lake)), ledger_spec(topic)],
         asset_checks=[with_own_op_name(check) for check in (*build_checks(topic), *build_standing_checks(topic))],
@@ -214,18 +246,7 @@ def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
                 selection=raw.without_checks() | quick,
                 description=f"Lands planned ranges of `{topic.name}`, then proves tiling and completeness.",
             ),
-            audit,
-        ],
-        schedules=[
-            dg.ScheduleDefinition(
-                name=f"audit_{topic.slug}_daily",
-                job=audit,
-                cron_schedule="0 3 * * *",
-                default_status=dg.DefaultScheduleStatus.RUNNING,
-                description=f"Audits `{topic.name}` every night.",
-            )
         ],
     )
-    jobs = [build(topic) for build in (build_retirement, build_compaction, build_backfill)]
     derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
-    return dg.Definitions.merge(own, *jobs, *derived)
+    return dg.Definitions.merge(own, build_backfill(topic), *derived)

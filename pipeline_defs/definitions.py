@@ -13,8 +13,9 @@ from pathlib import Path
 import dagster as dg
 
 from .alerts import build_failure_sensor, build_watch
+from .component import build_topic_defs
 from .core.errors import BadSetting
-from .housekeeping import build_sweep
+from .housekeeping import build_housekeeping
 from .pulse import build_pulse
 from .resources import Edges
 from .settings import PROJECT, check_home, find_project, is_validating, read_settings
@@ -30,16 +31,21 @@ def build_defs(
         check_home(project)
         edges = Edges(read_settings(project=project))
     if topics is None:
-        found = load_topics(project)
+        found = load_topics(project, edges)
         if is_validating():
             found.refuse_broken()
         known = [*found.topics.values()]
+        matched = [build_topic_defs(found.topics[name], edges.settings.lake) for name in sorted(found.found)]
         topics = dg.Definitions.merge(
-            found.tree.build_defs(), build_pulse(known), build_watch(known), build_broken(found.broken)
+            found.tree.build_defs(),
+            *matched,
+            build_pulse(known, found),
+            build_watch(known),
+            build_housekeeping(known),
+            build_broken(found.broken),
         )
     return dg.Definitions.merge(
         topics,
-        build_sweep(),
         dg.Definitions(sensors=[build_failure_sensor()]),
         dg.Definitions(
             resources={"edges": edges, "pyspark": edges.pyspark()},
@@ -48,9 +54,17 @@ def build_defs(
     )
 
 
-def load_topics(project: Path | None = None) -> TopicFiles:
-    """Read the topics of a project, without starting or asking anything; a wrong defs.yaml hides no other topic."""
-    return read_topic_files(_importable(project or find_project()))
+def load_topics(project: Path | None = None, edges: Edges | None = None) -> TopicFiles:
+    """Read the topics of a project, without starting anything; a wrong defs.yaml hides no other topic.
+
+    Where one has a pattern, the lake is asked which topics it has.
+    """
+    project = _importable(project or find_project())
+
+    def planned() -> Sequence[str]:
+        return (edges or Edges(read_settings(project=project))).lake.planned_topics()
+
+    return read_topic_files(project, planned)
 
 
 def build_broken(broken: Sequence[Broken]) -> dg.Definitions:

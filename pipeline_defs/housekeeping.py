@@ -1,19 +1,165 @@
-"""Housekeeping as Dagster jobs with schedules: sweeping staging, and retiring old keys. Each runs only where it is due.
+"""Housekeeping as Dagster jobs, one of each kind for all topics of a code location, each with one schedule.
 
-A schedule that finds nothing to do says so and launches nothing.
+A schedule launches its job where something is due of any topic; the job looks for itself what is. What is wrong of one
+topic ends no other.
 """
 
-import dagster as dg
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from .checks import audit_keys
+from .compacting import compact_and_check, may_be_due
+from .comparing import COMPARE
 from .core.command_lines import command
+from .core.errors import OffsetlakeError, TopicsFailed, UnknownTopic
+from .pruning import list_old_runs, prune_runs
 from .resources import Edges
 from .retirement import find_retirable, has_too_many, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
-from .topics import Topic
+from .topics import TOPIC_TAG, Topic
 from .undecoded import read_due
 from .vacuum import is_vacuum_due, vacuum
+from .visiting import do_for_each
 
-SWEEP_JOB = "sweep_staging"
+AUDIT = "audit"
+COMPACT = "compact_tables"
+PRUNE = "prune_runs"
+RETIRE = "retire_keys"
+SWEEP = "sweep_staging"
+JOBS = (AUDIT, COMPACT, COMPARE, PRUNE, RETIRE, SWEEP)
+LOOKING_SECONDS = (
+    20.0  # of the minute that Dagster gives a schedule; who has not found anything by then has the job look
+)
+COMPACTING_SECONDS = 1800.0  # after which a run begins no further topic: the next one does
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """Work on each topic, and whether it is due of one."""
+
+    job: str
+    cron: str
+    description: str
+    is_due: Callable[[Topic, Edges, dg.DagsterInstance], bool]
+    do: Callable[[Topic, dg.OpExecutionContext, Edges, LazyPySparkResource], None]
+    longest_seconds: float | None = None
+
+
+def build_housekeeping(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the jobs and schedules of a code location; sweeping is of the whole lake."""
+    chores = [_build_chore(topics, chore) for chore in (_RETIREMENT, _COMPACTION)]
+    return dg.Definitions.merge(build_sweep(), _build_pruning(topics), _build_audit(topics), *chores)
+
+
+def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
+    @dg.op(
+        name=chore.job.split("_")[0],
+        description=chore.description,
+        config_schema={
+            "topics": dg.Field([str], default_value=[], description="Which topics; all, where none is named.")
+        },
+        pool=chore.job,
+    )
+    def do(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges], pyspark: LazyPySparkResource) -> None:
+        began = time.monotonic()
+
+        def do_one(topic: Topic) -> None:
+            if chore.longest_seconds is None or time.monotonic() - began < chore.longest_seconds:
+                chore.do(topic, context, edges, pyspark)
+
+        do_for_each(_choose(topics, context.op_config["topics"]), do_one)
+
+    @dg.job(name=chore.job, description=chore.description)
+    def job() -> None:
+        do()
+
+    @dg.schedule(
+        name=f"{chore.job}_schedule",
+        job=job,
+        cron_schedule=chore.cron,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Launches `{chore.job}`, where something is due.",
+    )
+    def schedule(
+        context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]
+    ) -> dg.RunRequest | dg.SkipReason:
+        is_due = _is_any_due(topics, chore, edges, context.instance)
+        return dg.RunRequest() if is_due else dg.SkipReason("nothing is due")
+
+    return dg.Definitions(jobs=[job], schedules=[schedule])
+
+
+def _choose(topics: Sequence[Topic], named: Sequence[str]) -> list[Topic]:
+    """Return the topics that were named; else all, in an order in which none is always the last."""
+    known = {topic.name: topic for topic in topics}
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise UnknownTopic(
+            f"no topic of this code location is {', '.join(unknown)}; nothing was done; known are {', '.join(known)}"
+        )
+    return [known[name] for name in named] or random.sample(topics, len(topics))
+
+
+def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: dg.DagsterInstance) -> bool:
+    """Return whether anything is due of any topic, or may be, where to look takes long; raise `TopicsFailed`."""
+    began, failures = time.monotonic(), list[str]()
+    for topic in topics:
+        try:
+            is_due = chore.is_due(topic, edges, instance)
+        except OffsetlakeError as error:
+            failures.append(f"{topic.name}: {error}")
+            continue
+        if is_due or time.monotonic() - began > LOOKING_SECONDS:
+            return True
+    if failures:
+        raise TopicsFailed(
+            f"{len(failures)} of {len(topics)} topics cannot be looked at; nothing of others is due", failures
+        )
+    return False
+
+
+def _is_retirement_due(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> bool:
+    coverage = edges.lake.recent(topic.name)
+    if coverage.log.base is not None:  # of a key that a frontier document sums up only the job looks which it is
+        return has_too_many(topic, instance)
+    return bool(find_retirable(topic, coverage, instance, read_due(topic, edges)))
+
+
+def _retire(topic: Topic, context: dg.OpExecutionContext, edges: Edges, _: LazyPySparkResource) -> None:
+    if not _is_retirement_due(topic, edges, context.instance):
+        return
+    coverage, due = edges.lake.coverage(topic.name), read_due(topic, edges)
+    gone = retire_keys(topic, coverage, context.instance, due)
+    if gone:
+        context.log.info(
+            "step=retired topic=%s keys=%s first=%s last=%s", topic.name, len(gone), gone[0].key, gone[-1].key
+        )
+
+
+_RETIREMENT = Chore(
+    RETIRE,
+    "17 * * * *",
+    "Retires the oldest landed ranges of each topic from Dagster beyond its newest `max_keys`, so that its pages stay quick. "
+    "The lake keeps everything: audit and trace see it, and "
+    f"`{command('backfill', 'TOPIC', '--key KEY')}` brings a range back.",
+    _is_retirement_due,
+    _retire,
+)
+
+_COMPACTION = Chore(
+    COMPACT,
+    "*/10 * * * *",
+    "Compacts the raw and the decoded table of each topic: small files become files of about `target_file_bytes`. The rows "
+    "stay what they are, and so does `data/`.",
+    lambda topic, edges, _: may_be_due(topic, edges),
+    compact_and_check,
+    COMPACTING_SECONDS,
+)
 
 
 def build_sweep() -> dg.Definitions:
@@ -36,58 +182,79 @@ def build_sweep() -> dg.Definitions:
         for error in errors:
             raise error
 
-    @dg.job(name=SWEEP_JOB, description=description)
+    @dg.job(name=SWEEP, description=description)
     def sweep_staging() -> None:
         sweep()
 
     @dg.schedule(
-        name=f"{SWEEP_JOB}_daily",
         job=sweep_staging,
         cron_schedule="30 3 * * *",
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Sweeps the lake's staging every night, where there is something to sweep.",
     )
-    def daily(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
+    def sweep_staging_schedule(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
         lake, now_ms = edges.lake, edges.now_ms()
         is_due = find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS) or is_vacuum_due(lake, now_ms)
         return dg.RunRequest() if is_due else dg.SkipReason("nothing in staging or in a table is old enough")
 
-    return dg.Definitions(jobs=[sweep_staging], schedules=[daily])
+    return dg.Definitions(jobs=[sweep_staging], schedules=[sweep_staging_schedule])
 
 
-def build_retirement(topic: Topic) -> dg.Definitions:
-    """Builds the job that retires a topic's old keys, and its hourly schedule."""
+def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     description = (
-        f"Retires the oldest landed ranges of `{topic.name}` from Dagster beyond the newest {topic.max_keys:,} (`max_keys`), "
-        "so that its pages stay quick. The lake keeps everything: audit and trace see it, and "
-        f"`{command('backfill', topic.name, '--key KEY')}` brings a range back."
+        "Deletes runs of Offsetlake that ended more than OFFSETLAKE_RUN_RETENTION_DAYS ago, with their events and logs. A run "
+        "stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake is not touched."
     )
 
-    @dg.op(name=f"retire_{topic.slug}", description=description)
-    def retire(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
-        coverage = edges.lake.coverage(topic.name)
-        due = read_due(topic, edges)
-        gone = retire_keys(
-            topic, coverage, context.instance, due, lambda done: context.log.info("step=retired keys=%s", done)
+    @dg.op(name="prune", description=description)
+    def prune(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
+        days = edges.settings.run_retention_days
+        if days is None:
+            context.log.info("OFFSETLAKE_RUN_RETENTION_DAYS is off: nothing is deleted")
+            return
+        runs = list_old_runs(topics, JOBS, context.instance, edges.now_ms(), days)
+        gone, kept = prune_runs(
+            runs, context.instance, lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept)
         )
-        context.add_output_metadata({"retired": len(gone), "first": gone[0].key, "last": gone[-1].key} if gone else {})
+        context.add_output_metadata({"deleted": gone, "kept": kept})
 
-    @dg.job(name=topic.retire_job, description=description)
-    def retire_old_keys() -> None:
-        retire()
+    @dg.job(name=PRUNE, description=description)
+    def prune_old_runs() -> None:
+        prune()
 
     @dg.schedule(
-        name=f"{topic.retire_job}_hourly",
-        job=retire_old_keys,
-        cron_schedule="17 * * * *",
+        name=f"{PRUNE}_schedule",
+        job=prune_old_runs,
+        cron_schedule="45 3 * * *",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Retires old keys of `{topic.name}` every hour, where Dagster has more than {topic.max_keys:,}.",
+        description="Launches the job every night, where a run is old enough.",
     )
-    def hourly(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
-        coverage = edges.lake.recent(topic.name)
-        found = find_retirable(topic, coverage, context.instance, read_due(topic, edges))
-        # of a key that a frontier document sums up only the job looks which it is
-        is_due = bool(found) or (coverage.log.base is not None and has_too_many(topic, context.instance))
-        return dg.RunRequest() if is_due else dg.SkipReason(f"no key of {topic.name} is to be retired")
+    def daily(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
+        days = edges.settings.run_retention_days
+        is_due = days is not None and next(list_old_runs(topics, JOBS, context.instance, edges.now_ms(), days), None)
+        return dg.RunRequest() if is_due else dg.SkipReason("no run is old enough")
 
-    return dg.Definitions(jobs=[retire_old_keys], schedules=[hourly])
+    return dg.Definitions(jobs=[prune_old_runs], schedules=[daily])
+
+
+def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
+    """Build the job with every check of every topic, of which the schedule launches a run for each topic."""
+    if not topics:
+        return dg.Definitions()
+    job = dg.define_asset_job(
+        AUDIT,
+        selection=dg.AssetSelection.checks(*(key for topic in topics for key in audit_keys(topic))),
+        description="Every check of each topic: tiling, completeness, published digests, replay, progress, losses.",
+    )
+
+    @dg.schedule(
+        name=f"{AUDIT}_schedule",
+        job=job,
+        cron_schedule="0 3 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Audits each topic every night, in a run of its own.",
+    )
+    def nightly() -> list[dg.RunRequest]:
+        return [dg.RunRequest(asset_check_keys=audit_keys(topic), tags={TOPIC_TAG: topic.name}) for topic in topics]
+
+    return dg.Definitions(jobs=[job], schedules=[nightly])

@@ -28,7 +28,7 @@ class LandedSince:
     """Reads what landed of some topics since the reading before; the first one begins now."""
 
     def __init__(self, topics: Sequence[Topic], instance: dg.DagsterInstance) -> None:
-        self._names = {topic.asset_key: topic.name for topic in topics}
+        self._topics = topics  # read anew each time: there may be more by then
         self._instance = instance
         self._seen = self._newest()
 
@@ -39,11 +39,11 @@ class LandedSince:
             before = self._seen.get(key, 0)
             if newest > before:
                 self._seen[key] = newest
-                found[self._names[key]] = self._count(key, before, newest)
+                found[key.path[-1]] = self._count(key, before, newest)
         return found
 
     def _newest(self) -> dict[dg.AssetKey, int]:
-        records = self._instance.get_asset_records(list(self._names))
+        records = self._instance.get_asset_records([topic.asset_key for topic in self._topics])
         entries = {record.asset_entry.asset_key: record.asset_entry for record in records}
         return {key: entry.last_materialization_storage_id or 0 for key, entry in entries.items()}
 

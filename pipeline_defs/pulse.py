@@ -5,6 +5,7 @@ file or broker that is broken stops no other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -23,6 +24,8 @@ from .projection import ACTIVE, FAILED
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
 from .resources import Edges
 from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
+from .topic_discovery import Discovery
+from .topic_files import TopicFiles
 from .topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
 from .visiting import visit_topics
 
@@ -61,9 +64,13 @@ class TopicTick:
         yield from (each.waiting for each in (self.decoding, self.latest) if each is not None and each.waiting)
 
 
-def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
-    """Build the sensor that plans the topics of a code location, and the job that lands them; none without topics."""
-    if not topics:
+def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.Definitions:
+    """Build the sensor that plans the topics of a code location, and the job that lands them; none without topics.
+
+    `files` are those that the topics were read from, of which some may have patterns.
+    """
+    discovery = Discovery(files) if files is not None and files.patterns else None
+    if not topics and discovery is None:
         return dg.Definitions()
 
     @dg.op(name=LAND_AND_DERIVE)
@@ -93,8 +100,13 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
         origin = context.code_location_origin
         location = origin.location_name if origin is not None else ""
         end_dead_runs(context.instance, edges.now_ms())
-        ticks = tick_topics(topics, context.instance, edges)
-        broken = [each for each in ticks if each.error is not None]
+        with ThreadPoolExecutor(1) as beside:  # a cluster that hangs keeps either waiting
+            looking = beside.submit(discovery.look, origin, context.instance, edges) if discovery is not None else None
+            ticks = tick_topics([*topics, *(discovery.topics if discovery else ())], context.instance, edges)
+        if looking is not None:
+            looking.result()
+        failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
+        failures += discovery.failures if discovery is not None else ()
         _log(ticks, context)
         requests, postponed = find_runs(ticks, location, context.instance, edges)
         edges.watch_step("tick_requested", runs=len(requests))
@@ -103,12 +115,10 @@ def build_pulse(topics: Sequence[Topic]) -> dg.Definitions:
             requests.append(dg.RunRequest(job_name=COMPARE, tags={**own, MAX_RETRIES_TAG: "0"}))
         if requests:
             return dg.SensorResult(run_requests=requests)
-        if broken:
-            raise TopicsFailed(
-                f"of {len(ticks)} topics {len(broken)} cannot be planned; the others were",
-                [f"{each.topic.name}: {each.error}" for each in broken],
-            )
-        return dg.SensorResult(skip_reason="; ".join([*postponed, waiting_text(ticks)]))
+        if failures:
+            raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
+        news = [discovery.text] if discovery is not None and discovery.text else []
+        return dg.SensorResult(skip_reason="; ".join([*postponed, *news, waiting_text(ticks)]))
 
     return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
 

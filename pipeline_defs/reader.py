@@ -175,7 +175,7 @@ def _check_landed(topic: str, chosen: OffsetRange | None, lake: Lake) -> Coverag
     """Return a topic's coverage; raise `UnknownTopic`, `BadKey`, or `Refused` for a range that is not landed."""
     coverage = lake.coverage(topic)
     if not coverage.log.steps:
-        there = lake.store.folders("plan")
+        there = lake.planned_topics()
         if not there:
             raise UnknownTopic(
                 f"no lake is at {lake.store.root}: nothing was ever planned there, of topic {topic} or of another; nothing was "

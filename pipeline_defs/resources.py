@@ -132,12 +132,17 @@ class Edges:
         """Is a client of the topic's cluster."""
         servers = self.bootstrap_servers(topic)
         if servers not in self._kafka:
-            access = self.access(topic)
-            named_by = self._named_by(topic)
-            self._kafka[servers] = Kafka(
-                servers, timeout_seconds=self.kafka_timeout_seconds, access=access, named_by=named_by
-            )
+            self._kafka[servers] = self.open_kafka(topic)
         return self._kafka[servers]
+
+    def open_kafka(self, topic: Topic | None = None) -> Kafka:
+        """Return a client of the topic's cluster that nobody else has; whoever asks closes it."""
+        return Kafka(
+            self.bootstrap_servers(topic),
+            timeout_seconds=self.kafka_timeout_seconds,
+            access=self.access(topic),
+            named_by=self._named_by(topic),
+        )
 
     def spark_conf(self) -> dict[str, str]:
         """Derives the configuration of the Spark session, without starting or fetching anything."""

@@ -78,6 +78,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
         "1",
         "how many runs of `land_pending` land at once, 1 to 8, each its own topics ([docs/keeping-up.md](docs/keeping-up.md))",
     ),
+    "OFFSETLAKE_RUN_RETENTION_DAYS": (
+        "30",
+        "after how many days runs go from Dagster by which it shows nothing any more; `off`: never",
+    ),
     "OFFSETLAKE_SPARK_MASTER": ("local[*]", "Spark master"),
     "OFFSETLAKE_SPARK_DRIVER_MEMORY": ("4g", "heap of the Spark driver, as Spark writes it"),
     "OFFSETLAKE_ENGINE": (
@@ -140,6 +144,7 @@ class Settings:
     spark_remote: str | None = field(default=None, repr=False)  # may have a token
     has_raw_table: bool = False
     lanes: int = 1
+    run_retention_days: int | None = 30
     kafka_properties: Path | None = None  # the file, which has the secrets; `edges/access.py` reads it
 
     @property
@@ -352,6 +357,7 @@ def read_settings(environment: Mapping[str, str] | None = None, project: Path | 
         spark_remote=env.get("OFFSETLAKE_SPARK_REMOTE") or None,
         has_raw_table=_one_of(env, "OFFSETLAKE_RAW_TABLE", ("off", "on") if "://" in lake else ("on", "off")) == "on",
         lanes=int(_one_of(env, "OFFSETLAKE_LANES", tuple(map(str, range(1, MOST_LANES + 1))))),
+        run_retention_days=_days("OFFSETLAKE_RUN_RETENTION_DAYS", env, "30"),
         kafka_properties=_optional_path("OFFSETLAKE_KAFKA_PROPERTIES", env, project),
         pages_url=(env.get("OFFSETLAKE_PAGES_URL") or "").rstrip("/") or None,
     )
@@ -391,6 +397,18 @@ def _one_of(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
             f"{name} is {found!r}, expected {' or '.join(allowed)}; nothing was started; correct or unset it"
         )
     return found
+
+
+def _days(name: str, env: Mapping[str, str], default: str) -> int | None:
+    """Return a number of days, or none where the setting is `off`; raise `BadSetting`."""
+    found = env.get(name) or default
+    if found == "off":
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,3}", found, re.ASCII):
+        raise BadSetting(
+            f"{name} is {found!r}, expected a number of days from 1 to 9999, or off; nothing was started; correct or unset it"
+        )
+    return int(found)
 
 
 def _check_value(name: str, text: str, check: Callable[[str], str]) -> None:

@@ -7,8 +7,9 @@ is in `broken`, with one error that names it; commands show it, and `build_defs`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from .component import KafkaTopic
 from .core.errors import BadSetting, OffsetlakeError
 from .core.near import meant
 from .core.offsets import is_topic
+from .core.topic_pattern import TopicPattern
 from .edges.text_files import UnreadableText, read_text_file
 from .edges.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .project import COMPONENT
@@ -62,12 +64,26 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternFile:
+    """A defs.yaml that stands for the topics of a pattern; `topic` makes one of a name."""
+
+    folder: Path
+    pattern: TopicPattern
+    topic: Callable[[str], Topic]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicFiles:
-    """What the files below a project's folder of topics say; `tree` has all but the broken ones, and is for Dagster."""
+    """What the files below a project's folder of topics say; `tree` has all but the broken ones, and is for Dagster.
+
+    `found` are those of `topics` that have no file of their own: the lake has a plan log of them, and they match a pattern.
+    """
 
     tree: dg.ComponentTree
     topics: Mapping[str, Topic]
     broken: Sequence[Broken] = ()
+    patterns: Sequence[PatternFile] = ()
+    found: Collection[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -82,23 +98,59 @@ class TopicFiles:
         if self.broken:
             raise BadSetting("; ".join(each.error.message for each in self.broken))
 
+    def find(self, name: str) -> Topic | None:
+        """Find a topic that a file names or a pattern matches, whether anything is planned of it yet or not.
+
+        Raises `BadSetting` where the patterns of two files match it.
+        """
+        if name in self.names:
+            return self.topics.get(name)
+        matching = [each for each in self.patterns if each.pattern.matches(name)]
+        if len(matching) > 1:
+            where = " and ".join(str(_file_of(each.folder)) for each in matching)
+            raise BadSetting(
+                f"topic {name} matches the patterns of {where}, expected one; nothing of it was started, other topics go on; "
+                "`exclude` it in all but one, or give it a defs.yaml of its own",
+                topic=name,
+            )
+        return matching[0].topic(name) if matching else None
+
+    def find_new(self, planned: Collection[str]) -> Iterator[Topic]:
+        """Yield the topics of patterns among those that a lake has planned by now, without those that it had before."""
+        for name in planned:
+            topic = self.find(name) if is_topic(name) and name not in self.names else None
+            if topic is not None:
+                yield topic
+
+    @property
+    def templates(self) -> list[Topic]:
+        """A topic for each pattern, named as that: what is alike of all that match it."""
+        return [each.topic(str(each.pattern)) for each in self.patterns]
+
     def find_broken(self, name: str) -> Broken | None:
         """Return the broken file of a topic, by the topic's name or its folder's."""
         return next((each for each in self.broken if name in {each.name, each.folder.name}), None)
 
 
-def read_topic_files(project: Path) -> TopicFiles:
-    """Read the topics of a project; nothing is started or asked, and no file is an error of another."""
+def read_topic_files(project: Path, planned: Callable[[], Collection[str]] = tuple) -> TopicFiles:
+    """Read the topics of a project; nothing is started or asked, and no file is an error of another.
+
+    `planned` says which topics the lake has a plan log of, where a file has a pattern: of these the matching ones are found.
+    """
     tree = dg.ComponentTree.for_project(project)
     broken: dict[Path, Broken] = {}
     _declare_all(tree, broken)
     topics: dict[str, list[tuple[Topic, Path]]] = defaultdict(list)
+    patterns: list[PatternFile] = []
     for decl in _topic_decls(tree.find_root_decl()):
         folder = decl.context.path
         try:
             for component in _load(tree, decl):
-                topic = component.as_topic(project)
-                topics[topic.name].append((topic, folder))
+                topic = component.as_topic(project)  # of a pattern too: what is wrong for one is so for each
+                if component.pattern is None:
+                    topics[topic.name].append((topic, folder))
+                else:
+                    patterns.append(PatternFile(folder, component.pattern, partial(component.as_topic, project)))
         except _WRONG as error:
             broken[folder] = _explain(folder, error)
     for name, found in topics.items():
@@ -108,7 +160,26 @@ def read_topic_files(project: Path) -> TopicFiles:
         tree = dg.ComponentTree.for_project(project)
         _declare_all(tree, broken)
     good = {name: topic for name, ((topic, folder), *_) in topics.items() if folder not in broken}
-    return TopicFiles(tree, good, [each for _, each in sorted(broken.items())])
+    left_out = [each for _, each in sorted(broken.items())]
+    patterns = [each for each in patterns if each.folder not in broken]
+    own = TopicFiles(tree, good, left_out, patterns)
+    return _with_found(own, planned) if patterns else own
+
+
+def _with_found(own: TopicFiles, planned: Callable[[], Collection[str]]) -> TopicFiles:
+    """Return the files with the topics of their patterns: a topic that has a file of its own, right or wrong, is of none."""
+    topics, broken = dict(own.topics), [*own.broken]
+    try:
+        names = [name for name in planned() if is_topic(name) and name not in own.names]
+    except OffsetlakeError as error:
+        return replace(own, broken=[*broken, *(Broken(str(each.pattern), each.folder, error) for each in own.patterns)])
+    for name in names:
+        try:
+            if (found := own.find(name)) is not None:
+                topics[name] = found
+        except BadSetting as error:
+            broken.append(Broken(name, own.patterns[0].folder, error))
+    return replace(own, topics=topics, broken=broken, found=topics.keys() - own.topics.keys())
 
 
 def _declare_all(tree: dg.ComponentTree, broken: dict[Path, Broken]) -> None:

@@ -39,6 +39,11 @@ def raw_key(topic: str) -> dg.AssetKey:
     return dg.AssetKey(["raw", topic])
 
 
+def partitions_of(topic: str) -> str:
+    """Return the name of the dynamic partitions of the topic of this name."""
+    return f"{topic}__ranges"
+
+
 _FORBIDDEN = re.compile(r"[.-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _WORDS = {".": "__dot_", "-": "__dash_", "_": "__line_"}
 _LONGEST = 150
@@ -154,7 +159,7 @@ class Topic:
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """Is the projection of the topic's plan log: one dynamic key per range."""
-        return dg.DynamicPartitionsDefinition(name=f"{self.name}__ranges")
+        return dg.DynamicPartitionsDefinition(name=partitions_of(self.name))
 
     @property
     def slug(self) -> str:
@@ -195,18 +200,3 @@ class Topic:
     def decoding(self) -> Duty:
         """Is the work of decoding landed ranges."""
         return Duty(DECODE_TAG, self.name, self.decoded_key, self.decode_job)
-
-    @property
-    def audit_job(self) -> str:
-        """Is the job that runs every check."""
-        return f"audit_{self.slug}"
-
-    @property
-    def retire_job(self) -> str:
-        """Is the job that retires old keys."""
-        return f"retire_keys_{self.slug}"
-
-    @property
-    def compaction_job(self) -> str:
-        """Name of the job that compacts the topic's raw table."""
-        return f"compact_{self.slug}"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
-from .core.errors import BrokerUnavailable, OffsetlakeError, unforeseen
+from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, unforeseen
 from .edges.kafka import PATIENCE_SECONDS
 from .resources import Edges
 from .topics import Topic
@@ -33,6 +33,20 @@ def visit_topics(
         visited = pool.map(lambda of_cluster: _visit_cluster(of_cluster, edges, visit, failed), clusters.values())
         found = {name: each for of_cluster in visited for name, each in of_cluster.items()}
     return [found[topic.name] for topic in topics]
+
+
+def do_for_each(topics: Sequence[Topic], do: Callable[[Topic], object]) -> None:
+    """Do something for each topic, whatever fails; raise `TopicsFailed` with what did, once the others are done."""
+    failures = []
+    for topic in topics:
+        try:
+            do(topic)
+        except OffsetlakeError as error:
+            failures.append(f"{topic.name}: {error}")
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            failures.append(f"{topic.name}: {unforeseen(error, f'topic {topic.name}')}")
+    if failures:
+        raise TopicsFailed(f"it failed for {len(failures)} of {len(topics)} topics; the others are done", failures)
 
 
 def _visit_cluster(

@@ -18,6 +18,7 @@ import dagster as dg
 from ..alerts import build_watch
 from ..component import build_topic_defs
 from ..core.planning import Policy
+from ..housekeeping import build_housekeeping
 from ..pulse import build_pulse
 from ..resources import Edges
 from ..settings import Settings
@@ -61,6 +62,7 @@ def build_location(folder: Path, watch_step: StepWatcher | None = None) -> dg.De
         *map(build_topic_defs, topics),
         build_pulse(topics),
         build_watch(topics),
+        build_housekeeping(topics),
         dg.Definitions(resources={"edges": edges, "pyspark": edges.pyspark()}, executor=dg.in_process_executor),
     )
 

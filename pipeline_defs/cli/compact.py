@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ..compaction_job import check_compaction, check_has_table, compact_tables, plan_compaction
+from ..compacting import check_compaction, check_has_table, compact_tables, plan_compaction
 from ..core.advice import counted
 from ..core.compaction import CompactionVerdict, Group
 from ..core.decoded_table import DecodedGroup

@@ -27,6 +27,7 @@ from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flight
 from ..edges.broker import start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
+from ..housekeeping import AUDIT
 from ..latest import find_due
 from ..launching import open_instance
 from ..projection import ACTIVE
@@ -99,7 +100,7 @@ def demo(once: bool, days: int) -> None:
             started_ms = edges.now_ms()
             _watch_landing(edges, topic)
             with OUT.status("auditing through Dagster"):
-                run_id, audited = server.run_job(topic.audit_job)
+                run_id, audited = server.run_job(AUDIT)
             is_good = _print_summary(edges, started_ms, run_id, records)
             if not (audited and is_good):
                 raise RangesFailed("the demo ends red: see the summary above, and the checks in Dagster")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -59,6 +59,8 @@ def doctor(as_json: bool) -> None:
                 answers[name] = _ask(question)
         for broken in load_topics().broken:
             answers[f"topic {broken.name}"] = False, broken.error.message
+        if answers["broker"][0]:
+            answers |= {name: (True, text) for name, text in _ask_patterns(edges)}
         for topic in _configured() if answers["topics"][0] else ():
             shown.update(text=f"asking what the loss of a broker would take of {topic.name}")
             try:
@@ -99,7 +101,8 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
 
 def _ask_brokers(edges: Edges) -> str:
     """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
-    asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in _configured()}
+    of_clusters = [*load_topics().templates, *_configured()]
+    asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []
     for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
         # first: what is wrong of the address or the properties file is said here
@@ -111,6 +114,16 @@ def _ask_brokers(edges: Edges) -> str:
 def _configured() -> list[Topic]:
     """Return the project's topics; a defs.yaml that is wrong has a row of its own."""
     return list(load_topics().topics.values())
+
+
+def _ask_patterns(edges: Edges) -> Iterator[tuple[str, str]]:
+    """Yield each pattern with what it matches on its cluster."""
+    found = load_topics()
+    for file, template in zip(found.patterns, found.templates, strict=True):
+        names = [name for name in edges.kafka(template).list_topics() if file.pattern.matches(name)]
+        new = sorted({*names} - found.topics.keys())
+        more = f", {len(new)} of them not planned yet: {', '.join(new)}" if new else ""
+        yield f"topics {file.pattern}", f"{len(names)} match{more}"
 
 
 def _ask_lake(edges: Edges) -> str:

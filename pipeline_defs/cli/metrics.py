@@ -19,7 +19,7 @@ from ..metrics import read_metrics
 from ..resources import Edges
 from ..status import find_instance
 from ..topics import Topic
-from .show import find_topics, open_edges, optional_topic_argument, print_broken
+from .show import find_topic, open_edges, optional_topic_argument, print_broken, read_topics
 from .terminal import ERRORS, OUT
 
 LOOPBACK = "127.0.0.1"
@@ -57,13 +57,20 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
       offsetlake metrics --listen 9308
       offsetlake metrics --listen 0.0.0.0:9308
     """
-    (topics, broken), edges = find_topics(topic), open_edges()
+    edges, files = open_edges(), read_topics() if topic is None else None
+    topics = [find_topic(topic)] if topic is not None else []
+    topics += files.topics.values() if files is not None else ()
+    broken = files.broken if files is not None else ()
     print_broken(broken)
-
+    pages: dict[str, Page] = {f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics}
     reading = threading.Lock()  # nothing is gained by reading it all twice at a time
 
     def read() -> str:
         with reading, find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
+            if files is not None and files.patterns:
+                for each in files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}):
+                    topics.append(each)
+                    pages[f"/map/{each.name}"] = HTML, partial(_draw_map, each, edges)
             return metrics_text(read_metrics(topics, edges, instance, broken))
 
     if listen is None:
@@ -72,8 +79,7 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
             raise SystemExit(1)
         return
     host, port = listen
-    pages: dict[str, Page] = {"/metrics": (CONTENT_TYPE, read)}
-    pages |= {f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics}
+    pages["/metrics"] = CONTENT_TYPE, read
     named = urlsplit(edges.settings.pages_url or "").hostname
     with serve_pages(host, port, pages, names=[named] if named else []) as at:
         url = f"http://{f'[{host}]' if ':' in host else host}:{at}"

@@ -86,7 +86,7 @@ def produce(
     with progress(f"producing to {topic}") as shown:
         edges = open_edges()
         found = load_topics()
-        configured = found.topics.get(topic)
+        configured = found.find(topic)
         if configured is None and (broken := found.find_broken(topic)):
             raise broken.error
         servers = edges.bootstrap_servers(configured)

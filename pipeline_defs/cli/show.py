@@ -67,9 +67,9 @@ def open_edges() -> Edges:
 
 def find_topic(name: str) -> Topic:
     """Find a topic that a defs.yaml names; refuse others, naming those there are."""
-    found = _read_topics()
-    if name in found.topics:
-        return found.topics[name]
+    found = read_topics()
+    if topic := found.find(name):
+        return topic
     if broken := found.find_broken(name):
         raise broken.error
     raise UnknownTopic(
@@ -82,7 +82,7 @@ def find_topics(name: str | None) -> tuple[list[Topic], Sequence[Broken]]:
     """Find the topic named, or all that a defs.yaml names, and the files among those that cannot be used."""
     if name is not None:
         return [find_topic(name)], ()
-    found = _read_topics()
+    found = read_topics()
     return list(found.topics.values()), found.broken
 
 
@@ -115,7 +115,8 @@ def print_error(error: OffsetlakeError, where: str = "") -> None:
     ERRORS.print(styled(("error", "bold red"), " ", (error.kind, "dim"), f": {where}{error}"), soft_wrap=True)
 
 
-def _read_topics() -> TopicFiles:
+def read_topics() -> TopicFiles:
+    """Read the topics of this project, and say so while that takes."""
     with progress("reading the topics of this project"):
         return load_topics()
 

@@ -51,7 +51,7 @@ def up(port: int | None) -> None:
     found = load_topics()
     topics = list(found.topics.values())
     print_broken(found.broken)
-    if not topics:
+    if not topics and not found.patterns:
         raise EmptySelection(
             f"no topic is configured in {project}; nothing was started; add {defs_folder(project)}/<topic>/defs.yaml"
         )
@@ -63,7 +63,9 @@ def up(port: int | None) -> None:
                     "`dg check defs` shows the place"
                 )
             since, failed = LandedSince(topics, instance), FailedSince(topics, instance, datetime.now(UTC))
-            names = ", ".join(sorted(topic.name for topic in topics))
+            names = ", ".join(
+                [*sorted(found.topics), *(f"topics that match {each.pattern}" for each in found.patterns)]
+            )
             OUT.print(
                 styled("Dagster is at ", (server.url, "bold"), f"; it lands {names} by itself; Ctrl-C ends it"),
                 soft_wrap=True,
@@ -76,6 +78,8 @@ def up(port: int | None) -> None:
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
+                if found.patterns:
+                    topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
                 for line in failed.read(datetime.now(UTC)):
                     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
                 if landed := since.read():

@@ -77,7 +77,7 @@ class Lake:
         It names the topic that was asked for, where that is one of them.
         """
         topics = self._memory.topics() if self._memory else ()
-        if self._memory and topics and not self.store.folders("plan"):
+        if self._memory and topics and not self.planned_topics():
             self._memory.refuse_missing(asked if asked in topics else topics[0])
 
     def _remember(self, topic: str) -> None:
@@ -140,6 +140,10 @@ class Lake:
 
     def _read_step(self, path: str) -> PlanStep:
         return PlanStep.from_json(self._read(path), self.store.url(path))
+
+    def planned_topics(self) -> tuple[str, ...]:
+        """Return the topics that have a plan log, whether a defs.yaml names them or not."""
+        return self.store.folders("plan")
 
     # ---- manifests
 

@@ -32,6 +32,7 @@ from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.delta_log import raw_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.housekeeping import COMPACT
 from pipeline_defs.raw_table import append_landed
 from pipeline_defs.reports import trace_row
 from pipeline_defs.vacuum import vacuum
@@ -311,7 +312,7 @@ def drop(world: World) -> list[str | None]:
 
 
 def test_the_command_and_the_job_compact(world: World, commands: Callable[..., Any]) -> None:
-    """[R-61] [R-65] [R-72] `offsetlake compact` shows first, then does; `compact_<topic>` runs by itself where it is due."""
+    """[R-61] [R-65] [R-72] `offsetlake compact` shows first, then does; `compact_tables` runs by itself where it is due."""
     fill(world, 8, landed=5)
     assert "would compact 4 files" in commands("--dry-run").stdout and not compacted_files(world)
     (file,) = json.loads(commands("--json").stdout)["files"]
@@ -321,11 +322,11 @@ def test_the_command_and_the_job_compact(world: World, commands: Callable[..., A
 
     world.land()
     definitions = build_defs(world.edges, topics=world.definitions)
-    schedule = definitions.resolve_schedule_def(f"{world.topic.compaction_job}_often")
+    schedule = definitions.resolve_schedule_def(f"{COMPACT}_schedule")
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
     with dg.build_schedule_context(instance=world.instance, resources={"edges": world.edges}) as context:
         assert len(schedule.evaluate_tick(context).run_requests or []) == 1
-        result = definitions.resolve_job_def(world.topic.compaction_job).execute_in_process(instance=world.instance)
+        result = definitions.resolve_job_def(COMPACT).execute_in_process(instance=world.instance)
         assert result.success and len(compacted_files(world)) == 2
         assert schedule.evaluate_tick(context).run_requests == []
     assert "is no age" in commands("--drop-range-files-after", "soon").output

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline_defs.compaction_job import compact_tables
+from pipeline_defs.compacting import compact_tables
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.days import Days, EventTime
 from pipeline_defs.core.decoders import Decode, Format, Side

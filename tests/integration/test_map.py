@@ -13,6 +13,7 @@ from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.picture import CAUSES, NOT_LANDED, UNDECODED, Look
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.housekeeping import AUDIT
 from pipeline_defs.map.draw import map_file, read_picture, write_page
 from pipeline_defs.map.words import summary
 from pipeline_defs.resources import Edges
@@ -64,7 +65,7 @@ def test_the_audit_writes_the_map_and_shows_it_in_words(world: World) -> None:
     world.settings = world.edges.settings = dataclasses.replace(
         world.settings, home=world.folder, pages_url="http://127.0.0.1:9308"
     )
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
+    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(AUDIT)
     alone = job.get_subset(asset_check_selection={world.topic.standing_key(MAPPED)})
     (check,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     path, words = check.metadata["map"].value, check.metadata["coverage"].value

@@ -13,6 +13,7 @@ from dagster._core.test_utils import create_run_for_test
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.layout import data_path
+from pipeline_defs.housekeeping import AUDIT
 from pipeline_defs.topics import PROGRESS
 from pipeline_defs.tries import trying
 from tests.support.pulse import said
@@ -42,7 +43,7 @@ def told(world: World) -> list[dg.AssetCheckEvaluation]:
 
 def audit(world: World) -> dg.AssetCheckEvaluation:
     """Runs the check as the nightly audit job does, without the others, and returns what it found."""
-    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(world.topic.audit_job)
+    job = build_defs(world.edges, topics=world.definitions).resolve_job_def(AUDIT)
     alone = job.get_subset(asset_check_selection={world.topic.standing_key(PROGRESS)})
     (evaluation,) = alone.execute_in_process(instance=world.instance).get_asset_check_evaluations()
     return evaluation

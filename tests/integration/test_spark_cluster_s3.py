@@ -15,7 +15,7 @@ from pipeline_defs.bench.data import produce
 from pipeline_defs.bench.driver_bytes import LOAD, count_control, count_driver_bytes
 from pipeline_defs.bench.measurement import Bench
 from pipeline_defs.bench.spark_cluster import SparkCluster
-from pipeline_defs.compaction_job import compact_tables
+from pipeline_defs.compacting import compact_tables
 from pipeline_defs.core.compaction import CompactionOutcome
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided

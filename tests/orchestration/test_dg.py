@@ -35,7 +35,7 @@ def test_dg_checks_and_lists_the_definitions(tmp_path: Path) -> None:
     keys = {asset["asset_key"] for asset in found["assets"]}
     assert {"raw/flights", "kafka/flights"} <= keys
     assert {sensor["name"] for sensor in found["sensors"]} >= {"land_pending"}
-    assert {job["name"] for job in found["jobs"]} >= {"land_flights", "audit_flights"}
+    assert {job["name"] for job in found["jobs"]} >= {"land_flights", "audit", "compact_tables"}
 
 
 def test_workspace_yaml_loads_the_same_location(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from pipeline_defs.core.retiring import retired
 from pipeline_defs.days import report_days
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.lake import Lake
+from pipeline_defs.housekeeping import RETIRE
 from pipeline_defs.launching import choose_ranges
 from pipeline_defs.ledger import accept_loss, loss_text, read_ledger
 from pipeline_defs.projection import RANGE_END, RANGE_START
@@ -78,7 +79,7 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     """The lake keeps them: audit and trace see them. No tick brings one back, `land --partition` does, at the end."""
     keys = fill(world, 8, max_keys=3)
     assert keys_of(world) == keys, "the control: what is not landed is never retired"
-    assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
+    assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []
     (launched,) = world.launch()
     said = [entry.user_message for entry in world.instance.all_logs(launched.run_id)]
     assert any(text.startswith("step=progress 8 of 8 in ") for text in said), "a run says how far it is"
@@ -87,11 +88,11 @@ def test_old_landed_keys_are_retired_and_brought_back_by_command(world: World) -
     )
     assert {check.status.value for check in checks.values()} == {"SUCCEEDED"}, "a range run has its checks too"
     assert {check.run_id for check in checks.values()} == {launched.run_id} and len(checks) == len(QUICK)
-    schedule = evaluate_schedule(world, f"{world.topic.retire_job}_hourly")
+    schedule = evaluate_schedule(world, f"{RETIRE}_schedule")
     assert schedule.run_requests is not None and len(schedule.run_requests) == 1
-    assert run_job(world, world.topic.retire_job).success
+    assert run_job(world, RETIRE).success
     assert keys_of(world) == keys[5:]
-    assert evaluate_schedule(world, f"{world.topic.retire_job}_hourly").run_requests == []
+    assert evaluate_schedule(world, f"{RETIRE}_schedule").run_requests == []
 
     world.send_numbered(10)
     assert [offsets.key for offsets in world.tick().due] == ["0-80-90"]
@@ -174,12 +175,12 @@ def test_a_key_is_not_retired_before_its_range_is_decoded(world: World) -> None:
     world.topic = dataclasses.replace(world.topic, decode=Decode())
     keys = fill(world, 3, max_keys=1)
     world.land()
-    hourly = f"{world.topic.retire_job}_hourly"
+    hourly = f"{RETIRE}_schedule"
     assert evaluate_schedule(world, hourly).run_requests == [], "all of them are due"
-    assert run_job(world, world.topic.retire_job).success and keys_of(world) == keys
+    assert run_job(world, RETIRE).success and keys_of(world) == keys
     world.decode([keys[0]])
     assert len(evaluate_schedule(world, hourly).run_requests or []) == 1
-    assert run_job(world, world.topic.retire_job).success and keys_of(world) == keys[1:]
+    assert run_job(world, RETIRE).success and keys_of(world) == keys[1:]
 
 
 def test_retired_keys_stay_so_when_the_database_is_lost(world: World) -> None:
@@ -487,9 +488,9 @@ def test_the_sweep_is_a_job_that_runs_where_there_is_something(world: World) -> 
     orphan = world.lake_folder / "staging" / "dead" / "part.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(bytes(10))
-    assert evaluate_schedule(world, "sweep_staging_daily").run_requests == [], "the control: it was written just now"
+    assert evaluate_schedule(world, "sweep_staging_schedule").run_requests == [], "the control: it was written just now"
     assert run_job(world, "sweep_staging").success and orphan.exists()
     moment = world.edges.now_ms() + 4 * 3600 * 1000
     world.edges.now_ms = lambda: moment
-    assert len(evaluate_schedule(world, "sweep_staging_daily").run_requests or []) == 1
+    assert len(evaluate_schedule(world, "sweep_staging_schedule").run_requests or []) == 1
     assert run_job(world, "sweep_staging").success and not orphan.exists()

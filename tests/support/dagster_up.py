@@ -101,6 +101,12 @@ def run_ids(url: str) -> set[str]:
     return {run["runId"] for run in _ask(url, RUNS)["runsOrError"]["results"]}
 
 
+def asset_keys(url: str) -> list[list[str]]:
+    """Return the assets that a Dagster UI has definitions of, each as its path."""
+    found = _ask(url, "{ assetNodes { assetKey { path } } }")["assetNodes"]
+    return [each["assetKey"]["path"] for each in found]
+
+
 def is_answering(url: str) -> bool:
     """Return whether anybody is at an address."""
     try:

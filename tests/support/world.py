@@ -31,6 +31,7 @@ from pipeline_defs.edges.duck import connect
 from pipeline_defs.edges.lake_memory import FOLDER
 from pipeline_defs.edges.operations import Operations
 from pipeline_defs.edges.spark_server import stop_server
+from pipeline_defs.housekeeping import build_housekeeping
 from pipeline_defs.landing import land
 from pipeline_defs.launching import Launched, land_through_dagster, open_instance
 from pipeline_defs.planner import commit_next_step
@@ -291,7 +292,7 @@ class World:
 
     @property
     def definitions(self) -> dg.Definitions:
-        return build_topic_defs(self.topic)
+        return dg.Definitions.merge(build_topic_defs(self.topic), build_housekeeping([self.topic]))
 
     def tick(self) -> Tick:
         """Does what the sensor does of this topic."""

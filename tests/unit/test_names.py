@@ -19,6 +19,7 @@ from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.offsets import check_topic
 from pipeline_defs.core.picture import Picture
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.housekeeping import COMPACT, RETIRE
 from pipeline_defs.map.draw import write_page
 from pipeline_defs.project import defs_yaml, folder_name
 from pipeline_defs.resources import Edges
@@ -58,14 +59,13 @@ def repository() -> Any:
 
 
 def test_topics_that_differ_in_punctuation_alone_load_and_share_no_name(repository: Any) -> None:
-    """Assets, partitions, jobs, ops, schedules, pools; sensors are of all topics at once."""
+    """Assets, partitions, jobs, ops, pools; sensors and schedules are of all topics at once."""
     jobs = [job.name for job in repository.get_all_jobs()]
     ops = [node.name for node in repository.get_implicit_global_asset_job_def().nodes]
-    schedules = [schedule.name for schedule in repository.schedule_defs]
-    for kind, found in {"jobs": jobs, "ops": ops, "schedules": schedules}.items():
+    for kind, found in {"jobs": jobs, "ops": ops}.items():
         assert [name for name, count in Counter(found).items() if count > 1] == [], kind
         assert max(map(len, found)) < 250 and len(found) % len(ALIKE) in {0, 1}, kind
-    assert list(repository.sensor_defs) == []
+    assert list(repository.sensor_defs) == [] and list(repository.schedule_defs) == []
     graph = repository.asset_graph
     assert {key.path[1] for key in graph.get_all_asset_keys()} == set(ALIKE)
     partitions = {graph.get(dg.AssetKey(["raw", name])).partitions_def.name for name in ALIKE}
@@ -86,7 +86,7 @@ def test_no_topics_runs_wait_for_the_turn_of_another_topic(repository: Any) -> N
 def test_no_two_kinds_of_work_share_a_pool(found: list[str]) -> None:
     topics = [Topic(name, Policy()) for name in found]
     pools = [duty.pool for each in topics for duty in (each.landing, each.decoding, each.upserting)]
-    assert len({*pools, *(each.compaction_job for each in topics)}) == 4 * len(topics)
+    assert len({*pools, RETIRE, COMPACT}) == 3 * len(topics) + 2
 
 
 def test_names_that_people_use_stay_as_they_are() -> None:

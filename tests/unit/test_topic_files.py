@@ -47,6 +47,7 @@ WHOLE = (
   latest: {sequence: value.id}
 """
 )
+PATTERN = "type: offsetlake.KafkaTopic\nattributes:\n  topics: bad.*\n"
 LAUGHS = "x: &a0 [l, l]\n" + "".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 
 WRONG: dict[str, tuple[str | bytes, str]] = {
@@ -59,8 +60,14 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a group of another topic's field": (HEAD + "  group: 'x.{name}'\n", "`group`.*expected a consumer group's name of letters"),
     "an empty group": (HEAD + "  group: ''\n", "`group`.*expected a consumer group's name of letters"),
     "no type": ("attributes: {topic: bad}\n", "`type` is missing"),
-    "no topic": ("type: offsetlake.KafkaTopic\nattributes: {budget: 1}\n", "`topic` is missing"),
-    "no attributes": ("type: offsetlake.KafkaTopic\n", "`topic` is missing"),
+    "no topic": ("type: offsetlake.KafkaTopic\nattributes: {budget: 1}\n", "expected `topic`, or `topics` with a pattern, found neither"),
+    "no attributes": ("type: offsetlake.KafkaTopic\n", "expected `topic`, or `topics` with a pattern, found neither"),
+    "a topic and a pattern": (HEAD + "  topics: bad.*\n", "expected `topic`, or `topics` with a pattern, found both"),
+    "what to leave out of one topic": (HEAD + "  exclude: bad.*\n", "expected `exclude` only beside `topics`"),
+    "a pattern that is none": (PATTERN.replace("bad.*", "'bad('"), r"line 3: `topics`: 'bad\(' is no regular expression of Python: .*at character 4"),
+    "an empty pattern": (PATTERN.replace("bad.*", "''"), "line 3: `topics`"),
+    "a pattern to leave out that is none": (PATTERN + "  exclude: '*'\n", "line 4: `exclude`: .* is no regular expression"),
+    "days of a pattern without decode": (PATTERN + "  days: {start: 2013-01-01}\n", "`days` and no `decode`"),
     "another type": (HEAD.replace("KafkaTopic", "KafkaTopc"), "`type` is offsetlake.KafkaTopc, expected .*did you mean"),
     "a type without its package": (HEAD.replace("offsetlake.", ""), "`type` is KafkaTopic, expected offsetlake.KafkaTopic"),
     "a package that is not there": (HEAD.replace("offsetlake", "offsetlak"), "`type` is offsetlak.KafkaTopic"),

@@ -1,0 +1,198 @@
+"""Topics by pattern over a real broker: a new one is landed and shown; what is wrong of one is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pipeline_defs import topic_discovery
+from pipeline_defs.bench.measurement import count_rows
+from pipeline_defs.core.errors import OffsetlakeError, TopicsFailed
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.core.topic_pattern import TopicPattern
+from pipeline_defs.edges.kafka import Kafka
+from pipeline_defs.launching import open_instance
+from pipeline_defs.project import plan_project, write_env, write_project
+from pipeline_defs.pulse import build_pulse
+from pipeline_defs.settings import PROJECT, read_settings
+from pipeline_defs.topic_files import PatternFile, TopicFiles
+from pipeline_defs.topics import Topic
+from tests.conftest import JARS
+from tests.support.dagster_up import asset_keys, terminal
+from tests.support.environment import plain_environment
+from tests.support.pulse import run_pulse
+from tests.support.world import World
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Look at each tick; note for what Dagster was asked to load the code location anew."""
+    asked: list[object] = []
+    monkeypatch.setattr(topic_discovery, "DISCOVER_SECONDS", 0.0)
+    monkeypatch.setattr(topic_discovery, "_reload", lambda *given: asked.append(given))
+    return asked
+
+
+def files_of(world: World, *own: Topic, **changes: Any) -> TopicFiles:
+    """Return a file with the pattern `<the world's topic>.*`, beside topics with files of their own."""
+
+    def topic(name: str) -> Topic:
+        return dataclasses.replace(world.topic, name=name, **changes)
+
+    tree = dg.ComponentTree.for_test()
+    pattern = TopicPattern(rf"{world.name}.*", r".*-not")
+    return TopicFiles(tree, {each.name: each for each in own}, patterns=[PatternFile(Path("all"), pattern, topic)])
+
+
+def sensor_of(world: World, files: TopicFiles) -> Callable[[], dg.SensorExecutionData]:
+    """Return the sensor of a code server that was loaded with these files, to be evaluated."""
+    (sensor,) = build_pulse([*files.topics.values()], files).sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+
+    def tick() -> dg.SensorExecutionData:
+        with dg.build_sensor_context(instance=world.instance, resources={"edges": world.edges}) as context:
+            return sensor.evaluate_tick(context)
+
+    return tick
+
+
+def create(world: World, *names: str) -> None:
+    for name in names:
+        world.edges.kafka().create_topic(name, 2)
+
+
+def test_a_new_topic_is_planned_from_its_first_offset_and_loaded(world: World, asked: list[object]) -> None:
+    """[R-98] What does not match, is left out or has a file of its own is not touched; the reload is asked for once."""
+    own = dataclasses.replace(world.topic, name=f"{world.name}-own")
+    tick = sensor_of(world, files_of(world, own))
+    create(world, f"{world.name}-own", f"{world.name}-not", f"other-{world.name}")
+    assert tick().skip_message == "nothing waits"
+    create(world, world.name)
+    world.send_numbered(150)
+    said = tick().skip_message or ""
+    assert said.startswith("new topics are landed, and shown once loaded (the code location is being reloaded)")
+    assert set(world.edges.lake.planned_topics()) == {world.name, f"{world.name}-own"}
+    world.send_numbered(100)
+    assert tick().run_requests, "it is planned on, and landed, whether it is loaded yet or not"
+    assert len(asked) == 1, "once: it takes a moment"
+
+    assert run_pulse(world).success, "as the code location is then, and as each run loads it"
+    world.assert_all_landed_once()
+    assert sensor_of(world, files_of(world, own, world.topic))().skip_message == "nothing waits"
+    assert len(asked) == 1
+
+
+def test_a_topic_without_records_is_an_asset_too(world: World, asked: list[object]) -> None:
+    create(world, world.name)
+    tick = sensor_of(world, files_of(world))
+    tick()
+    assert asked and world.edges.lake.planned_topics() == (world.name,)
+
+
+def test_one_that_cannot_be_planned_is_told_and_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-98]"""
+    bad = f"{world.name}-bad"
+    create(world, world.name, bad)
+    real = Kafka.read_topic_state
+
+    def refuse(self: Kafka, topic: str, *rest: Any) -> Any:
+        if topic == bad:
+            raise OffsetlakeError("the fault")
+        return real(self, topic, *rest)
+
+    monkeypatch.setattr(Kafka, "read_topic_state", refuse)
+    with pytest.raises(TopicsFailed, match=f"{bad}: the fault"):
+        sensor_of(world, files_of(world))()
+    assert world.edges.lake.planned_topics() == (world.name,)
+
+
+def test_a_cluster_that_does_not_answer_is_told_and_stops_no_topic(world: World) -> None:
+    """[R-98]"""
+    world.edges.kafka_timeout_seconds = 0.5
+    own = dataclasses.replace(world.topic, bootstrap_servers=world.edges.bootstrap_servers())
+    create(world, world.name)
+    world.send_numbered(100)
+    tick = sensor_of(world, files_of(world, own, bootstrap_servers="127.0.0.1:1"))
+    assert tick().run_requests, "the topic that is there is landed first"
+    world.with_policy(max_age_seconds=10**9)
+    assert run_pulse(world).success
+    with pytest.raises(TopicsFailed, match=r"127\.0\.0\.1:1 does not answer"):
+        tick()
+
+
+def test_a_code_server_that_does_not_reload_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(world, world.name)
+    tick = sensor_of(world, files_of(world))
+    assert "is being reloaded" in (tick().skip_message or "")
+    monkeypatch.setattr(topic_discovery, "RELOAD_SECONDS", 0.0)
+    assert "reload the code location, which was asked for in vain" in (tick().skip_message or "")
+
+
+def test_two_code_servers_plan_a_topic_once(world: World) -> None:
+    """[R-98] Whoever comes second finds the step."""
+    create(world, world.name)
+    world.send_numbered(100)
+    real, second = Kafka.read_topic_state, sensor_of(world, files_of(world))
+    ticks = [second]
+
+    def interrupt(self: Kafka, topic: str, *rest: Any) -> Any:
+        state = real(self, topic, *rest)
+        if ticks:
+            ticks.pop()()
+        return state
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kafka, "read_topic_state", interrupt)
+        sensor_of(world, files_of(world))()
+    assert not ticks, "the fault"
+    assert len(world.edges.lake.read_plan_log(world.name).steps) == 1
+
+
+def test_a_topic_that_disappears_is_told(world: World) -> None:
+    """[R-98]"""
+    create(world, world.name)
+    world.send_numbered(100)
+    files = files_of(world, world.topic)
+    sensor_of(world, files)()
+    assert run_pulse(world).success
+    world.delete_topic()
+    with pytest.raises(TopicsFailed, match="does not exist on the broker"):
+        sensor_of(world, files)()
+
+
+def test_what_is_new_of_an_empty_project_is_found(world: World, asked: list[object]) -> None:
+    """A project with nothing but a pattern has a sensor, though it has no asset yet."""
+    world.topic = dataclasses.replace(world.topic, policy=Policy(start="latest"))
+    assert sensor_of(world, files_of(world))().skip_message == "nothing waits"
+    assert not asked
+
+
+@pytest.mark.timeout(300)
+def test_a_running_dagster_lands_and_shows_a_topic_that_is_created_meanwhile(world: World, tmp_path: Path) -> None:
+    """[R-98] Nobody restarts anything: real processes, from a project with nothing but a pattern."""
+    project = tmp_path / "patterned"
+    write_project(plan_project(project, [], None))
+    file = project / "patterned" / "defs" / "all" / "defs.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"type: offsetlake.KafkaTopic\nattributes: {{topics: '{world.name}.*', max_age_seconds: 0}}\n")
+    home = read_settings({}, project).dagster_home
+    write_env(project, home)
+    (project / ".offsetlake" / "jars").symlink_to(JARS)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"OFFSETLAKE_BOOTSTRAP_SERVERS": world.edges.bootstrap_servers(), "PYTHONPATH": str(PROJECT), "PATH": path}
+    with terminal(["offsetlake", "up"], cwd=project, env={**plain_environment(), **own}) as up:
+        up.wait_for("Ctrl-C ends it")
+        create(world, world.name)
+        world.send_numbered(100)
+        with open_instance(home) as instance:
+            up.wait_until(lambda: bool(instance.get_materialized_partitions(world.topic.asset_key)))
+        up.wait_for(f"rows: {world.name} 100")
+        up.wait_until(lambda: [*world.topic.asset_key.path] in asset_keys(up.url))
+    assert count_rows(project / ".offsetlake" / "lake" / "data" / world.name) == 100

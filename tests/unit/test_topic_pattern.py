@@ -1,0 +1,124 @@
+"""A defs.yaml with a pattern: which topics it has, and which it leaves to others."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable
+from pipeline_defs.core.topic_pattern import TopicPattern
+from pipeline_defs.definitions import build_defs
+from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import read_settings
+from pipeline_defs.topic_files import TopicFiles, read_topic_files
+
+pytestmark = pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated")  # Dagster's, as it reads YAML
+
+ORDERS = r"""type: offsetlake.KafkaTopic
+attributes:
+  topics: "orders\\..*"
+  exclude: '.*\.test'
+  max_age_seconds: 7
+  group: lake.{topic}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A project with a topic of its own, `orders.own`, and a pattern of topics."""
+    folder, path = tmp_path / f"by_pattern_{uuid.uuid4().hex[:8]}", [*sys.path]  # a package is imported once
+    write_project(plan_project(folder, ["orders.own"], None))
+    write(folder, "all", ORDERS)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path[:] = path
+
+
+def write(project: Path, name: str, text: str) -> None:
+    file = project / project.name / "defs" / name / "defs.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+
+
+def read(project: Path, *planned: str) -> TopicFiles:
+    return read_topic_files(project, lambda: planned)
+
+
+@pytest.mark.parametrize(
+    ("name", "matches"),
+    [
+        ("orders.eu", True),
+        ("orders.eu.test", False),
+        ("orders", False),
+        ("my-orders.eu", False),
+        ("orders.eu\n", False),
+        ("__orders.eu", False),
+    ],
+)
+def test_a_pattern_is_of_the_whole_name(name: str, matches: bool) -> None:
+    assert TopicPattern(r"(__)?orders\..*", r".*\.test").matches(name) is matches
+
+
+def test_the_topics_of_a_pattern_are_those_that_the_lake_has(project: Path) -> None:
+    """[R-98]"""
+    found = read(project, "orders.eu", "orders.us", "orders.eu.test", "orders.own", "payments")
+    assert not found.broken and set(found.topics) == {"orders.own", "orders.eu", "orders.us"}
+    assert set(found.found) == {"orders.eu", "orders.us"}
+    topic = found.topics["orders.eu"]
+    assert (topic.policy.max_age_seconds, topic.group) == (7, "lake.orders.eu")
+    assert found.topics["orders.own"].policy.max_age_seconds == 60, "its own file says what it is"
+
+
+def test_a_command_may_name_one_of_which_nothing_is_planned_yet(project: Path) -> None:
+    found = read(project)
+    assert set(found.topics) == {"orders.own"}
+    assert [getattr(found.find(name), "name", None) for name in ("orders.new", "orders.own", "payments")] == [
+        "orders.new",
+        "orders.own",
+        None,
+    ]
+
+
+def test_a_topic_whose_own_file_is_wrong_is_not_landed_by_a_pattern(project: Path) -> None:
+    """[R-98] It would be landed by settings that nobody chose for it."""
+    write(project, "orders.own", "type: offsetlake.KafkaTopic\nattributes: {topic: orders.own, budget: many}\n")
+    found = read(project, "orders.own", "orders.eu")
+    assert set(found.topics) == {"orders.eu"} and [each.name for each in found.broken] == ["orders.own"]
+    assert found.find("orders.own") is None
+
+
+def test_a_topic_of_two_patterns_is_left_out_and_both_files_are_named(project: Path) -> None:
+    """[R-98]"""
+    write(project, "eu", ORDERS.replace("orders", ".*").replace(".*\\\\..*", ".*eu"))
+    found = read(project, "orders.eu", "orders.us")
+    assert set(found.topics) == {"orders.own", "orders.us"}
+    (broken,) = found.broken
+    assert broken.name == "orders.eu" and "orders.eu" in found.names
+    assert all(f"defs/{name}/defs.yaml" in broken.error.message for name in ("all", "eu"))
+    with pytest.raises(BadSetting, match="matches the patterns of"):
+        read(project).find("orders.eu")
+
+
+def test_where_the_lake_cannot_be_read_other_topics_are_there(project: Path) -> None:
+    def planned() -> Collection[str]:
+        raise LakeUnavailable("the fault")
+
+    found = read_topic_files(project, planned)
+    assert set(found.topics) == {"orders.own"} and "the fault" in found.broken[0].error.message
+    assert found.patterns, "and they are found as soon as it can be"
+
+
+def test_each_topic_of_a_pattern_is_an_asset_of_its_own(project: Path) -> None:
+    environment = {"DAGSTER_HOME": str(project / ".home"), "OFFSETLAKE_HOME": str(project / ".offsetlake")}
+    edges = Edges(read_settings(environment, project))
+    for name in ("orders.eu", "orders-eu", "payments"):
+        (Path(edges.settings.lake) / "plan" / name).mkdir(parents=True)
+    keys = build_defs(edges, project=project).resolve_all_asset_keys()
+    assert {key.path[1] for key in keys if key.path[0] == "raw"} == {"orders.own", "orders.eu"}
+    assert dg.AssetKey(["kafka", "orders.eu"]) in keys
