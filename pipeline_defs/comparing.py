@@ -31,7 +31,7 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
                 found = rebuild_topic(topic, edges, context.instance)
                 context.log.info("step=compared topic=%s keys=%s events=%s", topic.name, found.keys, found.events)
 
-        do_for_each(topics, compare_one)
+        do_for_each(topics, edges, compare_one)
 
     @dg.job(name=COMPARE, description=description)
     def compare_with_lake() -> None:

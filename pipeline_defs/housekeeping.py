@@ -72,7 +72,7 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
             if chore.longest_seconds is None or time.monotonic() - began < chore.longest_seconds:
                 chore.do(topic, context, edges, pyspark)
 
-        do_for_each(_choose(topics, context.op_config["topics"]), do_one)
+        do_for_each(_choose(topics, context.op_config["topics"]), edges, do_one)
 
     @dg.job(name=chore.job, description=chore.description)
     def job() -> None:
@@ -254,7 +254,11 @@ def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Audits each topic every night, in a run of its own.",
     )
-    def nightly() -> list[dg.RunRequest]:
-        return [dg.RunRequest(asset_check_keys=audit_keys(topic), tags={TOPIC_TAG: topic.name}) for topic in topics]
+    def nightly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+        at = context.scheduled_execution_time.isoformat()
+        return [
+            dg.RunRequest(f"{topic.name} {at}", asset_check_keys=audit_keys(topic), tags={TOPIC_TAG: topic.name})
+            for topic in topics
+        ]
 
     return dg.Definitions(jobs=[job], schedules=[nightly])

@@ -85,6 +85,10 @@ class Edges:
             self._lake = Lake(self.settings.lake, LakeMemory(self.settings.dagster_home, self.settings.lake))
         return self._lake
 
+    def forget_lake(self) -> None:
+        """Let go of what was read of the lake, for who reads the whole histories of many topics one after the other."""
+        self._lake = self._decodings = None
+
     def bootstrap_servers(self, topic: Topic | None = None) -> str:
         """Return the topic's own address, else the machine's, else the embedded broker's where it runs.
 

@@ -35,8 +35,11 @@ def visit_topics(
     return [found[topic.name] for topic in topics]
 
 
-def do_for_each(topics: Sequence[Topic], do: Callable[[Topic], object]) -> None:
-    """Do something for each topic, whatever fails; raise `TopicsFailed` with what did, once the others are done."""
+def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], object]) -> None:
+    """Do something for each topic, whatever fails; raise `TopicsFailed` with what did, once the others are done.
+
+    What was read of the lake for one is let go of before the next: it may be a whole history.
+    """
     failures = []
     for topic in topics:
         try:
@@ -45,6 +48,7 @@ def do_for_each(topics: Sequence[Topic], do: Callable[[Topic], object]) -> None:
             failures.append(f"{topic.name}: {error}")
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
             failures.append(f"{topic.name}: {unforeseen(error, f'topic {topic.name}')}")
+        edges.forget_lake()
     if failures:
         raise TopicsFailed(f"it failed for {len(failures)} of {len(topics)} topics; the others are done", failures)
 
