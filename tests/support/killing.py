@@ -28,11 +28,12 @@ from pipeline_defs.drills.children import stopped_at as child_stopped_at
 from pipeline_defs.dropping import drop_range_files, plan_dropping
 from pipeline_defs.latest_launching import update_latest_through_dagster
 from pipeline_defs.launching import decode_through_dagster, land_through_dagster, open_instance
+from pipeline_defs.pulse import build_pulse
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import IN_PROCESS, Settings
 from pipeline_defs.ticking import run_tick
-from pipeline_defs.topics import Topic
+from pipeline_defs.topics import LAND_PENDING, Topic
 from pipeline_defs.vacuum import vacuum
 from tests.support.world import PATIENCE_SECONDS, World
 
@@ -43,11 +44,12 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1"  # a JVM that lives for seconds starts fas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One tick, a rebuild, landing, replacing, decoding or updating latest through Dagster, or another action by its name."""
+    """One tick, a run of the pulse, a rebuild, landing or deriving through Dagster, or another action by its name."""
 
     settings: Settings
     topic: Topic
     action: str
+    others: tuple[Topic, ...] = ()  # beside the one, of a run of the pulse
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, watch: Callable[..., None]) -> None:
@@ -59,8 +61,8 @@ class Task:
                 run_tick(self.topic, instance, edges)
                 watch("tick_requested")
                 return
-            if self.action == "rebuild":
-                rebuild_topic(self.topic, edges, instance)
+            if self.action in {"pulse", "rebuild"}:
+                self._pulse(instance, edges) if self.action == "pulse" else rebuild_topic(self.topic, edges, instance)
                 return
             if self.action in {"decode", "decode_again"}:
                 self._decode(instance, edges)
@@ -90,6 +92,12 @@ class Task:
             defs = build_topic_defs(self.topic)
             list(land_through_dagster(self.topic, ranges, edges, instance, topics=defs, **how))
 
+    def _pulse(self, instance: dg.DagsterInstance, edges: Edges) -> None:
+        topics = [self.topic, *self.others]
+        defs = dg.Definitions.merge(*map(build_topic_defs, topics), build_pulse(topics))
+        job = build_defs(edges, topics=defs).resolve_job_def(LAND_PENDING)
+        job.execute_in_process(instance=instance, raise_on_error=False)
+
     def _decode(self, instance: dg.DagsterInstance, edges: Edges) -> None:
         coverage, decoded = edges.lake.coverage(self.topic.name), edges.decodings.read_ranges(self.topic.name)
         redo = self.action == "decode_again"
@@ -117,7 +125,9 @@ def everywhere(steps: Iterable[Any], quick: Collection[tuple[str, Any]]) -> list
 
 
 @contextmanager
-def stopped_at(world: World, action: str, step: str, nth: int = 1, *, own_jvm: bool = False) -> Iterator[Child]:
+def stopped_at(
+    world: World, action: str, step: str, nth: int = 1, *, others: Iterable[Topic] = (), own_jvm: bool = False
+) -> Iterator[Child]:
     """Runs the task up to the step; inside the context it stands there, after it it has died by SIGKILL or ended.
 
     With a JVM of its own the kill takes that too. Else it shares the tests' warm Spark, which is there at once, and whose
@@ -125,7 +135,7 @@ def stopped_at(world: World, action: str, step: str, nth: int = 1, *, own_jvm: b
     """
     settings = replace(world.settings, engine=IN_PROCESS) if own_jvm else world.settings
     stores = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    task = Task(settings, world.topic, action, stores)
+    task = Task(settings, world.topic, action, tuple(others), stores)
     with child_stopped_at(task, step, nth, log=world.folder / "children.log") as child:
         yield child
 

@@ -1,0 +1,127 @@
+"""SIGKILL at every step of a run of `land_pending`: what goes on by itself, and that nothing is missing or doubled.
+
+The run lands two topics, decodes one of them and updates its latest table. It is a real child; what comes after it is what the
+daemon does: ticks, and the runs that they ask for. The control is the same child, which nobody kills before it has ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import pytest
+from dagster import DagsterRunStatus, RunsFilter
+from deltalake import DeltaTable
+
+from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.planning import Policy
+from pipeline_defs.projection import ACTIVE
+from tests.support.killing import stopped_at
+from tests.support.pulse import ask, run_pulse
+from tests.support.world import World
+
+KEYS, RECORDS = 7, 250
+STEPS = {  # each step of the run, and at which of its passes it dies
+    **dict.fromkeys(("find", "append", "link_to_table", "report"), (1, 2)),
+    **dict.fromkeys(
+        ("scan", "stage", "find_landed", "read_landed", "stage_decoded", "place_decoded", "commit_decoded"), (1,)
+    ),
+    **dict.fromkeys(("rebuild_latest", "read_decoded", "stage_latest", "commit_latest", "reported_latest"), (1,)),
+    **dict.fromkeys(("verify", "commit", "publish", "landed", "reported"), (1, 4, 5, 8)),
+    **dict.fromkeys(("verify_decoded", "reported_decoded"), (1, 4)),
+}
+QUICK = {
+    *(("scan", 1), ("commit", 4), ("publish", 5), ("append", 1), ("reported", 1), ("commit_decoded", 1)),
+    *(("reported_decoded", 1), ("commit_latest", 1)),
+}
+MOST_RUNS, MOST_SECONDS = 3, 60  # until all is well again, of runs and of the clock
+
+
+@pytest.fixture
+def other(world: World) -> World:
+    """A second topic of the same lake and Dagster instance; the first one is decoded, and has a latest table."""
+    world.keep_raw_table()
+    policy = Policy(records_per_range=100, max_age_seconds=0)
+    other = World(world.settings, world.folder, f"{world.name}-other", policy)
+    other._instance, other.edges = world.instance, world.edges
+    world.topic = dataclasses.replace(world.topic, decode=Decode(value=Side(Format.JSON, "id INT")), latest=Latest())
+    for each in (world, other):
+        each.create_topic(2)
+        each.send(
+            {"partition": n % KEYS % 2, "key": b"%d" % (n % KEYS), "value": b'{"id": %d}' % n} for n in range(RECORDS)
+        )
+    return other
+
+
+def go_on(world: World, other: World) -> tuple[int, int]:
+    """Tick as the daemon does, and run what is asked for; return the runs, and the seconds in which none was asked for."""
+    runs = seconds = 0
+    while runs < MOST_RUNS and seconds < MOST_SECONDS:
+        asked = ask(world, other.topic)
+        if asked.run_requests:
+            assert run_pulse(world, other.topic).success
+            runs += 1
+        elif asked.skip_message == "nothing waits":
+            return runs, seconds
+        else:
+            moment, seconds = world.edges.now_ms() + 5_000, seconds + 5
+            world.edges.now_ms = lambda moment=moment: moment  # type: ignore[misc]
+    raise AssertionError(f"after {runs} runs and {seconds} s: {ask(world, other.topic).skip_message}")
+
+
+def table(world: World, tree: str) -> list[dict[str, Any]]:
+    """Return the rows of one of the first topic's tables, as any reader of Delta has them."""
+    rows: list[dict[str, Any]] = (
+        DeltaTable(world.edges.lake.store.url(f"tables/{tree}/{world.name}")).to_pyarrow_table().to_pylist()
+    )
+    return rows
+
+
+def assert_all_is_there_once(world: World, other: World) -> None:
+    """In the globs, the tables, and in Dagster; and nothing is left at work."""
+    for each in (world, other):
+        each.assert_all_landed_once()
+        each.assert_proven()
+        assert each.materialized() == {offsets.key for offsets in each.coverage.log.ranges}
+        assert sorted((row["partition"], row["offset"]) for row in table(each, "raw")) == sorted(each.sent)
+    assert sorted(row["value"]["id"] for row in table(world, "decoded")) == [*range(RECORDS)]
+    latest = {row["key"]: row["value"]["id"] for row in table(world, "latest")}
+    assert latest == {b"%d" % (n % KEYS): n for n in range(RECORDS)}
+    assert world.instance.get_materialized_partitions(world.topic.decoded_key) == world.materialized()
+    assert world.instance.get_runs(RunsFilter(statuses=ACTIVE)) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "nth"),
+    [
+        pytest.param(step, nth, marks=[] if (step, nth) in QUICK else [pytest.mark.long])
+        for step, passes in STEPS.items()
+        for nth in passes
+    ],
+)
+def test_a_run_that_is_killed_at_any_step_is_made_good_by_ticks_alone(
+    world: World, other: World, step: str, nth: int
+) -> None:
+    """[R-31] In at most three runs, and a minute of waiting for a back-off."""
+    ask(world, other.topic)
+    with stopped_at(world, "pulse", step, nth, others=[other.topic]):
+        pass
+    (died,) = world.instance.get_runs()
+    assert died.status is DagsterRunStatus.STARTED, "the fault: nobody has said how it ended"
+    go_on(world, other)
+    assert_all_is_there_once(world, other)
+    ended = world.instance.get_run_by_id(died.run_id)
+    assert ended is not None and ended.status is DagsterRunStatus.FAILURE
+
+
+def test_the_run_that_nobody_kills_leaves_nothing_to_do(world: World, other: World) -> None:
+    """The control, and that each step that is a case is passed as often as its cases say."""
+    ask(world, other.topic)
+    passed = Counter[str]()
+    world.edges.watch_step = lambda step, **_: passed.update([step])
+    assert run_pulse(world, other.topic).success
+    assert go_on(world, other) == (0, 0)
+    assert_all_is_there_once(world, other)
+    assert {step: max(passes) for step, passes in STEPS.items()} == {step: passed[step] for step in STEPS}
