@@ -23,6 +23,7 @@ from .moments import duration_text
 from .projection import ACTIVE, FAILED
 from .pulse_run import LAND_AND_DERIVE, land_and_derive
 from .resources import Edges
+from .slow_topics import read_slow
 from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_tick, run_tick
 from .topic_discovery import Discovery
 from .topic_files import TopicFiles
@@ -126,9 +127,14 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
 def find_runs(
     ticks: Sequence[TopicTick], location: str, instance: dg.DagsterInstance, edges: Edges
 ) -> tuple[list[dg.RunRequest], list[str]]:
-    """Find which runs to ask for now, at most one of each lane, and say why one that is due is not asked for yet."""
+    """Find which runs to ask for now, at most one of each lane; say why one that is due is not asked for, and what is slow."""
     lanes, requests, postponed = edges.settings.lanes, list[dg.RunRequest](), list[str]()
-    due = (lane_of(each.topic.name, lanes, each.failures) for each in ticks if each.is_due)
+    slow = read_slow(instance, edges.now_ms()) if lanes > 1 else set[str]()
+    if slow:
+        postponed.append(f"slow, so that they are landed apart for ten minutes: {', '.join(sorted(slow))}")
+    due = (
+        lane_of(each.topic.name, lanes, each.failures, is_slow=each.topic.name in slow) for each in ticks if each.is_due
+    )
     for lane in sorted(set(due)):
         tags = {LOCATION_TAG: location, **({LANE_TAG: lane} if lanes > 1 else {})}
         why = find_postponed(instance, tags, edges.now_ms())

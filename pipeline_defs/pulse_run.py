@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
@@ -19,7 +21,7 @@ from dagster._core.events import AssetMaterializationPlannedData
 from .attempt import Attempt
 from .checks import QUICK, as_result, check_key, lake_result
 from .core.decoding import Decided, Decoding
-from .core.dispatch import lane_of, next_most_offsets, take_turns
+from .core.dispatch import APART, lane_of, next_most_offsets, take_turns
 from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, unforeseen
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, violations_by_range
@@ -37,6 +39,7 @@ from .raw_asset import landed_lineage, materialization
 from .resources import Edges
 from .runs import StepSummary, at_work, attempt_id
 from .settings import code_version
+from .slow_topics import SLOW_SECONDS, note_slow, read_slow
 from .ticking import find_due_ranges, find_undecoded, run_latest_tick
 from .topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
 from .tries import ALL, UPDATE, Tries, read_all_tries, read_tries, trying_all
@@ -84,7 +87,7 @@ def land_and_derive(
 class _PulseRun:
     """One run: its topics by name, how many ranges of each it has landed, and in words what failed.
 
-    `passed_over` says of which topics nothing could be taken, and why.
+    `passed_over` says of which topics nothing could be taken, and why; `slow` are those that are of the lane apart.
     """
 
     topics: dict[str, Topic]
@@ -101,6 +104,11 @@ class _PulseRun:
     served: dict[str, int] = field(default_factory=dict)  # by topic the number of the last job that had ranges of it
     left: int = field(default_factory=lambda: RANGES_PER_RUN)
     most_offsets: float = field(default_factory=lambda: FIRST_OFFSETS)  # of the next job
+    slow: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.lane is not None:
+            self.slow = read_slow(self.context.instance, self.edges.now_ms())
 
     # ---- land
 
@@ -112,7 +120,10 @@ class _PulseRun:
 
     def _land_next(self) -> bool:
         """Land one batch of what is pending, as large as a job of `JOB_SECONDS` is; return whether there was any."""
-        batch = take_turns(self._find_due(), min(self.left, RANGES_AT_ONCE), self.most_offsets) if self.left > 0 else {}
+        due = self._find_due() if self.left > 0 else {}
+        if self.lane == APART:  # of a job that they share nobody could say which of them is slow
+            due = dict(islice(due.items(), 1))
+        batch = take_turns(due, min(self.left, RANGES_AT_ONCE), self.most_offsets)
         if not batch:
             return False
         began_ms, offsets = self.edges.now_ms(), sum(len(each) for ranges in batch.values() for each in ranges)
@@ -160,7 +171,7 @@ class _PulseRun:
             for topic in (self.topics[name] for name in batch):
                 name = topic.name
                 with self._isolated(topic, self._fail):
-                    tools[name] = edges.tools(topic, self.pyspark, log_step)
+                    tools[name] = edges.tools(topic, self.pyspark, partial(self._log_read, log_step))
                     tell[name] = opened.enter_context(landed_lineage(topic, edges, context.log.warning))
             self._leave_silent(tools)
             keys_of = {name: [offsets.key for offsets in batch[name]] for name in tools}
@@ -222,7 +233,22 @@ class _PulseRun:
     def _is_mine(self, topic: Topic, *tries: Tries) -> bool:
         """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
         failures = max(each.failures for each in tries)
-        return self.lane in {None, lane_of(topic.name, self.edges.settings.lanes, failures)}
+        lane = lane_of(topic.name, self.edges.settings.lanes, failures, is_slow=topic.name in self.slow)
+        return self.lane in {None, lane}
+
+    def _log_read(self, log_step: StepSummary, step: str, **fields: Any) -> None:
+        """Log a step of landing; what a job that took long has read is slow."""
+        log_step(step, **fields)
+        if step == "stage":
+            self._judge(fields["topic"].split(","), fields["seconds"])
+
+    def _judge(self, names: Sequence[str], seconds: float) -> None:
+        """Note topics as slow, where they have kept others waiting for so long: they leave the run's lane, and go on apart."""
+        if self.lane is None or seconds <= SLOW_SECONDS:
+            return
+        self.context.log.warning("step=slow topic=%s seconds=%s", ",".join(names), round(seconds))
+        self.slow |= {*names}
+        note_slow(names, self.context.run.run_id, self.context.instance)
 
     def _find_undecoded(self, topics: Sequence[Topic]) -> list[tuple[Topic, list[str]]]:
         """Find what to decode now of each topic; what was last decoded longest ago comes first."""
@@ -258,6 +284,7 @@ class _PulseRun:
                 done.update((verdict.offsets.key, ALL))
                 made += [verdict.decoding] if verdict.outcome in NEWLY_DECODED else []
         log_step.tell()
+        self._judge([topic.name], (edges.now_ms() - began_ms) / 1000)
         report_days(topic, context.instance, edges)
         tell_decoded(topic, made, context, began_ms, edges)
         for name, result in decoded_results(topic, edges).items():

@@ -20,12 +20,12 @@ BACKOFF_LAST_SECONDS = 600
 STALLED_AFTER_ATTEMPTS = 3
 
 
-APART = "apart"  # the lane of topics that fail, where there is more than one
+APART = "apart"  # the lane of topics that fail or are slow, where there is more than one
 
 
-def lane_of(topic: str, lanes: int, failures: int) -> str:
-    """Return the lane of a topic: always the same of so many, but while all that is tried of it has failed twice in a row."""
-    return APART if lanes > 1 and failures > 1 else str(crc32(topic.encode()) % lanes)
+def lane_of(topic: str, lanes: int, failures: int, *, is_slow: bool = False) -> str:
+    """Return the lane of a topic: always the same of so many, but while it is slow, or all of it has failed twice in a row."""
+    return APART if lanes > 1 and (failures > 1 or is_slow) else str(crc32(topic.encode()) % lanes)
 
 
 @dataclass(frozen=True, slots=True)

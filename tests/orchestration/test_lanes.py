@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import count
+from typing import Any
 
 import dagster as dg
 import pytest
 
+from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.dispatch import APART, lane_of
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.edges.spark import Spark
 from pipeline_defs.pulse import LOCATION_TAG
 from pipeline_defs.topics import LAND_PENDING, LANE_TAG
-from tests.support.pulse import ask, location_of, refuse_tools
+from tests.support.pulse import ask, location_of, refuse_tools, said
 from tests.support.queued import queue_run
 from tests.support.world import World
 
@@ -82,3 +85,60 @@ def test_a_topic_that_fails_is_moved_out_of_the_way(
     world.assert_all_landed_once()
     world.send_numbered(100)
     assert lane(world) in asked_lanes(world, other)
+
+
+def test_a_topic_that_is_slow_is_moved_out_of_the_way(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-97] By the time that its job takes: for ten minutes, and it says so; what shared that job goes with it at first."""
+    clock = [world.edges.now_ms()]
+    world.edges.now_ms = lambda: clock[0]
+
+    real = Spark.stage
+
+    def stage(self: Spark, scan: Any, *rest: Any) -> Any:
+        clock[0] += 90_000 if world.name in scan.topics else 0  # as long as its broker takes
+        return real(self, scan, *rest)
+
+    monkeypatch.setattr(Spark, "stage", stage)
+    assert run_lane(world, other, lane(world)).success, "slow is no failure"
+    world.assert_all_landed_once()
+    world.send_numbered(100)
+    assert asked_lanes(world, other) == sorted([APART, lane(other)])
+    assert run_lane(world, other, lane(other)).success
+    assert run_lane(world, other, lane(world)).success
+    assert len(world.pending) == 1, "its lane has nothing to do with it any more"
+    assert run_lane(world, other, APART).success
+    world.assert_all_landed_once()
+    assert f"slow, so that they are landed apart for ten minutes: {world.name};" in said(world, other.topic)
+
+    monkeypatch.undo()
+    world.send_numbered(100)
+    clock[0] += 700_000
+    assert asked_lanes(world, other) == [lane(world)]
+
+
+def test_the_topics_apart_are_read_one_by_one(world: World, other: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-97] Else nobody could say which of them is the slow one; one that is not is back after ten minutes."""
+    monkeypatch.setattr("pipeline_defs.pulse_run.read_slow", lambda *_: {world.name, other.name})
+    scans = []
+    world.edges.watch_step = lambda step, **fields: scans.append(fields["topic"]) if step == "scan" else None
+    assert run_lane(world, other, APART).success
+    assert sorted(scans) == sorted([world.name, other.name])
+    for each in (world, other):
+        each.assert_all_landed_once()
+
+
+def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, other: World) -> None:
+    """[R-97] As a decoder may be slow that reads quickly."""
+    world.topic = dataclasses.replace(world.topic, decode=Decode())
+    clock = [world.edges.now_ms()]
+    world.edges.now_ms = lambda: clock[0]
+
+    def watch(step: str, **_: Any) -> None:
+        clock[0] += 90_000 if step == "read_landed" else 0
+
+    world.edges.watch_step = watch
+    assert run_lane(world, other, lane(world)).success
+    world.send_numbered(100)
+    assert asked_lanes(world, other) == sorted([APART, lane(other)])
