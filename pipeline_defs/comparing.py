@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from .projection import ACTIVE
+from .projection import ACTIVE, FAILED
 from .rebuilding import rebuild_topic
 from .resources import Edges
 from .topics import Topic
@@ -15,6 +15,7 @@ from .visiting import do_for_each
 
 COMPARE = "compare_with_lake"
 COMPARE_EVERY_MS = 3_600_000
+AGAIN_MS = 600_000
 
 
 def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
@@ -43,12 +44,16 @@ def build_comparison(topics: Sequence[Topic]) -> dg.JobDefinition:
 def is_comparison_due(
     topics: Sequence[Topic], tags: Mapping[str, str], instance: dg.DagsterInstance, edges: Edges
 ) -> bool:
-    """Return whether a comparison is to be made: none with these tags was since this process began to tick, or for an hour."""
+    """Return whether a comparison is to be made: none with these tags was since this process began to tick, or for an hour.
+
+    One that failed is made again after ten minutes: it was killed, or found what a person has to mend.
+    """
     if not any(edges.lake.is_summed_up(topic.name) for topic in topics):
         return False
     record = next(iter(instance.get_run_records(dg.RunsFilter(job_name=COMPARE, tags={**tags}), limit=1)), None)
     if record is None:
         return True
     asked_ms = record.create_timestamp.timestamp() * 1000
-    is_recent = asked_ms >= edges.opened_ms and abs(edges.now_ms() - asked_ms) < COMPARE_EVERY_MS
+    every_ms = AGAIN_MS if record.dagster_run.status in FAILED else COMPARE_EVERY_MS
+    is_recent = asked_ms >= edges.opened_ms and abs(edges.now_ms() - asked_ms) < every_ms
     return not is_recent and record.dagster_run.status not in ACTIVE

@@ -23,10 +23,10 @@ from .core.delivery import Delivery
 from .core.offsets import check_topic
 from .core.planning import Policy
 from .core.retiring import MAX_KEYS
-from .core.topic_pattern import TopicPattern, check_pattern
 from .days_config import DaysConfig
 from .decode_config import DecodeConfig
 from .derived_defs import build_days, build_decoding, build_latest
+from .edges.topic_pattern import TopicPattern, check_pattern
 from .edges.yaml_text import shown
 from .latest_config import LatestConfig
 from .op_names import with_own_op_name

@@ -16,17 +16,18 @@ from .checks import audit_keys
 from .compacting import compact_and_check, may_be_due
 from .comparing import COMPARE
 from .core.command_lines import command
-from .core.errors import OffsetlakeError, TopicsFailed, UnknownTopic
-from .pruning import list_old_runs, prune_runs
+from .core.errors import TopicsFailed, UnknownTopic
+from .pruning import Pruning, is_any_old
 from .resources import Edges
 from .retirement import find_retirable, has_too_many, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
 from .topics import TOPIC_TAG, Topic
 from .undecoded import read_due
 from .vacuum import is_vacuum_due, vacuum
-from .visiting import do_for_each
+from .visiting import do_for_each, failure_text
 
 AUDIT = "audit"
+AUDIT_TAG = "offsetlake/audit"  # of which dagster.yaml lets one at a time take a slot
 COMPACT = "compact_tables"
 PRUNE = "prune_runs"
 RETIRE = "retire_keys"
@@ -111,8 +112,8 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
     for topic in topics:
         try:
             is_due = chore.is_due(topic, edges, instance)
-        except OffsetlakeError as error:
-            failures.append(f"{topic.name}: {error}")
+        except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
+            failures.append(failure_text(topic, error))
             continue
         if is_due or time.monotonic() - began > LOOKING_SECONDS:
             return True
@@ -206,16 +207,20 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
         "stays while Dagster shows an asset, or one of its partitions, by an event of it. The lake is not touched."
     )
 
-    @dg.op(name="prune", description=description)
+    @dg.op(name="prune", description=description, pool=PRUNE)
     def prune(context: dg.OpExecutionContext, edges: dg.ResourceParam[Edges]) -> None:
         days = edges.settings.run_retention_days
         if days is None:
             context.log.info("OFFSETLAKE_RUN_RETENTION_DAYS is off: nothing is deleted")
             return
-        runs = list_old_runs(topics, JOBS, context.instance, edges.now_ms(), days)
-        gone, kept = prune_runs(
-            runs, context.instance, lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept)
+        origin = context.run.remote_job_origin
+        location = origin.repository_origin.code_location_origin.location_name if origin is not None else None
+        pruning = Pruning(topics, JOBS, context.instance, location)
+        gone, kept = pruning.prune(
+            pruning.find_old(edges.now_ms(), days),
+            lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
         )
+        pruning.sweep()
         context.add_output_metadata({"deleted": gone, "kept": kept})
 
     @dg.job(name=PRUNE, description=description)
@@ -231,7 +236,7 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     )
     def daily(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
         days = edges.settings.run_retention_days
-        is_due = days is not None and next(list_old_runs(topics, JOBS, context.instance, edges.now_ms(), days), None)
+        is_due = days is not None and is_any_old(context.instance, edges.now_ms(), days)
         return dg.RunRequest() if is_due else dg.SkipReason("no run is old enough")
 
     return dg.Definitions(jobs=[prune_old_runs], schedules=[daily])
@@ -257,7 +262,11 @@ def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:
     def nightly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
         at = context.scheduled_execution_time.isoformat()
         return [
-            dg.RunRequest(f"{topic.name} {at}", asset_check_keys=audit_keys(topic), tags={TOPIC_TAG: topic.name})
+            dg.RunRequest(
+                f"{topic.name} {at}",
+                asset_check_keys=audit_keys(topic),
+                tags={TOPIC_TAG: topic.name, AUDIT_TAG: "nightly"},
+            )
             for topic in topics
         ]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,91 +15,131 @@ import dagster as dg
 from dagster import AssetRecordsFilter, DagsterEventType, DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
-from .topics import LAND_PENDING, Topic, partitions_of
+from .core.errors import PruningFailed
+from .topics import LAND_PENDING, Topic
 
 FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 DAY_MS = 24 * 3_600_000
+TELL_EVERY = 100  # runs
+_SHOWING = {DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_MATERIALIZATION_PLANNED}
+_SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
 
 
-def list_old_runs(
-    topics: Sequence[Topic], jobs: Collection[str], instance: dg.DagsterInstance, now_ms: int, days: int
-) -> Iterator[DagsterRun]:
-    """Yield runs that ended more than so many days ago, the oldest first: of these jobs and of jobs of these topics.
+def is_any_old(instance: dg.DagsterInstance, now_ms: int, days: int) -> bool:
+    """Return whether any run, whosever it is, ended more than so many days ago."""
+    return bool(instance.get_run_ids(_created_before(now_ms, days), limit=1))
 
-    What people launched of the topics' assets is among them.
+
+def _created_before(now_ms: int, days: int) -> RunsFilter:
+    return RunsFilter(statuses=FINISHED, created_before=datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC))
+
+
+@dataclass(slots=True)
+class Pruning:
+    """What is pruned of one code location: runs of its `jobs`, of jobs of its topics, and by hand of their assets.
+
+    `location` is its name, none where it is not known; other locations of the same Dagster have jobs of the same names.
     """
-    before = datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC)
-    own, assets = {*jobs, LAND_PENDING}, set[dg.AssetKey]()
-    for topic in topics:
-        own |= {topic.land_job, topic.decode_job, topic.latest_job, topic.backfill_job}
-        assets |= {topic.asset_key, topic.decoded_key, topic.latest_key}
-    ids = instance.get_run_ids(RunsFilter(statuses=FINISHED, created_before=before))
-    for run_id in reversed(ids):
-        record = instance.get_run_record_by_id(run_id)
-        if record is None or (record.end_time or 0) >= before.timestamp():
-            continue
-        run = record.dagster_run
+
+    topics: Sequence[Topic]
+    jobs: Collection[str]
+    instance: dg.DagsterInstance
+    location: str | None = None
+    _registered: dict[dg.AssetKey, Collection[str]] = field(default_factory=dict, init=False)
+
+    def find_old(self, now_ms: int, days: int) -> Iterator[DagsterRun]:
+        """Yield the runs that ended more than so many days ago, the oldest first."""
+        for run_id in reversed(self.instance.get_run_ids(_created_before(now_ms, days))):
+            record = self.instance.get_run_record_by_id(run_id)
+            is_old = record is not None and (record.end_time or 0) * 1000 < now_ms - days * DAY_MS
+            if record is not None and is_old and self._is_own(record.dagster_run):
+                yield record.dagster_run
+
+    def _is_own(self, run: DagsterRun) -> bool:
+        origin = run.remote_job_origin
+        location = origin.repository_origin.code_location_origin.location_name if origin is not None else None
+        if run.job_name in {*self.jobs, LAND_PENDING}:
+            return location == self.location
+        jobs, assets = set[str](), set[dg.AssetKey]()
+        for topic in self.topics:
+            jobs |= {topic.land_job, topic.decode_job, topic.latest_job, topic.backfill_job}
+            assets |= {topic.asset_key, topic.decoded_key, topic.latest_key}
         selected = run.asset_selection or frozenset()
-        if run.job_name in own or (selected and selected <= assets):
-            yield run
+        return location in {None, self.location} and (run.job_name in jobs or bool(selected and selected <= assets))
 
+    def prune(
+        self, runs: Iterator[DagsterRun], on_step: Callable[[int, int], None] = lambda gone, kept: None
+    ) -> tuple[int, int]:
+        """Delete the runs that nothing is shown by; return how many went, and how many stay.
 
-def prune_runs(
-    runs: Iterator[DagsterRun],
-    instance: dg.DagsterInstance,
-    on_step: Callable[[int, int], None] = lambda done, kept: None,
-) -> tuple[int, int]:
-    """Delete the runs that nothing is shown by; return how many went, and how many stay.
+        Raises `PruningFailed` in the end, with those that could not be deleted.
+        """
+        gone, kept, failures = 0, 0, list[str]()
+        for run in runs:
+            try:
+                if self.is_shown(run.run_id):
+                    kept += 1
+                else:
+                    self._delete(run.run_id)
+                    gone += 1
+            except Exception as error:  # noqa: BLE001 (of a database; it is told, and the others go on)
+                failures.append(f"run {run.run_id}: {type(error).__name__}")
+            if (gone + kept) % TELL_EVERY == 0:
+                on_step(gone, kept)
+        if failures:
+            raise PruningFailed(f"{len(failures)} runs could not be deleted; {gone} were; it is tried again", failures)
+        return gone, kept
 
-    Events go first: a crash in between leaves a run without events, which the next time deletes.
-    """
-    gone = kept = 0
-    registered: dict[str, Collection[str]] = {}
-    for run in runs:
-        if is_shown(run.run_id, instance, registered):
-            kept += 1
-        else:
-            _delete(run.run_id, instance)
-            gone += 1
-        if (gone + kept) % 100 == 0:
-            on_step(gone, kept)
-    return gone, kept
+    def is_shown(self, run_id: str) -> bool:
+        """Return whether an asset, or a partition that there still is, was last materialised, or begun, by this run."""
+        events = self.instance.all_logs(run_id, of_type=_SHOWING)
+        asked = {
+            (event.dagster_event.asset_key, event.dagster_event.partition) for event in events if event.dagster_event
+        }
+        return any(self._is_last(key, partition, run_id) for key, partition in asked if key is not None)
 
-
-def is_shown(run_id: str, instance: dg.DagsterInstance, registered: dict[str, Collection[str]]) -> bool:
-    """Return whether the last materialisation of an asset, or of a partition that there still is, is one of this run.
-
-    `registered` keeps the keys of topics that were asked for before.
-    """
-    events = instance.all_logs(run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION)
-    return any(_is_last(event, run_id, instance, registered) for event in events)
-
-
-def _is_last(
-    event: dg.EventLogEntry, run_id: str, instance: dg.DagsterInstance, registered: dict[str, Collection[str]]
-) -> bool:
-    told = event.asset_materialization
-    if told is None:
-        return False
-    tree, name = (told.asset_key.path[0], told.asset_key.path[-1])
-    if told.partition is not None and tree in {"raw", "decoded"}:
-        partitions = partitions_of(name)
-        if partitions not in registered:
-            registered[partitions] = frozenset(instance.get_dynamic_partitions(partitions))
-        if told.partition not in registered[partitions]:
+    def _is_last(self, key: dg.AssetKey, partition: str | None, run_id: str) -> bool:
+        if partition is not None and not self._is_there(key, partition):
             return False
-    asked = [told.partition] if told.partition is not None else None
-    found = instance.fetch_materializations(AssetRecordsFilter(told.asset_key, asset_partitions=asked), limit=1)
-    return any(record.event_log_entry.run_id == run_id for record in found.records)
+        chosen = AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
+        last = self.instance.fetch_materializations(chosen, limit=1).records
+        begun = self.instance.event_log_storage.get_latest_planned_materialization_info(key, partition)
+        return any(each.event_log_entry.run_id == run_id for each in last) or (
+            begun is not None and begun.run_id == run_id
+        )
+
+    def _is_there(self, key: dg.AssetKey, partition: str) -> bool:
+        """Return whether a partition is shown: a range of a topic may be retired, of any other asset nobody knows."""
+        topic = next((each for each in self.topics if key in {each.asset_key, each.decoded_key}), None)
+        if topic is None:
+            return True
+        if key not in self._registered:
+            name = topic.partitions.name
+            assert name is not None
+            self._registered[key] = frozenset(self.instance.get_dynamic_partitions(name))
+        return partition in self._registered[key]
+
+    def _delete(self, run_id: str) -> None:
+        """Delete a run after its events: a crash in between leaves one without events, which the next time deletes."""
+        storage = self.instance.event_log_storage
+        storage.delete_events(run_id)
+        with suppress(NotImplementedError):  # where a manager keeps logs elsewhere, its own retention deletes them
+            self.instance.compute_log_manager.delete_logs(prefix=[run_id])
+        self.instance.run_storage.delete_run(run_id)
+        if isinstance(storage, SqliteEventLogStorage):  # which has a file for each run, and leaves it
+            _unlink(Path(storage.path_for_shard(run_id)))
+
+    def sweep(self) -> None:
+        """Delete files of events whose run is gone: a crash has left them."""
+        storage = self.instance.event_log_storage
+        if isinstance(storage, SqliteEventLogStorage):
+            files = [*Path(storage.path_for_shard("any")).parent.glob("*-*-*-*-*.db")]  # before the runs: one may begin
+            there = {*self.instance.get_run_ids()}
+            for file in files:
+                if file.stem not in there and self.instance.get_run_by_id(file.stem) is None:
+                    _unlink(file)
 
 
-def _delete(run_id: str, instance: dg.DagsterInstance) -> None:
-    storage = instance.event_log_storage
-    storage.delete_events(run_id)
-    with suppress(NotImplementedError):  # where a manager keeps logs elsewhere, its own retention deletes them
-        instance.compute_log_manager.delete_logs(prefix=[run_id])
-    instance.delete_run(run_id)
-    if isinstance(storage, SqliteEventLogStorage):  # which has a file for each run, and leaves it
-        file = Path(storage.path_for_shard(run_id))
-        for path in (file, *(file.with_name(file.name + end) for end in ("-wal", "-shm", "-journal"))):
-            path.unlink(missing_ok=True)
+def _unlink(shard: Path) -> None:
+    for end in _SQLITE_ENDS:
+        Path(f"{shard}{end}").unlink(missing_ok=True)

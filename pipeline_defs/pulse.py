@@ -28,6 +28,7 @@ from .ticking import DeriveTick, LatestTick, Tick, run_derive_tick, run_latest_t
 from .topic_discovery import Discovery
 from .topic_files import TopicFiles
 from .topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Topic
+from .tries import failures_of
 from .visiting import visit_topics
 
 TICK_SECONDS = 4  # the daemon looks every 5 s: with 5, one that comes a moment early is left out
@@ -215,5 +216,4 @@ def _tick_derived(
         error = error or broken
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
         error = error or unforeseen(broken, f"topic {topic.name}")
-    failures = max(known.tries[duty].failures for duty in (topic.landing, topic.decoding))
-    return TopicTick(topic, landing, decoding, latest, error, failures)
+    return TopicTick(topic, landing, decoding, latest, error, failures_of(topic, known.tries))

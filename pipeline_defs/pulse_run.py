@@ -42,7 +42,7 @@ from .settings import code_version
 from .slow_topics import SLOW_SECONDS, note_slow, read_slow
 from .ticking import find_due_ranges, find_undecoded, run_latest_tick
 from .topics import LAND_PENDING, LANE_TAG, TOOK_TAG, Duty, Topic
-from .tries import ALL, UPDATE, Tries, read_all_tries, read_tries, trying_all
+from .tries import ALL, UPDATE, Tries, failures_of, read_all_tries, trying_all
 
 if TYPE_CHECKING:
     from dagster_pyspark import LazyPySparkResource
@@ -146,9 +146,10 @@ class _PulseRun:
     def _find_due(self) -> dict[str, list[OffsetRange]]:
         """Find the ranges to land now: of each topic as its policy orders them, first who waits longest for a job."""
         found: dict[str, tuple[int, int, list[OffsetRange]]] = {}
-        tries = read_all_tries(self.context.instance, [topic.landing for topic in self.topics.values()])
+        duties = [duty for topic in self.topics.values() for duty in (topic.landing, topic.decoding)]
+        tries = read_all_tries(self.context.instance, duties)
         for name, topic in self.topics.items():
-            if not self._is_mine(topic, tries[topic.landing]):
+            if not self._is_mine(topic, tries):
                 continue
             with self._isolated(topic, self._pass_over):
                 coverage = self.edges.lake.recent(name)
@@ -230,10 +231,11 @@ class _PulseRun:
                     if self._decode_batch(topic, keys):
                         waiting.append(topic)
 
-    def _is_mine(self, topic: Topic, *tries: Tries) -> bool:
+    def _is_mine(self, topic: Topic, tries: Mapping[Duty, Tries]) -> bool:
         """Return whether a topic is of the run's lane now: one that fails leaves it, and the others go on."""
-        failures = max(each.failures for each in tries)
-        lane = lane_of(topic.name, self.edges.settings.lanes, failures, is_slow=topic.name in self.slow)
+        lane = lane_of(
+            topic.name, self.edges.settings.lanes, failures_of(topic, tries), is_slow=topic.name in self.slow
+        )
         return self.lane in {None, lane}
 
     def _log_read(self, log_step: StepSummary, step: str, **fields: Any) -> None:
@@ -255,7 +257,7 @@ class _PulseRun:
         found: list[tuple[int, Topic, list[str]]] = []
         known = read_known(self.context.instance, topics, self.edges.now_ms())
         for topic in topics:
-            if not self._is_mine(topic, known.tries[topic.landing], known.tries[topic.decoding]):
+            if not self._is_mine(topic, known.tries):
                 continue
             with self._isolated(topic, self._pass_over):
                 undecoded, due = find_undecoded(topic, self.context.instance, self.edges, known)
@@ -300,7 +302,7 @@ class _PulseRun:
             if topic.latest is None:
                 continue
             is_due = False
-            if not self._is_mine(topic, read_tries(context.instance, topic.landing)):
+            if not self._is_mine(topic, read_all_tries(context.instance, [topic.landing, topic.decoding])):
                 continue
             with self._isolated(topic, self._pass_over):
                 is_due = run_latest_tick(topic, topic.latest, context.instance, edges).is_due

@@ -124,7 +124,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         stalled = (*stalled, failure) if failure else stalled
         if is_told:
             edges.compared[topic.asset_key] = compared
-    if topic.decode is None:
+    if topic.decode is None and is_told:  # of what is summed up only the hourly comparison would tell
         _move_frontier(topic, coverage, edges)
     if not found.held:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
@@ -245,11 +245,14 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
             unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
             for offsets in unseen[:EVENTS_PER_TICK]:
                 report_decoded(topic, decoded[offsets], edges, instance)
-            if not unseen and not held:
+            is_told = not unseen and not held
+            if is_told:
                 edges.compared[topic.decoded_key] = compared
         if not held:  # a run that decodes tells of its days
             report_days(topic, instance, edges)
-    _move_frontier(topic, coverage, edges, found.due)
+    landed = edges.compared.get(topic.asset_key)
+    if is_told and landed is not None and landed.instance is instance and landed.coverage is coverage:
+        _move_frontier(topic, coverage, edges, found.due)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +39,8 @@ from .component import KafkaTopic
 from .core.errors import BadSetting, OffsetlakeError
 from .core.near import meant
 from .core.offsets import is_topic
-from .core.topic_pattern import TopicPattern
 from .edges.text_files import UnreadableText, read_text_file
+from .edges.topic_pattern import TopicPattern
 from .edges.yaml_text import Document, NotYaml, check_yaml, shown, sketch
 from .project import COMPONENT
 from .topics import Topic
@@ -116,11 +117,15 @@ class TopicFiles:
         return matching[0].topic(name) if matching else None
 
     def find_new(self, planned: Collection[str]) -> Iterator[Topic]:
-        """Yield the topics of patterns among those that a lake has planned by now, without those that it had before."""
+        """Yield the topics of patterns among those that a lake has planned by now, without those that it had before.
+
+        One that two patterns match is passed over: who loads the files anew is told.
+        """
         for name in planned:
-            topic = self.find(name) if is_topic(name) and name not in self.names else None
-            if topic is not None:
-                yield topic
+            with suppress(BadSetting):
+                topic = self.find(name) if is_topic(name) and name not in self.names else None
+                if topic is not None:
+                    yield topic
 
     @property
     def templates(self) -> list[Topic]:

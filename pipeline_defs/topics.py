@@ -39,11 +39,6 @@ def raw_key(topic: str) -> dg.AssetKey:
     return dg.AssetKey(["raw", topic])
 
 
-def partitions_of(topic: str) -> str:
-    """Return the name of the dynamic partitions of the topic of this name."""
-    return f"{topic}__ranges"
-
-
 _FORBIDDEN = re.compile(r"[.-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _WORDS = {".": "__dot_", "-": "__dash_", "_": "__line_"}
 _LONGEST = 150
@@ -159,7 +154,7 @@ class Topic:
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """Is the projection of the topic's plan log: one dynamic key per range."""
-        return dg.DynamicPartitionsDefinition(name=partitions_of(self.name))
+        return dg.DynamicPartitionsDefinition(name=f"{self.name}__ranges")
 
     @property
     def slug(self) -> str:

@@ -17,7 +17,7 @@ from dagster import RunsFilter
 from .core.dispatch import Tried
 from .core.offsets import OffsetRange
 from .projection import ACTIVE, parsed
-from .topics import Duty
+from .topics import Duty, Topic
 
 UPDATE = "update"  # the one thing that an asset without partitions is tried for
 ALL = "all"  # of a batch of ranges: fails where none of them was done
@@ -108,6 +108,11 @@ class Tries:
 def read_tries(instance: dg.DagsterInstance, duty: Duty) -> Tries:
     """Read what became of the tries of one duty."""
     return read_all_tries(instance, [duty])[duty]
+
+
+def failures_of(topic: Topic, tries: Mapping[Duty, Tries]) -> int:
+    """Return how often in a row all that was tried of a topic has failed, landing or decoding: what its lane goes by."""
+    return max(tries[duty].failures for duty in (topic.landing, topic.decoding))
 
 
 def read_all_tries(instance: dg.DagsterInstance, duties: Collection[Duty]) -> dict[Duty, Tries]:

@@ -35,6 +35,12 @@ def visit_topics(
     return [found[topic.name] for topic in topics]
 
 
+def failure_text(topic: Topic, error: Exception) -> str:
+    """Return what failed of a topic in words; what we did not foresee by its type."""
+    told = error if isinstance(error, OffsetlakeError) else unforeseen(error, f"topic {topic.name}")
+    return f"{topic.name}: {told}"
+
+
 def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], object]) -> None:
     """Do something for each topic, whatever fails; raise `TopicsFailed` with what did, once the others are done.
 
@@ -44,10 +50,8 @@ def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], obj
     for topic in topics:
         try:
             do(topic)
-        except OffsetlakeError as error:
-            failures.append(f"{topic.name}: {error}")
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-            failures.append(f"{topic.name}: {unforeseen(error, f'topic {topic.name}')}")
+            failures.append(failure_text(topic, error))
         edges.forget_lake()
     if failures:
         raise TopicsFailed(f"it failed for {len(failures)} of {len(topics)} topics; the others are done", failures)

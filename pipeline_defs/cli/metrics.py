@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import signal
 import threading
+from contextlib import suppress
 from functools import partial
 from urllib.parse import urlsplit
 
 import click
 
+from ..core.errors import LakeUnavailable
 from ..edges.http_pages import HTML, Page, serve_pages
 from ..edges.prometheus import CONTENT_TYPE, metrics_text
 from ..launching import open_instance
@@ -68,9 +70,9 @@ def metrics(topic: str | None, listen: tuple[str, int] | None) -> None:
     def read() -> str:
         with reading, find_instance(edges.settings.dagster_home) as instance:  # opened anew: a home may come into being
             if files is not None and files.patterns:
-                for each in files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}):
-                    topics.append(each)
-                    pages[f"/map/{each.name}"] = HTML, partial(_draw_map, each, edges)
+                with suppress(LakeUnavailable):  # which the metrics of each topic tell
+                    topics.extend(files.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics}))
+                pages.update({f"/map/{each.name}": (HTML, partial(_draw_map, each, edges)) for each in topics})
             return metrics_text(read_metrics(topics, edges, instance, broken))
 
     if listen is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ..core.errors import EmptySelection
+from ..core.errors import EmptySelection, LakeUnavailable
 from ..daemons import DaemonProcess
 from ..dagster_server import DagsterServer, DagsterUnavailable
 from ..definitions import load_topics
@@ -25,6 +25,7 @@ from ..launching import open_instance
 from ..project import write_env
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
+from ..topic_discovery import DISCOVER_SECONDS
 from .engine import stopping_engine
 from .progress import progress
 from .show import open_edges, print_broken
@@ -71,6 +72,7 @@ def up(port: int | None) -> None:
                 soft_wrap=True,
             )
             told: set[DaemonProcess] = set()
+            looked = time.monotonic()
             while server.is_running():
                 time.sleep(LOOKS_EVERY_SECONDS)
                 if server.revive_code_server():
@@ -78,8 +80,10 @@ def up(port: int | None) -> None:
                 for other in set(server.find_others()) - told:
                     OUT.print(_TWICE.format(other.text), soft_wrap=True)
                     told.add(other)
-                if found.patterns:
-                    topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
+                if found.patterns and time.monotonic() - looked > DISCOVER_SECONDS:
+                    looked = time.monotonic()
+                    with suppress(LakeUnavailable):  # which the sensor tells; what is there is landed
+                        topics += found.find_new({*edges.lake.planned_topics()} - {topic.name for topic in topics})
                 for line in failed.read(datetime.now(UTC)):
                     OUT.print(styled(f"{datetime.now().astimezone():%H:%M:%S} ", (line, "red")), soft_wrap=True)
                 if landed := since.read():

@@ -213,6 +213,12 @@ class TopicsFailed(Violation):
     kind = "topics_failed"
 
 
+class PruningFailed(Violation):
+    """Which old runs could not be deleted from Dagster; the others were."""
+
+    kind = "pruning_failed"
+
+
 class CompactionFailed(Violation):
     """Which groups of a table's files could not be compacted, and why; the table has them as before."""
 

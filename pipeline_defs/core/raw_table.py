@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 from .coverage import Coverage, State
-from .delta import File, Snapshot
+from .delta import EMPTY, File, Snapshot
 from .manifest import Manifest, StagedFile
 from .offsets import OffsetRange, parse_key
 
@@ -107,7 +107,8 @@ def find_due(coverage: Coverage, head: Snapshot) -> Due | None:
     landed beyond. That the sum comes out says that nothing else is landed, and nothing replaced.
     """
     reached = head.transactions
-    if any(reached.get(f"{name}/end", version) > version for name, version in reached.items()):
+    is_silent = head.version != EMPTY and not reached  # the last commit is not ours, or torn
+    if is_silent or any(reached.get(f"{name}/end", version) > version for name, version in reached.items()):
         return None
     manifests = coverage.manifests
     new = [

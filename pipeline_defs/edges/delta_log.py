@@ -83,7 +83,10 @@ class DeltaLog:
         return is_there and bool(known.commit_id) and self._read(known.version).id == known.commit_id
 
     def read_head(self) -> Snapshot:
-        """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it."""
+        """Return the newest snapshot without its files: each commit repeats all app transactions, so one object says it.
+
+        One that repeats none, a foreign writer's or a torn one, says nothing of what the table has: nor does the snapshot.
+        """
         base, newest = self._find()
         if newest == EMPTY:
             return Snapshot()
@@ -92,8 +95,7 @@ class DeltaLog:
         ):  # of an idle table, whose commits are cleaned up
             return without_files(self.read())
         head = apply(self._read(newest), Snapshot(newest - 1))
-        # a foreign writer repeats none: VACUUM, forced
-        return without_files(head if head.transactions else self.read())
+        return without_files(head if head.transactions else replace(self.read(), transactions={}))
 
     def commit(self, commit: Commit, onto: Snapshot, now_ms: int, schema: str | None = None) -> bool:
         """Write the version that follows a snapshot; false where somebody else has written it: look again.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from math import ceil
@@ -60,7 +60,7 @@ class Applied:
 class Standing:
     """The table as it stands: its schema, its files (below the lake's root) with their bytes, and what it is made of.
 
-    `damage` says what a power cut or a person has broken; then nothing else is known.
+    `damage` says what a power cut or a person has broken; then nothing else is known, but the table where its log can be read.
     """
 
     version: int = -1
@@ -118,7 +118,8 @@ class LatestTable:
         files = {f"{self.folder}/{path}": size for path, size in sizes.items()}
         for path, size in files.items():
             if listed.get(path) != size:
-                return Standing(damage=f"its file {path} has {listed.get(path, 'no')} bytes, expected {size}")
+                damage = f"its file {path} has {listed.get(path, 'no')} bytes, expected {size}"
+                return Standing(table.version(), pa.schema(table.schema().to_arrow()), {}, damage, table, listed)
         if torn := self._find_torn(listed):
             return Standing(damage=torn)
         return Standing(table.version(), pa.schema(table.schema().to_arrow()), files, table=table, listed=listed)
@@ -179,7 +180,11 @@ class LatestTable:
         return self._commit(standing, partial(write, commit_properties=_properties(applied)))
 
     def start(self, schema: pa.Schema, *, anew: bool) -> Standing:
-        """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id."""
+        """Return the table, an empty one where there is none yet; with `anew` what is there goes, and it has another id.
+
+        In a bucket no lock holds others off, and what is deleted might be what another one has just made anew: there a table
+        whose log can be read keeps its id, and the commit that comes next, of all rows, is refused where another was faster.
+        """
         from deltalake import DeltaTable
 
         url = delta_url(self.lake.store, self.folder)
@@ -187,6 +192,8 @@ class LatestTable:
         with self.lake.store.locked(TREE if anew else None):
             there = self.read() if anew else None
             if there is not None and there.damage:  # another one may have mended it; who reads that goes on from it
+                if self.lake.store.disk is None and there.table is not None:
+                    return replace(there, damage="")
                 self.lake.store.delete_folder(self.folder)
             self._commit(Standing(), create)
         standing = self.read()

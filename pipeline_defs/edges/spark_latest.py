@@ -130,10 +130,13 @@ class SparkLatest:
                 content = f.to_json(f.struct("key", "value"))
                 return rows.select("key", f.struct(*place, content.alias("content")).alias(name))
 
-            both = packed(right, "right").join(packed(stands, "stands"), "key", "full_outer")
-            wrong = both.where(~f.col("right").eqNullSafe(f.col("stands"))).select(
-                f.coalesce("right", "stands").alias("row")
+            # of a key that stands twice neither row is as it should be, though each alone might be
+            rows_of_key = (
+                packed(stands, "row").groupBy("key").agg(f.max("row").alias("stands"), f.count("*").alias("rows"))
             )
+            both = packed(right, "right").join(rows_of_key, "key", "full_outer")
+            is_wrong = ~f.col("right").eqNullSafe(f.col("stands")) | (f.col("rows") > 1)
+            wrong = both.where(is_wrong).select(f.coalesce("right", "stands").alias("row"))
             rows = wrong.select(*(f"row.{name}" for name in place)).sort(*place).limit(MOST_TOLD).collect()
             return stands.count(), [(row[0], row[1], row[2]) for row in rows]
 

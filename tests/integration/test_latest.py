@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.core.decoders import Decode, Format, Side
@@ -36,6 +36,7 @@ from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_latest import SHARES, Inputs, Source, SparkLatest, table_schema
+from pipeline_defs.edges.store import Store
 from pipeline_defs.latest import LatestTools, Updated, find_due, update
 from pipeline_defs.latest_check import check_share
 from pipeline_defs.latest_launching import LaunchedUpdate, update_latest_through_dagster
@@ -102,6 +103,22 @@ def draw_rows(draw: random.Random, offsets: OffsetRange, key: Callable[[int], An
             name = None if draw.random() < 0.05 else key(draw.randrange(14))
             rows[at] = (name, value, EPOCH_MS + draw.randrange(50))
     return rows
+
+
+def test_the_check_sees_a_key_that_stands_twice(tmp_path: Path, engine: Engine) -> None:
+    """As a foreign writer, or delta-rs' own OPTIMIZE, may leave it; each copy alone is as it should be."""
+    state = State(str(tmp_path / "lake"), engine)
+    state.topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(12)})
+    state.update()
+    found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
+    assert not any(each.violations for each in found), "the control"
+    table = DeltaTable(str(state.folder))
+    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    found = [check_share(state.topic.name, state.config, share, state.tools()) for share in range(SHARES)]
+    told = [text for each in found for text in each.violations]
+    assert told and all("--full" in text for text in told)
+    state.update(full=True)
+    state.assert_right()
 
 
 @pytest.mark.parametrize(
@@ -269,6 +286,37 @@ def test_what_a_power_cut_tears_is_made_anew_under_another_id(
     assert why in state.update().rebuilt
     assert state.topic.shown() == right == state.recomputed()
     assert DeltaTable(str(state.folder)).metadata().id != before, "readers are told"
+
+
+def test_in_a_bucket_who_makes_a_table_anew_is_refused_where_another_was_faster(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-88] No lock holds there, so nothing that another one may have made anew is deleted: of two one commits."""
+    topic = DecodedTopic(Lake(f"{bucket}/{uuid.uuid4().hex}"), f"t{uuid.uuid4().hex[:8]}", pa.string())
+    folder, attempts = f"tables/latest/{topic.name}", [Attempt(f"update-{n}", "no-run", "test") for n in range(3)]
+
+    def run(attempt: Attempt, on_step: StepWatcher = no_step) -> Updated:
+        decodings = Decodings(Lake(topic.lake.store.root))
+        tools = LatestTools(decodings, FakeLatest, lambda: time.time_ns() // 1_000_000, on_step)  # type: ignore[arg-type]
+        return update(topic.name, Latest(), attempt, tools)
+
+    topic.put(RANGE, {n: (f"k{n}", {"n": n}) for n in range(20)})
+    run(attempts[0])
+    name = next(path for path in topic.lake.store.list(folder) if path.endswith(".parquet"))
+    topic.lake.store.delete_folder(name)
+    others: list[Updated] = []
+
+    def overtake(step: str, **_: object) -> None:
+        if step == "stage_latest" and not others:
+            others.append(run(attempts[1]))
+
+    deleted = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "delete_folder", lambda _, path: deleted.append(path))
+        run(attempts[2], overtake)
+    assert "has no bytes" in others[0].rebuilt, "the fault: both have seen it"
+    assert folder not in deleted
+    assert topic.shown() == topic.recomputed() and len(topic.shown()) == 20
 
 
 def test_a_last_entry_that_is_gone_is_done_again(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.dispatch import APART, lane_of
+from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges.spark import Spark
 from pipeline_defs.pulse import LOCATION_TAG
+from pipeline_defs.resources import Edges
 from pipeline_defs.topics import LAND_PENDING, LANE_TAG
 from tests.support.pulse import ask, location_of, refuse_tools, said
 from tests.support.queued import queue_run
@@ -142,3 +144,30 @@ def test_decoding_that_is_slow_is_moved_out_of_the_way(world: World, other: Worl
     assert run_lane(world, other, lane(world)).success
     world.send_numbered(100)
     assert asked_lanes(world, other) == sorted([APART, lane(other)])
+
+
+@pytest.mark.parametrize("lanes", [2, 1])
+def test_a_topic_whose_decoding_fails_is_landed_all_the_same(
+    world: World, other: World, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    """[R-97] By the run of whichever lane it is in; one lane is the control."""
+    world.settings = world.edges.settings = dataclasses.replace(world.settings, lanes=lanes)
+    world.topic = dataclasses.replace(world.topic, decode=Decode())
+    clock = [world.edges.now_ms()]
+    world.edges.now_ms = lambda: clock[0]
+
+    def refuse(*_: object) -> object:
+        raise LakeUnavailable("the fault")
+
+    monkeypatch.setattr(Edges, "decode_tools", refuse)
+    lanes_of_runs = set()
+    for _ in range(4):
+        world.send_numbered(100)
+        for request in ask(world, other.topic).run_requests or ():
+            if request.job_name == LAND_PENDING:
+                lanes_of_runs.add(request.tags.get(LANE_TAG))
+                job = location_of(world, other.topic).resolve_job_def(LAND_PENDING)
+                job.execute_in_process(instance=world.instance, raise_on_error=False, tags=dict(request.tags))
+        assert not world.pending
+        clock[0] += 700_000
+    assert (APART in lanes_of_runs) is (lanes > 1), "the fault moves it"

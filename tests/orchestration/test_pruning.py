@@ -10,14 +10,17 @@ import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline_defs.core.decoders import Decode, Format, Side
+from pipeline_defs.core.errors import PruningFailed, ScanFailed
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.definitions import build_defs
-from pipeline_defs.housekeeping import JOBS, PRUNE
-from pipeline_defs.pruning import DAY_MS, list_old_runs, prune_runs
+from pipeline_defs.edges.spark import Spark
+from pipeline_defs.housekeeping import AUDIT, JOBS, PRUNE
+from pipeline_defs.pruning import DAY_MS, Pruning
 from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.retirement import retire_keys
 from pipeline_defs.topics import LAND_PENDING
 from tests.support.pulse import run_pulse
+from tests.support.queued import queue_run
 from tests.support.world import World
 
 
@@ -35,14 +38,17 @@ def later(world: World, days: int) -> None:
     world.edges.now_ms = lambda: moment
 
 
+def pruning_of(world: World, location: str | None = None) -> Pruning:
+    return Pruning([world.topic], JOBS, world.instance, location)
+
+
 def old_runs(world: World, days: int = 30) -> list[str]:
-    runs = list_old_runs([world.topic], JOBS, world.instance, world.edges.now_ms(), days)
-    return [run.run_id for run in runs]
+    return [run.run_id for run in pruning_of(world).find_old(world.edges.now_ms(), days)]
 
 
 def prune(world: World) -> tuple[int, int]:
-    runs = list_old_runs([world.topic], JOBS, world.instance, world.edges.now_ms(), 30)
-    return prune_runs(runs, world.instance)
+    pruning = pruning_of(world)
+    return pruning.prune(pruning.find_old(world.edges.now_ms(), 30))
 
 
 def has_events(world: World, run_id: str) -> bool:
@@ -148,11 +154,91 @@ def test_a_pruning_that_dies_is_finished_by_the_next(world: World, monkeypatch: 
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(dg.DagsterInstance, "delete_run", die)
+        patch.setattr(type(world.instance.run_storage), "delete_run", die)
         with pytest.raises(Died):
             prune(world)
-    assert not has_events(world, failed) and world.instance.get_run_by_id(failed) is not None, "the fault"
+    assert world.instance.get_run_by_id(failed) is not None, "the fault"
+    assert not has_events(world, failed)
     assert prune(world) == (1, 0) and world.instance.get_run_by_id(failed) is None
+
+
+def test_the_events_of_a_run_that_is_gone_are_swept(world: World) -> None:
+    """[R-99] A pruning that dies right after its run is deleted leaves their file."""
+    land_of = create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.STARTED).run_id
+    gone = create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id
+    for run_id in (land_of, gone):
+        world.instance.report_engine_event("anything", run_id=run_id, job_name=LAND_PENDING)
+    world.instance.run_storage.delete_run(gone)
+    shards = Path(world.settings.dagster_home) / "history" / "runs"
+    assert (shards / f"{gone}.db").exists(), "the fault"
+    pruning_of(world).sweep()
+    assert not list(shards.glob(f"{gone}*")) and (shards / f"{land_of}.db").exists()
+
+
+def test_runs_of_another_location_stay(world: World) -> None:
+    """[R-99] Its jobs have the same names, and `audit` may be anybody's."""
+    mine, others = (queue_run(world.instance, AUDIT).run_id for _ in range(2))
+    for run_id in (mine, others):  # both of the location `offsetlake`
+        run = world.instance.get_run_by_id(run_id)
+        assert run is not None
+        world.instance.report_run_canceled(run)
+    later(world, 31)
+    for location, found in (("offsetlake", {mine, others}), ("another", set()), (None, set())):
+        pruning = pruning_of(world, location)
+        assert {run.run_id for run in pruning.find_old(world.edges.now_ms(), 30)} == found, location
+
+
+def test_what_another_asset_shows_stays(world: World) -> None:
+    """[R-99] Also where its key begins as ours do, and its partitions are of days."""
+    key, partitions = dg.AssetKey(["raw", "billing"]), dg.DailyPartitionsDefinition("2026-01-01")
+
+    @dg.asset(key=key, partitions_def=partitions)
+    def billing() -> None:
+        """Somebody else's."""
+
+    run_id = dg.materialize([billing], instance=world.instance, partition_key="2026-01-02").run_id
+    assert pruning_of(world).is_shown(run_id)
+    dg.materialize([billing], instance=world.instance, partition_key="2026-01-02")
+    assert not pruning_of(world).is_shown(run_id), "the control"
+
+
+def test_a_range_that_is_shown_as_failed_stays_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-99] By the last run that tried it; those before it go."""
+    world.create_topic()
+    world.send_numbered(100)
+    world.tick()
+    runs = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Spark, "stage", lambda *_: (_ for _ in ()).throw(ScanFailed("the fault")))
+        for _ in range(2):
+            runs.append(run_pulse(world).run_id)
+            moment = world.edges.now_ms() + 3_600_000
+            world.edges.now_ms = lambda moment=moment: moment  # type: ignore[misc]
+    later(world, 31)
+    assert prune(world) == (1, 1)
+    assert world.instance.get_run_by_id(runs[0]) is None and world.instance.get_run_by_id(runs[1]) is not None
+
+
+def test_a_run_that_cannot_be_deleted_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R-99] The oldest comes first each night."""
+    failed = [
+        create_run_for_test(world.instance, job_name=LAND_PENDING, status=dg.DagsterRunStatus.FAILURE).run_id
+        for _ in range(3)
+    ]
+    later(world, 31)
+    storage = type(world.instance.run_storage)
+    real = storage.delete_run
+
+    def refuse(self: object, run_id: str) -> None:
+        if run_id == failed[0]:
+            raise RuntimeError("the fault")
+        real(self, run_id)
+
+    monkeypatch.setattr(storage, "delete_run", refuse)
+    with pytest.raises(PruningFailed, match="1 runs could not be deleted; 2 were") as caught:
+        prune(world)
+    assert failed[0] in str(caught.value)
+    assert [world.instance.get_run_by_id(each) is None for each in failed] == [False, True, True]
 
 
 @pytest.mark.parametrize("days", [30, None])

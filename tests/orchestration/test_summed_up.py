@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import dagster as dg
 import pytest
 
 from pipeline_defs.comparing import COMPARE
 from pipeline_defs.core import settling
+from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.errors import TopicsFailed
 from pipeline_defs.launching import choose_ranges
 from pipeline_defs.pulse import LOCATION_TAG
 from pipeline_defs.reports import trace_row
 from pipeline_defs.topics import LAND_PENDING
+from tests.support.killing import stopped_at
 from tests.support.pulse import ask, location_of, run_pulse
+from tests.support.queued import queue_run
 from tests.support.world import World
 
 
@@ -82,3 +87,42 @@ def test_lost_steps_fail_the_comparison_and_nothing_is_planned(old: World) -> No
         ask(old)
     assert "newer steps are lost" in "".join(caught.value.violations)
     assert not newest.exists()
+
+
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_what_is_landed_and_not_told_is_not_summed_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_decoded: bool
+) -> None:
+    """[R-96] A run that dies has landed it; ticks beside it look at what is newer alone, and tell it then."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
+    world.create_topic()
+    world.with_policy(records_per_range=10, max_age_seconds=0)
+    world.topic = dataclasses.replace(world.topic, decode=Decode() if is_decoded else None)
+    step = "reported_decoded" if is_decoded else "landed"
+    world.send_numbered(40)
+    ask(world)
+    with stopped_at(world, "pulse", step, 1):
+        assert len(world.materialized()) < 4 or is_decoded, "the fault"
+        for _ in range(3):
+            world.send_numbered(10)
+            ask(world)
+    for _ in range(4):
+        moment = world.edges.now_ms() + 60_000
+        world.edges.now_ms = lambda moment=moment: moment  # type: ignore[misc]
+        if LAND_PENDING in asked_jobs(world):
+            assert run_pulse(world).success
+    keys = {offsets.key for offsets in world.coverage.log.ranges}
+    assert world.materialized() == keys
+    assert not is_decoded or world.instance.get_materialized_partitions(world.topic.decoded_key) == keys
+    assert world.edges.lake.is_summed_up(world.name), "the control: it goes on once all is told"
+
+
+def test_a_comparison_that_fails_is_made_again_soon(old: World) -> None:
+    """[R-96] It was killed, say: in ten minutes, not in an hour."""
+    run = queue_run(old.instance, COMPARE, tags={LOCATION_TAG: ""})
+    assert COMPARE not in asked_jobs(old), "it waits"
+    old.instance.report_run_failed(run)
+    assert COMPARE not in asked_jobs(old), "not at once: it may fail for good"
+    moment = old.edges.now_ms() + 601_000
+    old.edges.now_ms = lambda: moment
+    assert COMPARE in asked_jobs(old)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import time
@@ -396,3 +397,23 @@ def test_a_latest_table_that_cannot_be_read_now_is_not_called_damaged(
     with pytest.raises(LakeUnavailable, match=r"cannot read the table file:///lake: connection refused; nothing was"):
         replace(standing, table=silent).applied("some-id")
     assert standing.applied("some-id") is None, "the control"
+
+
+def test_what_a_foreign_or_torn_commit_took_out_is_appended_again(lake: Lake) -> None:
+    """Such a commit repeats no app transactions; those before it say what was in the table then."""
+    for offsets in R[:4]:
+        land(lake, offsets)
+    append(lake)
+    log = raw_table_log(TOPIC, lake.store)
+    before = log.read()
+    path = next(iter(before.files))
+    remove = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
+    entry = Path(lake.store.url(f"{log.folder}/_delta_log/{before.version + 1:020d}.json"))
+    entry.write_text(json.dumps(remove) + "\n")
+    assert len(raw_table_log(TOPIC, lake.store).read().files) == 3, "the fault"
+    append(lake)
+    assert sum(file.rows for file in raw_table_log(TOPIC, lake.store).read().files.values()) == 40
+    assert check_table(TOPIC, another(lake)).violations == ()
+    version = raw_table_log(TOPIC, lake.store).read().version
+    append(lake)
+    assert raw_table_log(TOPIC, lake.store).read().version == version, "once"

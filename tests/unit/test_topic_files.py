@@ -64,7 +64,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "no attributes": ("type: offsetlake.KafkaTopic\n", "expected `topic`, or `topics` with a pattern, found neither"),
     "a topic and a pattern": (HEAD + "  topics: bad.*\n", "expected `topic`, or `topics` with a pattern, found both"),
     "what to leave out of one topic": (HEAD + "  exclude: bad.*\n", "expected `exclude` only beside `topics`"),
-    "a pattern that is none": (PATTERN.replace("bad.*", "'bad('"), r"line 3: `topics`: 'bad\(' is no regular expression of Python: .*at character 4"),
+    "a pattern that is none": (PATTERN.replace("bad.*", "'bad('"), r"line 3: `topics`: 'bad\(' is no regular expression of RE2: missing \)"),
     "an empty pattern": (PATTERN.replace("bad.*", "''"), "line 3: `topics`"),
     "a pattern to leave out that is none": (PATTERN + "  exclude: '*'\n", "line 4: `exclude`: .* is no regular expression"),
     "days of a pattern without decode": (PATTERN + "  days: {start: 2013-01-01}\n", "`days` and no `decode`"),

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from pipeline_defs.core.errors import BadSetting, LakeUnavailable
-from pipeline_defs.core.topic_pattern import TopicPattern
 from pipeline_defs.definitions import build_defs
+from pipeline_defs.edges.topic_pattern import TopicPattern
 from pipeline_defs.project import plan_project, write_project
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
@@ -63,6 +63,17 @@ def read(project: Path, *planned: str) -> TopicFiles:
 )
 def test_a_pattern_is_of_the_whole_name(name: str, matches: bool) -> None:
     assert TopicPattern(r"(__)?orders\..*", r".*\.test").matches(name) is matches
+
+
+def test_no_pattern_takes_long_with_any_name() -> None:
+    """[R-98] Whoever may create topics chooses names: one of them would keep all others waiting."""
+    assert not TopicPattern("(a+)+b").matches("a" * 249)
+
+
+def test_a_topic_that_two_patterns_match_hides_no_other_new_one(project: Path) -> None:
+    """Where it was planned meanwhile, by another location say."""
+    write(project, "eu", ORDERS.replace("orders", ".*").replace(".*\\\\..*", ".*eu"))
+    assert [topic.name for topic in read(project).find_new(["orders.eu", "orders.us"])] == ["orders.us"]
 
 
 def test_the_topics_of_a_pattern_are_those_that_the_lake_has(project: Path) -> None:
