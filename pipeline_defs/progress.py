@@ -16,7 +16,7 @@ from .auditing import Finding
 from .core.active import Block, Turns
 from .core.command_lines import command
 from .core.coverage import Coverage
-from .core.dispatch import Tried
+from .core.dispatch import NEVER_TRIED, Tried
 from .core.lag import find_lag
 from .core.losses import Loss, all_losses
 from .core.offsets import OffsetRange
@@ -30,6 +30,7 @@ from .projection import read_reason
 from .resources import Edges
 from .topics import LAND_PENDING, Topic
 from .transactions import holding_text, open_seconds, read_holding
+from .tries import ALL
 from .waiting import LANDING, backing_off_text, block_text, pending_text, tail_text
 
 REASON_LENGTH = 600
@@ -40,7 +41,7 @@ class Situation:
     """Is where a topic stands by the lake, the broker and Dagster's runs: what of it waits, for what, and since when.
 
     `held` says which active run is at a range, `tried` how often in a row it has failed.
-    `turns` says when a run that lands has its turn.
+    `turns` says when a run that lands has its turn, `of_all` how often in a row all that was tried at once has failed.
     """
 
     coverage: Coverage
@@ -50,6 +51,7 @@ class Situation:
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
     turns: Turns
+    of_all: Tried = NEVER_TRIED
 
     @property
     def last_landed_ms(self) -> int | None:
@@ -81,6 +83,7 @@ def read_situation(
         tries.held,
         tries.tried,
         known.active.turns(topic.landing),
+        tries.of(ALL),
     )
 
 
@@ -91,7 +94,7 @@ def waiting_text(topic: Topic, found: Situation, now_ms: int) -> str:
         since_ms = min(found.coverage.log.ranges[offsets].planned_at_ms for offsets in pending)
         head = f"{len(pending):,} range{'s' if len(pending) > 1 else ''} pending since {time_text(since_ms)}"
         held = sum(offsets in found.held for offsets in pending)
-        postponed = backing_off_text(pending, found.tried, now_ms)
+        postponed = backing_off_text(pending, found.tried, now_ms, found.of_all)
         done_ms = found.last_landed_ms
         return pending_text(head, found.turns, LANDING, held=held, last_done_ms=done_ms, postponed=postponed)
     records = sum(each.offsets for each in find_lag(found.coverage, found.marks))

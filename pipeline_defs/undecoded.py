@@ -12,7 +12,7 @@ import dagster as dg
 
 from .core.active import Turns
 from .core.coverage import Coverage
-from .core.dispatch import Tried, choose_due
+from .core.dispatch import NEVER_TRIED, Tried, choose_due
 from .core.offsets import OffsetRange
 from .edges.decodings import DecodedRanges
 from .edges.lake import Lake
@@ -20,6 +20,7 @@ from .known import Known, read_known
 from .moments import time_text
 from .resources import Edges
 from .topics import Topic
+from .tries import ALL
 from .waiting import DECODING, backing_off_text, pending_text
 
 
@@ -27,7 +28,7 @@ from .waiting import DECODING, backing_off_text, pending_text
 class Undecoded:
     """The landed ranges that are not decoded as they are landed now, by when they were landed, and who is at work on them.
 
-    `held` says which active run is at a range, `tried` how often in a row it has failed.
+    `held` says which active run is at a range, `tried` how often in a row it has failed, `of_all` the same of all at once.
     """
 
     due: Mapping[OffsetRange, int]
@@ -35,6 +36,7 @@ class Undecoded:
     held: Mapping[OffsetRange, str]
     tried: Mapping[OffsetRange, Tried]
     turns: Turns
+    of_all: Tried = NEVER_TRIED
 
     def choose(self, now_ms: int) -> list[OffsetRange]:
         """Choose what is to be decoded now, in log order."""
@@ -51,7 +53,7 @@ class Undecoded:
             DECODING,
             held=sum(offsets in self.held for offsets in self.due),
             last_done_ms=max((each.provenance.landed_at_ms for each in self.decoded.known.values()), default=None),
-            postponed=backing_off_text(self.due, self.tried, now_ms),
+            postponed=backing_off_text(self.due, self.tried, now_ms, self.of_all),
         )
 
 
@@ -83,6 +85,7 @@ def read_undecoded(
         tries.held,
         tries.tried,
         known.active.turns(topic.decoding),
+        tries.of(ALL),
     )
 
 

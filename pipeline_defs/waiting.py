@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from .core.active import ActiveRun, Block, State, Turns
-from .core.dispatch import Tried
+from .core.dispatch import NEVER_TRIED, Tried
 from .moments import duration_text, time_text
 
 SHOWN_RUNS = 4
@@ -77,12 +77,20 @@ def block_text(block: Block, slots: int, words: Words) -> str:
     )
 
 
-def backing_off_text(pending: Iterable[Key], tried: Mapping[Key, Tried], now_ms: int) -> str | None:
-    """Return when the next of what has failed is tried again; none where something may be asked for now."""
+def backing_off_text(
+    pending: Iterable[Key], tried: Mapping[Key, Tried], now_ms: int, of_all: Tried = NEVER_TRIED
+) -> str | None:
+    """Return when the next of what has failed is tried again; none where something may be asked for now.
+
+    `of_all` is how the last tries went of all that was due at once: while it backs off, so does what has arrived since.
+    """
     waits = [tried[each].due_in_seconds(now_ms) if each in tried else 0.0 for each in pending]
-    if not waits or min(waits) <= 0:
+    first, whole = min(waits, default=0.0), of_all.due_in_seconds(now_ms)
+    if not waits or max(first, whole) <= 0:
         return None
-    return f"each has failed, and the first is tried again in {duration_text(min(waits))}"
+    if whole > first:
+        return f"nothing of the topic could be done, and it is tried again in {duration_text(whole)}"
+    return f"each has failed, and the first is tried again in {duration_text(first)}"
 
 
 def tail_text(records: int, oldest_ms: int | None, max_age_seconds: float, now_ms: int) -> str:

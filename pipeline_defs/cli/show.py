@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,12 @@ def find_topic(name: str) -> Topic:
         return topic
     if broken := found.find_broken(name):
         raise broken.error
+    for file in found.patterns:
+        if replace(file.pattern, exclude=None).matches(name):
+            raise UnknownTopic(
+                f"topic {name} is left out by `exclude` in the defs.yaml below {file.folder}; nothing was written; what was "
+                "landed of it is still in the lake; give it a defs.yaml of its own, or exclude it no more"
+            )
     raise UnknownTopic(
         f"topic {name} has no defs.yaml in {find_project()}; known are {', '.join(sorted(found.topics)) or 'none'}"
         f"{meant(name, found.topics)}; nothing was written; add {defs_folder(find_project()) / name / 'defs.yaml'}"

@@ -126,6 +126,9 @@ def test_a_topic_that_wholly_fails_backs_off_whatever_arrives(
     other.assert_all_landed_once()
     world.send_numbered(100)
     assert not is_asked(world, other.topic), "the new range waits with the others"
+    assert (
+        "2 ranges pending" in (text := said(world, other.topic)) and "could be done, and it is tried again in" in text
+    )
     later = world.edges.now_ms() + 11_000
     world.edges.now_ms = lambda: later
     assert is_asked(world, other.topic)

@@ -10,7 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline_defs.core.errors import BadSetting, LakeUnavailable
+from pipeline_defs.cli import show
+from pipeline_defs.core.errors import BadSetting, LakeUnavailable, UnknownTopic
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.edges.topic_pattern import TopicPattern
 from pipeline_defs.project import plan_project, write_project
@@ -94,6 +95,15 @@ def test_a_command_may_name_one_of_which_nothing_is_planned_yet(project: Path) -
         "orders.own",
         None,
     ]
+
+
+def test_a_command_says_which_file_excludes_a_topic(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows may be in the lake, and nobody knows why it is not shown."""
+    monkeypatch.setattr(show, "read_topics", lambda: read(project))
+    with pytest.raises(UnknownTopic, match=r"orders\.eu\.test is left out by `exclude` in .*defs/all"):
+        show.find_topic("orders.eu.test")
+    with pytest.raises(UnknownTopic, match=r"has no defs\.yaml"):
+        show.find_topic("payments")
 
 
 def test_a_topic_whose_own_file_is_wrong_is_not_landed_by_a_pattern(project: Path) -> None:
