@@ -80,8 +80,10 @@ def build_raw_asset(topic: Topic, lake: str | None = None) -> dg.AssetsDefinitio
                 context.log.info("step=left run=%s of the same backfill has landed every range of this one", landed_by)
                 return
             keys = selected_keys(context)
-            planned = edges.lake.read_plan_log(topic.name).ranges
-            siblings = read_siblings(context.instance, context.run, topic, planned, RANGES_PER_RUN - len(keys))
+            room = RANGES_PER_RUN - len(keys)
+            siblings = read_siblings(
+                context.instance, context.run, topic, lambda: edges.lake.read_plan_log(topic.name).ranges, room
+            )
             shared = [offsets.key for sibling in siblings for offsets in sibling.ranges]
             attempt = new_attempt(context, config.on_change)
             tools = edges.tools(topic, pyspark, step_logger(context))

@@ -6,7 +6,7 @@ Invariant: a waiting run is ended only after every range of it is landed and rep
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -31,17 +31,22 @@ class Sibling:
 
 
 def read_siblings(
-    instance: dg.DagsterInstance, run: DagsterRun, topic: Topic, planned: Collection[OffsetRange], room: int
+    instance: dg.DagsterInstance,
+    run: DagsterRun,
+    topic: Topic,
+    planned: Callable[[], Collection[OffsetRange]],
+    room: int,
 ) -> list[Sibling]:
     """Reads the waiting runs of the same backfill that ask for the same of this topic alone, `room` ranges at most.
 
-    One that another run has tried in vain is left to itself.
+    `planned` reads the topic's ranges, all of history, which is asked for in a backfill only. One that another run has tried
+    in vain is left to itself.
     """
     backfill = run.tags.get(BACKFILL_TAG)
     if backfill is None or run.asset_selection != frozenset({topic.asset_key}):
         return []
     order = read_order(instance, topic)
-    places = find_places(order)
+    places, known = find_places(order), planned()
     siblings = []
     runs = instance.get_runs(RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=[DagsterRunStatus.QUEUED]))
     for waiting in reversed(runs):  # the oldest first
@@ -53,7 +58,7 @@ def read_siblings(
             and waiting.run_config == run.run_config
             and waiting.tags.get(REDO_TAG) == run.tags.get(REDO_TAG)
         )
-        if is_alike and 0 < len(ranges) <= room and all(offsets in planned for offsets in ranges):
+        if is_alike and 0 < len(ranges) <= room and all(offsets in known for offsets in ranges):
             siblings.append(Sibling(waiting.run_id, tuple(o for o in ranges if o is not None)))
             room -= len(ranges)
     return siblings

@@ -54,6 +54,7 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
     produce(bench.edges.bootstrap_servers(), TOPIC, load)
     tell(f"{ranges:,} ranges: writing them as landed")
     write_history(bench, ranges)
+    os.sync()  # else whoever waits for the disk next waits for all of it
     project = _write_project(bench)
     found: dict[str, Any] = {"ranges": ranges}
     peaks = []
