@@ -12,6 +12,7 @@ from .core.compaction import CompactionVerdict, Group
 from .core.errors import CompactionFailed, OffsetlakeError, Refused
 from .decoded_compaction import DecodedTable
 from .resources import Edges
+from .runs import step_logger
 from .settings import code_version
 from .topics import Topic
 
@@ -31,10 +32,8 @@ def compact_and_check(topic: Topic, context: dg.OpExecutionContext, edges: Edges
     if not may_be_due(topic, edges):
         return
 
-    def log_step(step: str, **fields: object) -> None:
-        context.log.info(" ".join([f"step={step}", *(f"{name}={value}" for name, value in fields.items())]))
-
-    verdicts = list(compact_tables(topic, context.run_id, edges.tools(topic, pyspark, log_step), edges))
+    tools = edges.tools(topic, pyspark, step_logger(context))
+    verdicts = list(compact_tables(topic, context.run_id, tools, edges))
     files = [verdict.file for verdict in verdicts if verdict.file is not None]
     before = sum(len(verdict.group.files) for verdict in verdicts if verdict.file is not None)
     context.log.info(

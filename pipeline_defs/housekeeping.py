@@ -17,7 +17,7 @@ from .compacting import compact_and_check, may_be_due
 from .comparing import COMPARE
 from .core.command_lines import command
 from .core.errors import TopicsFailed, UnknownTopic
-from .pruning import Pruning, is_any_old
+from .pruning import Pruning, is_any_old, location_of
 from .resources import Edges
 from .retirement import find_retirable, has_too_many, retire_keys
 from .sweeping import SWEEP_AFTER_SECONDS, find_orphans, sweep_orphans
@@ -33,9 +33,7 @@ PRUNE = "prune_runs"
 RETIRE = "retire_keys"
 SWEEP = "sweep_staging"
 JOBS = (AUDIT, COMPACT, COMPARE, PRUNE, RETIRE, SWEEP)
-LOOKING_SECONDS = (
-    20.0  # of the minute that Dagster gives a schedule; who has not found anything by then has the job look
-)
+LOOKING_SECONDS = 20.0  # of the minute that Dagster gives a schedule: who has found nothing by then has the job look
 COMPACTING_SECONDS = 1800.0  # after which a run begins no further topic: the next one does
 
 
@@ -79,18 +77,33 @@ def _build_chore(topics: Sequence[Topic], chore: Chore) -> dg.Definitions:
     def job() -> None:
         do()
 
+    def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
+        return _is_any_due(topics, chore, edges, instance)
+
+    told = f"Launches `{chore.job}`, where something is due."
+    return _with_schedule(job, chore.cron, told, is_due, "nothing is due")
+
+
+def _with_schedule(
+    job: dg.JobDefinition,
+    cron: str,
+    description: str,
+    is_due: Callable[[Edges, dg.DagsterInstance], bool],
+    nothing: str,
+) -> dg.Definitions:
+    """Return a job with the schedule that launches it where it is due, and else says that there is nothing."""
+
     @dg.schedule(
-        name=f"{chore.job}_schedule",
+        name=f"{job.name}_schedule",
         job=job,
-        cron_schedule=chore.cron,
+        cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Launches `{chore.job}`, where something is due.",
+        description=description,
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]
     ) -> dg.RunRequest | dg.SkipReason:
-        is_due = _is_any_due(topics, chore, edges, context.instance)
-        return dg.RunRequest() if is_due else dg.SkipReason("nothing is due")
+        return dg.RunRequest() if is_due(edges, context.instance) else dg.SkipReason(nothing)
 
     return dg.Definitions(jobs=[job], schedules=[schedule])
 
@@ -113,7 +126,7 @@ def _is_any_due(topics: Sequence[Topic], chore: Chore, edges: Edges, instance: d
         try:
             is_due = chore.is_due(topic, edges, instance)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-            failures.append(failure_text(topic, error))
+            failures.append(failure_text(topic.name, error, f"topic {topic.name}"))
             continue
         if is_due or time.monotonic() - began > LOOKING_SECONDS:
             return True
@@ -187,18 +200,12 @@ def build_sweep() -> dg.Definitions:
     def sweep_staging() -> None:
         sweep()
 
-    @dg.schedule(
-        job=sweep_staging,
-        cron_schedule="30 3 * * *",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Sweeps the lake's staging every night, where there is something to sweep.",
-    )
-    def sweep_staging_schedule(edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
+    def is_due(edges: Edges, _: dg.DagsterInstance) -> bool:
         lake, now_ms = edges.lake, edges.now_ms()
-        is_due = find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS) or is_vacuum_due(lake, now_ms)
-        return dg.RunRequest() if is_due else dg.SkipReason("nothing in staging or in a table is old enough")
+        return bool(find_orphans(lake, now_ms, SWEEP_AFTER_SECONDS)) or is_vacuum_due(lake, now_ms)
 
-    return dg.Definitions(jobs=[sweep_staging], schedules=[sweep_staging_schedule])
+    told = "Sweeps the lake's staging every night, where there is something to sweep."
+    return _with_schedule(sweep_staging, "30 3 * * *", told, is_due, "nothing in staging or in a table is old enough")
 
 
 def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
@@ -213,9 +220,7 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
         if days is None:
             context.log.info("OFFSETLAKE_RUN_RETENTION_DAYS is off: nothing is deleted")
             return
-        origin = context.run.remote_job_origin
-        location = origin.repository_origin.code_location_origin.location_name if origin is not None else None
-        pruning = Pruning(topics, JOBS, context.instance, location)
+        pruning = Pruning(topics, JOBS, context.instance, location_of(context.run))
         gone, kept = pruning.prune(
             pruning.find_old(edges.now_ms(), days),
             lambda gone, kept: context.log.info("step=pruned runs=%s kept=%s", gone, kept),
@@ -227,19 +232,12 @@ def _build_pruning(topics: Sequence[Topic]) -> dg.Definitions:
     def prune_old_runs() -> None:
         prune()
 
-    @dg.schedule(
-        name=f"{PRUNE}_schedule",
-        job=prune_old_runs,
-        cron_schedule="45 3 * * *",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Launches the job every night, where a run is old enough.",
-    )
-    def daily(context: dg.ScheduleEvaluationContext, edges: dg.ResourceParam[Edges]) -> dg.RunRequest | dg.SkipReason:
+    def is_due(edges: Edges, instance: dg.DagsterInstance) -> bool:
         days = edges.settings.run_retention_days
-        is_due = days is not None and is_any_old(context.instance, edges.now_ms(), days)
-        return dg.RunRequest() if is_due else dg.SkipReason("no run is old enough")
+        return days is not None and is_any_old(instance, edges.now_ms(), days)
 
-    return dg.Definitions(jobs=[prune_old_runs], schedules=[daily])
+    told = "Launches the job every night, where a run is old enough."
+    return _with_schedule(prune_old_runs, "45 3 * * *", told, is_due, "no run is old enough")
 
 
 def _build_audit(topics: Sequence[Topic]) -> dg.Definitions:

@@ -34,6 +34,12 @@ def _created_before(now_ms: int, days: int) -> RunsFilter:
     return RunsFilter(statuses=FINISHED, created_before=datetime.fromtimestamp((now_ms - days * DAY_MS) / 1000, UTC))
 
 
+def location_of(run: DagsterRun) -> str | None:
+    """Return the name of the code location that a run is of; none where it was launched in a process of its own."""
+    origin = run.remote_job_origin
+    return origin.repository_origin.code_location_origin.location_name if origin is not None else None
+
+
 @dataclass(slots=True)
 class Pruning:
     """What is pruned of one code location: runs of its `jobs`, of jobs of its topics, and by hand of their assets.
@@ -56,8 +62,7 @@ class Pruning:
                 yield record.dagster_run
 
     def _is_own(self, run: DagsterRun) -> bool:
-        origin = run.remote_job_origin
-        location = origin.repository_origin.code_location_origin.location_name if origin is not None else None
+        location = location_of(run)
         if run.job_name in {*self.jobs, LAND_PENDING}:
             return location == self.location
         jobs, assets = set[str](), set[dg.AssetKey]()

@@ -71,8 +71,8 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
 
     `files` are those that the topics were read from, of which some may have patterns.
     """
-    discovery = Discovery(files) if files is not None and files.patterns else None
-    if not topics and discovery is None:
+    discovery = Discovery(files)
+    if not topics and (files is None or not files.patterns):
         return dg.Definitions()
 
     @dg.op(name=LAND_AND_DERIVE)
@@ -103,12 +103,11 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
         location = origin.location_name if origin is not None else ""
         end_dead_runs(context.instance, edges.now_ms())
         with ThreadPoolExecutor(1) as beside:  # a cluster that hangs keeps either waiting
-            looking = beside.submit(discovery.look, origin, context.instance, edges) if discovery is not None else None
-            ticks = tick_topics([*topics, *(discovery.topics if discovery else ())], context.instance, edges)
-        if looking is not None:
-            looking.result()
+            looking = beside.submit(discovery.look, origin, context.instance, edges)
+            ticks = tick_topics([*topics, *discovery.topics], context.instance, edges)
+        looking.result()
         failures = [f"{each.topic.name}: {each.error}" for each in ticks if each.error is not None]
-        failures += discovery.failures if discovery is not None else ()
+        failures += discovery.failures
         _log(ticks, context)
         requests, postponed = find_runs(ticks, location, context.instance, edges)
         edges.watch_step("tick_requested", runs=len(requests))
@@ -119,8 +118,8 @@ def build_pulse(topics: Sequence[Topic], files: TopicFiles | None = None) -> dg.
             return dg.SensorResult(run_requests=requests)
         if failures:
             raise TopicsFailed(f"of {len(ticks)} topics {len(failures)} cannot be planned; the others were", failures)
-        news = [discovery.text] if discovery is not None and discovery.text else []
-        return dg.SensorResult(skip_reason="; ".join([*postponed, *news, waiting_text(ticks)]))
+        news = discovery.text
+        return dg.SensorResult(skip_reason="; ".join([*postponed, *([news] if news else []), waiting_text(ticks)]))
 
     return dg.Definitions(jobs=[land_pending, comparison], sensors=[pulse])
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 import dagster as dg
 from dagster._core.remote_origin import CodeLocationOrigin, GrpcServerCodeLocationOrigin
 
-from .core.errors import OffsetlakeError, unforeseen
+from .core.errors import OffsetlakeError
 from .planner import commit_next_step
 from .resources import Edges
 from .topic_files import PatternFile, TopicFiles
 from .topics import Topic
+from .visiting import failure_text
 
 DISCOVER_SECONDS = 15.0
 RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is another one
@@ -31,7 +32,7 @@ RELOAD_SECONDS = 60.0  # in which a code server that was asked to reload is anot
 class Discovery:
     """What a code server that ticks has found: `topics` that it was not loaded with, and the `failures` of the last look."""
 
-    files: TopicFiles
+    files: TopicFiles | None
     topics: tuple[Topic, ...] = ()
     failures: tuple[str, ...] = ()
     _looked: float | None = field(default=None, init=False)
@@ -40,7 +41,11 @@ class Discovery:
     def look(self, origin: CodeLocationOrigin | None, instance: dg.DagsterInstance, edges: Edges) -> None:
         """Look for new topics, every so often; where there are any, have the code server be loaded anew, once."""
         now = time.monotonic()
-        if not self.files.patterns or (self._looked is not None and now - self._looked < DISCOVER_SECONDS):
+        if (
+            self.files is None
+            or not self.files.patterns
+            or (self._looked is not None and now - self._looked < DISCOVER_SECONDS)
+        ):
             return
         failures = list(plan_new_topics(self.files, edges))
         try:
@@ -68,10 +73,9 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
     def plan(file: PatternFile) -> list[str]:
         try:
             return list(_plan_new_topics(file, files, edges))
-        except OffsetlakeError as error:
-            return [f"topics {file.pattern}: {error}"]
         except Exception as error:  # noqa: BLE001 (told by its type: the topics there are go on)
-            return [f"topics {file.pattern}: {unforeseen(error, f'topics {file.pattern}')}"]
+            name = f"topics {file.pattern}"
+            return [failure_text(name, error, name)]
 
     with ThreadPoolExecutor(max(1, len(files.patterns))) as pool:
         for failures in pool.map(plan, files.patterns):
@@ -80,7 +84,7 @@ def plan_new_topics(files: TopicFiles, edges: Edges) -> Iterator[str]:
 
 def _plan_new_topics(file: PatternFile, files: TopicFiles, edges: Edges) -> Iterator[str]:
     known = {*files.names, *edges.lake.planned_topics()}
-    with closing(edges.open_kafka(file.topic(str(file.pattern)))) as kafka:  # the other one is at work in the tick
+    with closing(edges.open_kafka(file.template)) as kafka:  # the other one is at work in the tick
         for name in kafka.list_topics():
             if name in known or not file.pattern.matches(name):
                 continue

@@ -72,6 +72,11 @@ class PatternFile:
     pattern: TopicPattern
     topic: Callable[[str], Topic]
 
+    @property
+    def template(self) -> Topic:
+        """A topic named as the pattern: what is alike of all that match it."""
+        return self.topic(str(self.pattern))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles:
@@ -126,11 +131,6 @@ class TopicFiles:
                 topic = self.find(name) if is_topic(name) and name not in self.names else None
                 if topic is not None:
                     yield topic
-
-    @property
-    def templates(self) -> list[Topic]:
-        """A topic for each pattern, named as that: what is alike of all that match it."""
-        return [each.topic(str(each.pattern)) for each in self.patterns]
 
     def find_broken(self, name: str) -> Broken | None:
         """Return the broken file of a topic, by the topic's name or its folder's."""

@@ -101,7 +101,7 @@ def _ask(question: Callable[[], str]) -> tuple[bool, str]:
 
 def _ask_brokers(edges: Edges) -> str:
     """Ask each broker that a topic is read from; the machine's own where no topic is configured yet."""
-    of_clusters = [*load_topics().templates, *_configured()]
+    of_clusters = [*(each.template for each in load_topics().patterns), *_configured()]
     asked: dict[str, Topic | None] = {edges.bootstrap_servers(topic): topic for topic in of_clusters}
     found = []
     for address, topic in (asked or {edges.bootstrap_servers(): None}).items():
@@ -119,8 +119,8 @@ def _configured() -> list[Topic]:
 def _ask_patterns(edges: Edges) -> Iterator[tuple[str, str]]:
     """Yield each pattern with what it matches on its cluster."""
     found = load_topics()
-    for file, template in zip(found.patterns, found.templates, strict=True):
-        names = [name for name in edges.kafka(template).list_topics() if file.pattern.matches(name)]
+    for file in found.patterns:
+        names = [name for name in edges.kafka(file.template).list_topics() if file.pattern.matches(name)]
         new = sorted({*names} - found.topics.keys())
         more = f", {len(new)} of them not planned yet: {', '.join(new)}" if new else ""
         yield f"topics {file.pattern}", f"{len(names)} match{more}"
