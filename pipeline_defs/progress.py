@@ -21,6 +21,7 @@ from .core.lag import find_lag
 from .core.losses import Loss, all_losses
 from .core.offsets import OffsetRange
 from .core.plan_step import Watermarks
+from .core.planning import refuse_recreated
 from .core.progress import Silence, Unplanned, find_silences, patience_seconds
 from .edges.kafka_transactions import OpenTransaction
 from .exposure import Endangered, read_endangered
@@ -71,10 +72,15 @@ class Situation:
 def read_situation(
     topic: Topic, coverage: Coverage, edges: Edges, instance: dg.DagsterInstance, known: Known | None = None
 ) -> Situation:
-    """Read where a topic stands now; `known` is what Dagster knows of it, else that is read."""
+    """Read where a topic stands now; `known` is what Dagster knows of it, else that is read.
+
+    Raise `TopicRecreated` where the topic is not the one that was planned.
+    """
     known = known or read_known(instance, [topic], edges.now_ms())
     tries = known.tries[topic.landing]
-    marks = edges.kafka(topic).read_watermarks(topic.name, topic.policy.isolation_level)
+    seen = edges.kafka(topic).observe(topic.name, topic.policy.isolation_level)
+    refuse_recreated(topic.name, coverage.log.tail, seen.topic_id)
+    marks = seen.watermarks
     return Situation(
         coverage,
         marks,

@@ -13,7 +13,7 @@ from math import inf
 from typing import Literal
 
 from .command_lines import command
-from .errors import Refused, StaleAnswer
+from .errors import Refused, StaleAnswer, TopicRecreated
 from .offsets import OffsetRange, merge_intervals
 from .plan_step import Growth, Head, Link, LinkKind, PlanStep, Tail, Watermarks
 
@@ -283,6 +283,22 @@ def _deposed(tail: Tail, state: TopicState) -> Iterator[int]:
         known = tail.heads[partition].leader_epoch if partition in tail.heads else None
         if None not in (known, seen.leader_epoch) and seen.leader_epoch < known:  # type: ignore[operator]
             yield partition
+
+
+def refuse_recreated(topic: str, tail: Tail, topic_id: str | None) -> None:
+    """Raise `TopicRecreated` where the broker has another topic of this name than the one that was planned."""
+    if None not in (tail.topic_id, topic_id) and tail.topic_id != topic_id:
+        raise TopicRecreated(
+            f"topic {topic} was deleted and created again: it was planned with id {tail.topic_id}, the broker has {topic_id}; "
+            "of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans it as "
+            f"the next generation, or `{command('plan', topic, '--commit')}`"
+        )
+
+
+def may_be_older(tail: Tail, state: TopicState) -> bool:
+    """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
+    is_other = None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id
+    return is_other or bool(find_shrunk(tail, state)) or any(True for _ in _deposed(tail, state))
 
 
 def find_shrunk(tail: Tail, state: TopicState) -> list[int]:

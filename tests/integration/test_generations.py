@@ -10,12 +10,15 @@ import duckdb
 import pytest
 from kafka import KafkaAdminClient
 
+from pipeline_defs.core.errors import TopicRecreated
 from pipeline_defs.core.losses import CLOSED
 from pipeline_defs.core.verdicts import Outcome
 from pipeline_defs.edges.broker import start_broker, stop_broker
 from pipeline_defs.edges.jars import resolve_jars
 from pipeline_defs.ledger import read_ledger
+from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.settings import Settings
+from pipeline_defs.status import read_statuses
 from tests.support.world import World
 
 if TYPE_CHECKING:
@@ -52,6 +55,10 @@ def test_a_recreated_topic_lands_as_a_new_generation_beside_the_old_one(world: W
     assert identities(world) == old, "the control: before it is recreated"
     world.recreate_topic()
     world.send({"partition": 0, "value": b"new %d" % n} for n in range(count))
+    ((document, _),) = read_statuses([world.topic], world.edges, world.instance)
+    assert (document["kind"], document["lag"], document["landed_ranges"]) == ("topic_recreated", None, 1)
+    with pytest.raises(TopicRecreated, match=f"offsetlake plan {world.name} --commit"):
+        rebuild_topic(world.topic, world.edges, world.instance)
     world.plan_and_land()
     assert identities(world) == old + take_sent(world, 1)
     (loss,) = read_ledger(world.topic, world.edges)

@@ -12,10 +12,12 @@ import sqlalchemy
 from kafka import KafkaAdminClient
 
 from pipeline_defs.core.errors import BrokerUnavailable, UnknownTopic
+from pipeline_defs.core.plan_step import PlanStep
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.edges import kafka_glance
 from pipeline_defs.edges.kafka import Kafka
 from pipeline_defs.edges.kafka_connection import Connection
+from pipeline_defs.planner import commit_next_step
 from pipeline_defs.pulse import tick_topics
 from pipeline_defs.resources import Edges
 from pipeline_defs.topics import Topic
@@ -171,6 +173,29 @@ def test_a_log_that_seems_to_have_shrunk_is_looked_at_again(world: World) -> Non
         assert kafka.read_watermarks(one.name, "read_committed")[0].end == 5
         kafka.look_again(one.name)
         assert kafka.read_watermarks(one.name, "read_committed")[0].end == 6
+
+
+@pytest.mark.parametrize("is_recreated", [False, True], ids=["grown", "recreated"])
+def test_a_glance_that_is_older_than_the_log_opens_no_generation(world: World, is_recreated: bool) -> None:
+    """[R-10] Between a tick's look at all topics and its turn of this one, another planner has seen and planned more."""
+    (one,) = worlds_of(world, 1)
+    kafka, other = (Kafka(world.edges.bootstrap_servers(world.topic)) for _ in range(2))
+
+    def plan(by: Kafka) -> PlanStep | None:
+        now_ms = world.edges.now_ms()
+        return commit_next_step(one.name, Policy(), world.edges.lake, by, now_ms, planner="test", through_end=True)
+
+    with kafka, other:
+        assert plan(other) is not None
+        with kafka.glancing([one.name]):
+            if is_recreated:
+                one.recreate_topic(2)
+            one.send_numbered(3)
+            ahead = plan(other)
+            assert ahead is not None and kafka.observe(one.name, "read_committed").watermarks[0].end == 5, "the fault"
+            assert plan(kafka) is None
+        assert world.edges.lake.recent(one.name).log.tail.seq == ahead.seq + 1
+        assert world.edges.lake.recent(one.name).log.tail.generation == is_recreated
 
 
 def test_what_somebody_wipes_in_dagster_is_told_again(world: World) -> None:

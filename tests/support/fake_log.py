@@ -6,6 +6,7 @@ appended is never forgotten: it is what the lake is held against. `FakeSpark` wr
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -111,7 +112,7 @@ class FakeKafka:
     def __init__(self, partitions: int) -> None:
         self.incarnations: dict[str, FakeTopic] = {}
         self.groups: dict[str, Mapping[int, int]] = {}
-        self._lag = 0
+        self._lag = self._lagged = 0
         self.recreate(partitions)
 
     @property
@@ -175,8 +176,16 @@ class FakeKafka:
         marks = {p: log.marks_at(isolation_level) for p, log in enumerate(self.now.partitions)}
         return Observation(self.topic_id, marks, dict.fromkeys(marks, 1))
 
+    def glance(self) -> FakeKafka:
+        """Return the broker as who looks at it now goes on to see it, until that looks again at the topic."""
+        return cast("FakeKafka", Glancing(self))
+
+    def look_again(self, topic: str) -> None:
+        """Nothing was seen at a glance; the same broker may lag again."""
+        self._lag = self._lagged
+
     def read_topic_state(self, topic: str, tail: Tail, policy: Policy, now_ms: int) -> TopicState:
-        lag, self._lag = self._lag, 0
+        lag, self._lag, self._lagged = self._lag, 0, self._lag
         former = next((topic_id for topic_id in tail.former_ids), None) if lag else None
         topic_id = former or self.topic_id
         partitions = {}
@@ -212,6 +221,21 @@ class FakeKafka:
 
     def move_group(self, topic: str, frontier: Mapping[int, int], group: str) -> None:
         self.groups[group] = frontier
+
+
+class Glancing:
+    """Answers what a broker showed at one moment, as a tick does that looks at all topics at once."""
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self._live = kafka
+        self._seen = copy.deepcopy(kafka)
+
+    def look_again(self, topic: str) -> None:
+        """Answer what the broker shows from now on."""
+        self._seen = self._live
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._seen, name)
 
 
 class FakeSpark:
