@@ -13,14 +13,13 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from .core.calendar import day_at
-from .core.days import GONE, DayFacts, Days, find_days
+from .core.days import GONE, DayFacts, Days
+from .core.decoded_ranges import DecodedRanges
+from .core.decoded_table import TREE
 from .core.delta import Snapshot
-from .edges.decodings import TREE, DecodedRanges
 from .projection import read_data_versions
 from .resources import Edges
 from .topics import Topic
-
-SHOWN = 5  # ranges that the facts of a day name
 
 
 def report_days(topic: Topic, instance: dg.DagsterInstance, edges: Edges) -> list[str]:
@@ -45,11 +44,9 @@ def find_untold(
     days: Days, decoded: DecodedRanges, shown: Mapping[str, str | None], now_ms: int
 ) -> dict[str, DayFacts]:
     """Find the days whose rows are not what Dagster shows of them, sorted; `shown` is the data version of each."""
-    found = find_days(decoded.known.values(), days.event_time)
-    news = {day: facts for day, facts in found.items() if days.place(day, now_ms) == "held"}
-    if all(
-        days.event_time.counted(each) for each in decoded.known.values()
-    ):  # else their rows are of days that nobody knows
+    found, own = decoded.sums.days, days.event_time.text
+    news = {day: facts for day, facts in found.get(own, {}).items() if days.place(day, now_ms) == "held"}
+    if found.keys() <= {own}:  # else there are rows of days that nobody knows
         news |= dict.fromkeys(shown.keys() - news.keys(), GONE)
     return {day: facts for day, facts in sorted(news.items()) if shown.get(day) != facts.version}
 
@@ -59,8 +56,8 @@ def day_event(topic: Topic, day: str, facts: DayFacts, table: Snapshot, edges: E
     metadata: dict[str, Any] = {
         "rows": facts.rows,
         "dagster/partition_row_count": facts.rows,
-        "ranges": len(facts.ranges),
-        "last_ranges": ", ".join(offsets.key for offsets in facts.ranges[-SHOWN:]),
+        "ranges": facts.ranges,
+        "last_ranges": ", ".join(offsets.key for offsets in facts.last_ranges),
         "table_version": table.version,
         "table": dg.MetadataValue.path(edges.lake.store.url(f"{TREE}/{topic.name}")),
     }

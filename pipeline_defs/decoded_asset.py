@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from .catalog import decoded_description, derived_asset
+from .core.decoded_table import TREE
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
 from .core.errors import RangesFailed
@@ -20,7 +21,6 @@ from .days import report_days
 from .decoded_checks import decoded_results
 from .decoding import decode
 from .edges.columns_of_table import arrow_schema
-from .edges.decodings import TREE
 from .edges.openlineage import Derived, telling
 from .moments import Pace
 from .projection import as_evaluation

@@ -1,6 +1,7 @@
 """Dagster's checks of a decoded asset: that every landed record is decoded or set aside, and what was set aside."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -9,6 +10,8 @@ from .auditing import Finding
 from .checks import as_result
 from .core.command_lines import command
 from .core.days import Days
+from .core.decoded_ranges import DecodedRanges
+from .core.decoded_sums import DecodedSums
 from .core.decoding import Decoding, completeness_of
 from .core.offsets import OffsetRange
 from .edges.topic_rows import within
@@ -62,8 +65,8 @@ def _result(topic: Topic, name: str, edges: Edges, *, is_recent: bool) -> dg.Ass
     if name == COMPLETENESS:
         return as_result(check_decoded(topic, edges, is_recent=is_recent))
     if name == OUTSIDE and topic.days:
-        return as_result(check_outside(topic, topic.days, edges))
-    return as_result(check_dead_letters(topic, edges))
+        return as_result(check_outside(topic, topic.days, edges, is_recent=is_recent))
+    return as_result(check_dead_letters(topic, edges, is_recent=is_recent))
 
 
 def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
@@ -73,62 +76,96 @@ def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Fin
     """
     coverage = edges.lake.recent(topic.name) if is_recent else edges.lake.coverage(topic.name)
     decoded = edges.decodings.read_ranges(topic.name)
-    coverage, known = with_undecoded(coverage, decoded, edges.lake), decoded.known
-    has_all = coverage.log.base is None
-    looked_at = {offsets: each for offsets, each in known.items() if has_all or offsets in coverage.log.ranges}
+    coverage, sums = with_undecoded(coverage, decoded, edges.lake), decoded.sums
+    looked_at = decoded.known if coverage.log.base is None else decoded.of(coverage)
     violations = completeness_of(topic.name, coverage.manifests, looked_at)
     violations += [
         f"range {offsets.text(topic.name)}: no file of the table has its {what}; "
         f"`{command('decode', topic.name, '--partition', offsets.key)}` makes one"
-        for offsets, what in decoded.find_without_file()
+        for offsets, what in _find_without_file(decoded, looked_at)
     ]
     violations += [
         f"range {offsets.text(topic.name)}: {edges.lake.store.url(path)} is gone, or not as large as the table says; "
         f"`{command('decode', topic.name, '--partition', offsets.key)}` makes it again"
-        for offsets, path in decoded.find_lacking(edges.lake)
+        for offsets, path in edges.decodings.find_lacking(decoded)
     ]
     current = topic.decode.fingerprint if topic.decode else ""
     facts = {
-        "decoded_ranges": len(known),
-        "rows": sum(each.rows for each in known.values()),
-        "dead_letters": sum(each.dead for each in known.values()),
+        "decoded_ranges": sums.ranges,
+        "rows": sums.rows,
+        "dead_letters": sums.dead,
         "waiting_ranges": len(decoded.find_due(coverage)),
-        "by_an_older_decoder": sum(each.configured != current for each in known.values()),
+        "by_an_older_decoder": sums.ranges - sums.configured.get(current, 0),
     }
-    return Finding(COMPLETENESS, f"{len(known)} decoded ranges", tuple(violations), facts)
+    return Finding(COMPLETENESS, f"{sums.ranges} decoded ranges", tuple(violations), facts)
 
 
-def check_dead_letters(topic: Topic, edges: Edges) -> Finding:
-    """Names the ranges that hold dead letters, and how many of which error."""
-    known = edges.decodings.read(topic.name)
-    found = [decoding for _, decoding in sorted(known.items()) if decoding.dead]
+def _find_without_file(
+    decoded: DecodedRanges, looked_at: Mapping[OffsetRange, Decoding]
+) -> Iterator[tuple[OffsetRange, str]]:
+    """Find the ranges whose rows, or dead letters, no file of the table has, and say what is missing."""
+    for offsets, each in looked_at.items():
+        for count, what, is_dead in ((each.rows, "rows", False), (each.dead, "dead letters", True)):
+            if count and decoded.file_of(offsets, is_dead=is_dead) is None:
+                yield offsets, f"{count} {what}"
+
+
+def check_dead_letters(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:
+    """Names the ranges that hold dead letters, and how many of which error.
+
+    `is_recent` only counts those of compacted files.
+    """
+    decoded = edges.decodings.read_ranges(topic.name)
+    all_known = decoded.recent.values() if is_recent else decoded.among(lambda sums: sums.dead > 0)
+    found = [each for each in all_known if each.dead]
+    texts = [_text(topic, each) for each in found]
+    if others := decoded.sums.dead - sum(each.dead for each in found):
+        texts.append(f"{others} more records of ranges that are compacted; `{command('dead-letters', topic.name)}`")
     return Finding(
         DEAD_LETTERS,
-        f"{len(known)} decoded ranges",
-        tuple(_text(topic, decoding) for decoding in found),
-        {"dead_letters": sum(each.dead for each in found), "ranges": len(found)},
+        f"{decoded.sums.ranges} decoded ranges",
+        tuple(texts),
+        {"dead_letters": decoded.sums.dead, "ranges": len(found)},
         tuple(each.offsets.key for each in found),
         is_warning=True,
     )
 
 
-def check_outside(topic: Topic, days: Days, edges: Edges) -> Finding:
-    """Count the decoded rows that are of no day that Dagster has, why, and in which ranges; also those not counted by day."""
-    known, now_ms = edges.decodings.read(topic.name), edges.now_ms()
-    facts, violations, ranges = dict.fromkeys(_WHY, 0), list[str](), list[str]()
-    for offsets, each in sorted(known.items()):
+def check_outside(topic: Topic, days: Days, edges: Edges, *, is_recent: bool = False) -> Finding:
+    """Count the decoded rows that are of no day that Dagster has, why, and in which ranges; also those not counted by day.
+
+    `is_recent` only counts those of compacted files.
+    """
+    decoded, now_ms = edges.decodings.read_ranges(topic.name), edges.now_ms()
+    own = days.event_time.text
+
+    def rows_outside(found: Mapping[str, int]) -> dict[str, int]:
+        return {why: sum(rows for day, rows in found.items() if days.place(day, now_ms) == why) for why in _WHY}
+
+    def outside(sums: DecodedSums) -> dict[str, int]:
+        return rows_outside({day: facts.rows for day, facts in sums.days.get(own, {}).items()})
+
+    def is_wanted(sums: DecodedSums) -> bool:
+        return any(outside(sums).values()) or not sums.days.keys() <= {own}
+
+    texts, ranges, told = list[str](), list[str](), Counter[str]()
+    for each in decoded.recent.values() if is_recent else decoded.among(is_wanted):
+        rows, where = rows_outside(each.event_days), f"range {each.offsets.text(topic.name)}"
         if not days.event_time.counted(each):
-            texts = [
-                f"its {each.rows} rows were counted by another event time; `{command('decode', topic.name, '--outdated')}`"
-            ]
+            again = command("decode", topic.name, "--outdated")
+            found = [f"its {each.rows} rows were counted by another event time; `{again}`"]
         else:
-            rows = {why: sum(n for day, n in each.event_days.items() if days.place(day, now_ms) == why) for why in _WHY}
-            facts = {why: facts[why] + rows[why] for why in _WHY}
-            texts = [f"{rows[why]} rows {reason}" for why, reason in _WHY.items() if rows[why]]
-        violations += [f"range {offsets.text(topic.name)}: {text}" for text in texts]
-        ranges += [offsets.key] if texts else []
-    looked_at = f"{len(known)} decoded ranges"
-    return Finding(OUTSIDE, looked_at, tuple(violations), facts, tuple(ranges), is_warning=True)
+            told.update(rows)
+            found = [f"{rows[why]} rows {reason}" for why, reason in _WHY.items() if rows[why]]
+        texts += [f"{where}: {text}" for text in found]
+        ranges += [each.offsets.key] if found else []
+    facts = outside(decoded.sums)
+    others = {why: facts[why] - told[why] for why in _WHY}
+    texts += [
+        f"{others[why]} more rows of ranges that are compacted {reason}" for why, reason in _WHY.items() if others[why]
+    ]
+    looked_at = f"{decoded.sums.ranges} decoded ranges"
+    return Finding(OUTSIDE, looked_at, tuple(texts), facts, tuple(ranges), is_warning=True)
 
 
 def read_dead_letters(
@@ -138,14 +175,14 @@ def read_dead_letters(
     from .edges.duck import Duck, file_pattern  # late: code server and runs load this, and hardly ever ask DuckDB
 
     decoded = edges.decodings.read_ranges(topic.name)
-    known = decoded.known.items()
-    found = [offsets for offsets, each in known if each.dead and (wanted is None or offsets in wanted)]
-    if not found:
+    known = decoded.among(lambda sums: sums.dead > 0)
+    dead = {each.offsets: each.dead for each in known if each.dead and (wanted is None or each.offsets in wanted)}
+    if not dead:
         return 0, [], []
-    paths = sorted({file_pattern(edges.lake, decoded.path_of(offsets, is_dead=True)) for offsets in found})
-    rows = "true" if wanted is None else within(found, '"')
+    paths = sorted({file_pattern(edges.lake, decoded.path_of(offsets, is_dead=True)) for offsets in dead})
+    rows = "true" if wanted is None else within([*dead], '"')
     statement = _FIRST_DEAD_LETTERS.format(wanted=rows)
-    return sum(decoded.known[offsets].dead for offsets in found), *Duck(edges.lake, []).query(statement, [paths, limit])
+    return sum(dead.values()), *Duck(edges.lake, []).query(statement, [paths, limit])
 
 
 def _text(topic: Topic, decoding: Decoding) -> str:

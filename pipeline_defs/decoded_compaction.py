@@ -13,21 +13,23 @@ from pathlib import Path
 
 from .attempt import Tools
 from .core.command_lines import command
+from .core.decoded_ranges import DecodedRanges
 from .core.decoded_table import (
     EVENT_TIME,
     Contents,
     DecodedGroup,
     compacted_file,
     find_groups,
+    first_range,
     is_of_dead_letters,
+    merge,
     path_of,
-    ranges_of,
 )
 from .core.delta import File as TableFile
 from .core.errors import DamagedFile, LakeUnavailable
 from .core.offsets import OffsetRange
 from .edges import parquet
-from .edges.decodings import DecodedRanges, Decodings, decoded_table_log
+from .edges.decodings import Decodings, decoded_table_log
 from .edges.delta_log import DeltaLog
 from .edges.remote_file import File
 from .raw_table import place_in_folder
@@ -51,18 +53,17 @@ class DecodedTable:
 
     def how_to_mend(self, file: TableFile) -> str:
         """Say what to do about a file that is not as it was."""
-        key = ranges_of(file)[0].key
+        key = first_range(file).key
         return f"`{command('decode', self.topic, '--partition', key)}` has all ranges of the file decoded again"
 
     def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
         """Find small files, of decoded rows or of dead letters."""
-        decoded = self.decodings.read_ranges(self.topic)
-        return find_groups(decoded.table, decoded.contents, target_bytes, every=every)
+        return find_groups(self.log.read(), target_bytes, every=every)
 
     def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows by their event time, in columns that hold all of them."""
         names = {name for file in files for name in parquet.read_schema(file).names}
-        columns = self.decodings.columns_of(self.topic, group.contents.decodings, names)
+        columns = self.decodings.columns_of(self.topic, self._contents(group).decodings, names)
         order = (EVENT_TIME, *PLACE) if EVENT_TIME in names else PLACE
         tools.files.merge_as(f"{self.topic}, {group.key}", files, columns, order, folder)
 
@@ -75,22 +76,31 @@ class DecodedTable:
 
     def add(self, group: DecodedGroup, part: parquet.PartFile, staging: Staging, now_ms: int) -> TableFile:
         """Name it by an id: its ranges are in the log."""
-        return _add(self.log, part, group.contents, staging, now_ms, group.weight_bytes, is_dead=group.is_dead)
+        contents = self._contents(group)
+        return _add(
+            part, contents, self.topic, self.decodings, staging, now_ms, group.weight_bytes, is_dead=group.is_dead
+        )
+
+    def _contents(self, group: DecodedGroup) -> Contents:
+        return merge(self.decodings.contents_of(self.topic, file) for file in group.files)
 
 
 def _add(
-    log: DeltaLog,
     part: parquet.PartFile,
     contents: Contents,
+    topic: str,
+    decodings: Decodings,
     staging: Staging,
     now_ms: int,
     weight_bytes: int = 0,
     *,
     is_dead: bool,
 ) -> TableFile:
+    log = decoded_table_log(topic, decodings.lake)
     staged, path = place_in_folder(
         staging, part, log, lambda file_id: path_of(f"compacted.{file_id}.parquet", is_dead=is_dead)
     )
+    decodings.keep_contents(topic, path, contents)
     return compacted_file(path, staged, contents, now_ms, weight_bytes, is_dead=is_dead)
 
 
@@ -152,4 +162,4 @@ def _cut(
         return None
     part = staging.read_part(target)
     assert part is not None, "each of its ranges has rows"
-    return _add(log, part, left, staging, now_ms, is_dead=is_of_dead_letters(file))
+    return _add(part, left, topic, decodings, staging, now_ms, is_dead=is_of_dead_letters(file))

@@ -15,6 +15,7 @@ from .attempt import Attempt
 from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.days import EventTime
+from .core.decoded_ranges import DecodedRanges
 from .core.decoders import Decode
 from .core.decoding import Decoding, verify_decoding
 from .core.manifest import Manifest, Provenance, StagedFile
@@ -57,7 +58,7 @@ class Work:
 
     topic: str
     coverage: Coverage
-    known: Mapping[OffsetRange, Decoding]
+    known: DecodedRanges
     attempt: Attempt
     tools: DecodeTools
     staging: Staging

@@ -15,7 +15,8 @@ from pathlib import PurePath
 
 from .attempt import Attempt
 from .core.command_lines import command
-from .core.decoded_table import IDENTITY
+from .core.decoded_ranges import DecodedRanges
+from .core.decoded_table import IDENTITY, TREE
 from .core.decoding import Decided, DecodeVerdict, Decoding, decode_failed, of_nothing
 from .core.errors import (
     DiskRefuses,
@@ -33,7 +34,7 @@ from .decoded_compaction import cut
 from .decoded_staging import Batch, DecodeTools, Work, describe, find_violations
 from .edges import parquet
 from .edges.columns_of_table import ColumnsDiffer
-from .edges.decodings import TREE, DecodedRanges, decoded_table_log
+from .edges.decodings import decoded_table_log
 from .edges.lake import Lake
 from .raw_table import write_checkpoint_if_due
 from .staging import VERIFY_THREADS, match_parts, stage_anew, stage_empty
@@ -60,7 +61,7 @@ def decode(topic: str, keys: Sequence[str], attempt: Attempt, tools: DecodeTools
     """
     coverage = tools.lake.coverage_of(topic, keys)
     ranges = find_ranges(topic, keys, coverage)
-    known = tools.decodings.read(topic)
+    known = tools.decodings.read_ranges(topic)
     staging = tools.open_staging(attempt.id, tools.lake)
     work = Work(topic, coverage, known, attempt, tools, staging)
     tools.on_step("find_landed", topic=topic, ranges=len(ranges))
@@ -278,7 +279,7 @@ def _give_up(work: Work, verified: _Verified, verdict: DecodeVerdict) -> DecodeV
 def _decide(work: Work, verified: _Verified, table: DecodedRanges) -> Decoding | DecodeVerdict:
     """Return what to commit of a range beside what stands of it in the table now, or why nothing."""
     manifest, ours, lake = verified.manifest, verified.ours, work.tools.lake
-    offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.known.get(manifest.offsets)
+    offsets, before, standing = manifest.offsets, work.known.get(manifest.offsets), table.get(manifest.offsets)
     if lake.is_replaced(manifest):  # asked after the table was read: who has decoded the later one comes after it
         return decode_failed(offsets, _landed_anew(work, manifest))
     if standing is None:
@@ -301,7 +302,7 @@ def _is_same(table: DecodedRanges, ours: Decoding, lake: Lake) -> bool:
     """Return whether the table has the rows that were decoded now; another Spark may write them in other bytes."""
     folder = f"{TREE}/{table.topic}"
     for now, is_dead in ((ours.decoded, False), (ours.dead_letters, True)):
-        before = table.files.get((ours.offsets, is_dead))
+        before = table.file_of(ours.offsets, is_dead=is_dead)
         if before is None or now is None:
             if before is not None or now is not None:
                 return False

@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from .attempt import Attempt
 from .core.command_lines import command
+from .core.decoded_ranges import DecodedRanges
+from .core.decoded_table import TREE
 from .core.errors import LakeUnavailable
 from .core.latency import waits_of
-from .core.latest import Change, Latest, Ranges, compare, join_stretches, place_ranges
+from .core.latest import Change, Latest, Ranges, compare, find_fresh, join_stretches, place_ranges
 from .core.offsets import OffsetRange
 from .edges.columns_of_table import arrow_schema, holds
-from .edges.decodings import TREE, DecodedRanges, Decodings
+from .edges.decodings import Decodings
 from .edges.lake import Lake
 from .edges.latest_table import MOST_FILES, Applied, LatestTable, Standing
 from .edges.spark_latest import Inputs, Source, SparkLatest, table_schema
@@ -59,7 +61,8 @@ class Updated:
 class Due:
     """What an update would do: which ranges it has to read, and why all of them, where it makes the table anew.
 
-    `standing` is the table as it was seen before `decoded` was read, so nothing that it has can seem to be gone.
+    `standing` is the table as it was seen before `decoded` was read, so nothing that it has can seem to be gone. `placed` has
+    what there is to be read.
     """
 
     standing: Standing | None
@@ -100,12 +103,15 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
         assert applied is not None
         if applied == decoded.table.version:
             return Due(standing, decoded)
-        epoch_of = decodings.lake.read_plan_log(topic).epoch_of
-        placed, before = place(decoded, epoch_of), decodings.read_version(topic, applied)
+        epoch_of, before = decodings.lake.recent(topic).log.epoch_of, decodings.read_version(topic, applied)
         if before is not None:
+            fresh = find_fresh(before, decoded, epoch_of)
+            if fresh is not None:
+                return Due(standing, decoded, fresh, Change(tuple(fresh), ()))
+            placed = place(decoded, epoch_of)
             return Due(standing, decoded, placed, compare(place(before, epoch_of), placed))
         why = f"the decoded table has no version {applied} any more"
-    placed = place(decoded, decodings.lake.read_plan_log(topic).epoch_of)
+    placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
     return Due(standing, decoded, placed, Change(tuple(placed), ()), why)
 
 
@@ -169,7 +175,7 @@ class _Update:
         else:  # what stands goes, and keeps its columns: dead letters have none of them
             assert due.standing is not None
             schema = due.standing.schema
-        brought = [due.decoded.known[each].decoded for each in due.change.fresh if each in due.decoded.known]
+        brought = [each.decoded for each in map(due.decoded.get, due.change.fresh) if each is not None]
         now_ms = self.tools.now_ms()
         waits = [] if due.why_anew else waits_of((file, now_ms) for file in brought)
         applied = Applied(metadata.id, due.decoded.table.version, self.config.order, waits)
@@ -179,7 +185,8 @@ class _Update:
         if standing is None or standing.damage:
             standing = table.start(schema, anew=standing is not None)
         if why:
-            due = replace(due, standing=standing, change=Change(tuple(due.placed), ()), why_anew=why)
+            placed = place(due.decoded, self.tools.lake.recent(self.topic).log.epoch_of)
+            due = replace(due, standing=standing, placed=placed, change=Change(tuple(placed), ()), why_anew=why)
             self.tools.on_step("rebuild_latest", topic=self.topic, reason=why)
         is_whole = bool(why) or not schema.equals(standing.schema) or len(standing.files) >= MOST_FILES
         if not (is_whole or due.waiting):

@@ -8,8 +8,8 @@ from dagster_pyspark import LazyPySparkResource
 
 from .attempt import Attempt
 from .catalog import derived_asset, latest_description
+from .core.decoded_table import TREE as DECODED
 from .core.latest import Latest
-from .edges.decodings import TREE as DECODED
 from .edges.latest_table import TREE, LatestTable, Standing
 from .edges.openlineage import Derived, telling
 from .latest import Updated, update

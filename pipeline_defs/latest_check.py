@@ -4,6 +4,7 @@ import zlib
 from contextlib import ExitStack
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster_pyspark import LazyPySparkResource
 
 from .auditing import Finding
@@ -16,6 +17,7 @@ from .resources import Edges
 from .topics import Topic
 
 RECOMPUTED = "latest_recomputed"
+COMPARED_EVERY_MS = 3_600_000  # by runs of the pulse, which update tables each minute
 
 
 def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition:
@@ -33,6 +35,14 @@ def build_latest_check(topic: Topic, config: Latest) -> dg.AssetChecksDefinition
         return as_result(check_share(topic.name, config, share, edges.latest_tools(pyspark)))
 
     return latest_recomputed
+
+
+def is_check_due(topic: Topic, instance: dg.DagsterInstance, now_ms: int) -> bool:
+    """Return whether no share of the keys was found right within the last hour: a comparison reads all that is decoded."""
+    key = dg.AssetCheckKey(topic.latest_key, RECOMPUTED)
+    last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    is_right = last is not None and last.status is AssetCheckExecutionRecordStatus.SUCCEEDED
+    return last is None or not is_right or now_ms - last.create_timestamp * 1000 >= COMPARED_EVERY_MS
 
 
 def share_of(run_id: str) -> int:
@@ -54,7 +64,7 @@ def check_share(topic: str, config: Latest, share: int, tools: LatestTools) -> F
             RECOMPUTED, what, (f"latest/{topic} is behind its decoded table: {waits}; update it, then check",)
         )
     with ExitStack() as opened:
-        placed = place(due.decoded, tools.lake.read_plan_log(topic).epoch_of)
+        placed = place(due.decoded, tools.lake.recent(topic).log.epoch_of)
         inputs = Inputs(
             fresh=open_sources(placed, placed, tools.lake, opened),
             present=open_files(due.standing, tools.lake, opened),

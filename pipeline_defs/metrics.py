@@ -16,13 +16,12 @@ import dagster as dg
 
 from .core.calendar import SECONDS_A_DAY, number_of
 from .core.coverage import Coverage, State
-from .core.latency import Histogram, count_waits, waits_of
+from .core.latency import Histogram
 from .core.losses import find_losses
 from .edges.prometheus import Family, HistogramFamily
 from .resources import Edges
 from .settings import code_version
 from .status import read_statuses
-from .tables import first_decoded
 from .topic_files import Broken
 from .topics import Topic
 
@@ -136,8 +135,7 @@ def _count_latencies(
     """Count how long records waited, of raw and decoded rows all that there are, of each table those of the last hour."""
     latencies[topic.name, "raw"] = coverage.waits()
     if any(each["table"] == "decoded" and "error" not in each for each in document["tables"]):
-        decoded = edges.decodings.read_ranges(topic.name)
-        latencies[topic.name, "decoded"] = count_waits(waits_of(first_decoded(decoded)))
+        latencies[topic.name, "decoded"] = edges.decodings.read_ranges(topic.name).sums.waits
     for each_table in ({"table": "raw", **document}, *document["tables"]):
         for share, quantile in ((50, "0.5"), (95, "0.95")):
             seconds = each_table.get(f"latency_p{share}_seconds")

@@ -32,7 +32,7 @@ from .decoding import decode
 from .known import read_known
 from .landing import land_topics
 from .latest_asset import update_and_tell
-from .latest_check import RECOMPUTED, check_share, share_of
+from .latest_check import RECOMPUTED, check_share, is_check_due, share_of
 from .moments import Pace
 from .projection import as_evaluation
 from .raw_asset import landed_lineage, materialization
@@ -261,8 +261,8 @@ class _PulseRun:
                 continue
             with self._isolated(topic, self._pass_over):
                 undecoded, due = find_undecoded(topic, self.context.instance, self.edges, known)
-                last_ms = max((each.provenance.landed_at_ms for each in undecoded.decoded.known.values()), default=0)
                 if due:
+                    last_ms = undecoded.decoded.sums.last_decoded_ms or 0
                     found.append((last_ms, topic, [offsets.key for offsets in due[:RANGES_AT_ONCE]]))
         return [(topic, keys) for _, topic, keys in sorted(found, key=lambda each: each[0])]
 
@@ -315,9 +315,10 @@ class _PulseRun:
                     shown.result()
                     context.log_event(dg.AssetMaterialization(topic.latest_key, metadata=facts))
                     taken[topic.upserting].add(UPDATE)
-                tools = edges.latest_tools(self.pyspark)
-                finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), tools)
-                self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
+                if is_check_due(topic, context.instance, edges.now_ms()):
+                    tools = edges.latest_tools(self.pyspark)
+                    finding = check_share(topic.name, topic.latest, share_of(context.run.run_id), tools)
+                    self._report_check(dg.AssetCheckKey(topic.latest_key, RECOMPUTED), as_result(finding))
 
     # ---- tell
 

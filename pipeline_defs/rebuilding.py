@@ -59,7 +59,7 @@ def rebuild_topic(
 def _restore_decoded(topic: Topic, edges: Edges, instance: dg.DagsterInstance) -> int:
     """Tells Dagster of the decoded ranges that it has no materialisation of, or an older one; returns how many."""
     coverage = edges.lake.coverage(topic.name)
-    decoded = edges.decodings.read_ranges(topic.name).with_empty(coverage)
+    decoded = edges.decodings.read_ranges(topic.name).of(coverage)
     held = read_tries(instance, topic.decoding).held.keys()
     unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
     versions = {offsets: decoding.digest for offsets, decoding in decoded.items()}

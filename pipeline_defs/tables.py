@@ -5,7 +5,7 @@ Reads only. What is broken of one is its own `error`, and says nothing of the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -13,12 +13,11 @@ import dagster as dg
 from .core.advice import counted
 from .core.coverage import Coverage
 from .core.days import GONE, Days
+from .core.decoded_sums import first_decoded
 from .core.errors import OffsetlakeError
 from .core.latency import WINDOW_MS, latency_facts, waits_of
 from .core.latest import Latest
-from .core.manifest import StagedFile
 from .days import find_untold
-from .edges.decodings import DecodedRanges
 from .edges.latest_table import LatestTable
 from .latest import find_due
 from .moments import duration_text
@@ -54,35 +53,27 @@ def _read(table: str, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"table": table, "error": str(error), "kind": error.kind}
 
 
-def first_decoded(decoded: DecodedRanges) -> Iterator[tuple[StagedFile | None, int]]:
-    """Yield the rows of each range that stands as it was decoded at first, and when that was (ms since 1970)."""
-    return ((each.decoded, each.provenance.landed_at_ms) for each in decoded.known.values() if not each.revision)
-
-
 def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, since_ms: int) -> dict[str, Any]:
     decoded = edges.decodings.read_ranges(topic)
     coverage = with_undecoded(coverage, decoded, edges.lake)
     due = [coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)]
-    known = decoded.known.values()
+    sums = decoded.sums
     return {
         "version": decoded.table.version,
-        "ranges": len(known),
-        "rows": sum(each.rows for each in known),
-        "dead_letters": sum(each.dead for each in known),
-        "outdated_ranges": sum(each.configured != fingerprint for each in known),
+        "ranges": sums.ranges,
+        "rows": sums.rows,
+        "dead_letters": sums.dead,
+        "outdated_ranges": sums.ranges - sums.configured.get(fingerprint, 0),
         "waiting_ranges": len(due),
         "waiting_since_ms": min(due, default=None),
-        **latency_facts(waits_of(first_decoded(decoded), since_ms)),
+        **latency_facts(waits_of(first_decoded(decoded.since(since_ms)), since_ms)),
     }
 
 
 def _latest(topic: str, config: Latest, edges: Edges, since_ms: int) -> dict[str, Any]:
     due = find_due(topic, config, edges.decodings)
-    decoded_at = [
-        due.decoded.known[offsets].provenance.landed_at_ms
-        for offsets in (*due.change.fresh, *due.change.changed)
-        if offsets in due.decoded.known
-    ]
+    waiting = map(due.decoded.get, (*due.change.fresh, *due.change.changed))
+    decoded_at = [each.provenance.landed_at_ms for each in waiting if each is not None]
     return {
         "version": due.standing.version if due.standing else -1,
         "waiting_ranges": due.waiting,

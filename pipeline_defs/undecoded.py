@@ -12,9 +12,9 @@ import dagster as dg
 
 from .core.active import Turns
 from .core.coverage import Coverage
+from .core.decoded_ranges import DecodedRanges
 from .core.dispatch import NEVER_TRIED, Tried, choose_due
 from .core.offsets import OffsetRange
-from .edges.decodings import DecodedRanges
 from .edges.lake import Lake
 from .known import Known, read_known
 from .moments import time_text
@@ -52,7 +52,7 @@ class Undecoded:
             self.turns,
             DECODING,
             held=sum(offsets in self.held for offsets in self.due),
-            last_done_ms=max((each.provenance.landed_at_ms for each in self.decoded.known.values()), default=None),
+            last_done_ms=self.decoded.sums.last_decoded_ms,
             postponed=backing_off_text(self.due, self.tried, now_ms, self.of_all),
         )
 

@@ -5,13 +5,13 @@ Any number of processes may do so at once. Invariant: of a table that misses a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .core import decoded_table, raw_table
 from .core.command_lines import command
+from .core.decoded_table import TREE as DECODED
 from .core.delta import Snapshot
 from .core.errors import DamagedFile, OffsetlakeError
-from .edges.decodings import TREE as DECODED
 from .edges.decodings import decoded_table_log
 from .edges.delta_log import DeltaLog, raw_table_log
 from .edges.lake import Lake
@@ -41,7 +41,8 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     table = log.read()
     names = _names(log, lake)
     _refuse_gone(log, table, names, lake, "the check `decoded_completeness` says how the file is made again")
-    return _find_old(log, table, decoded_table.find_unwanted(names, table), lake, now_ms, older_than_seconds)
+    unwanted = decoded_table.find_unwanted(names, table)
+    return _find_old(log, table, unwanted, lake, now_ms, older_than_seconds, decoded_table.owner_of)
 
 
 def _find_unnamed_of_latest(topic: str, lake: Lake, now_ms: int, older_than_seconds: float) -> list[str]:  # noqa: ARG001
@@ -91,14 +92,23 @@ def _refuse_gone(log: DeltaLog, table: Snapshot, names: set[str], lake: Lake, me
 
 
 def _find_old(
-    log: DeltaLog, table: Snapshot, unwanted: Iterable[str], lake: Lake, now_ms: int, older_than_seconds: float
+    log: DeltaLog,
+    table: Snapshot,
+    unwanted: Iterable[str],
+    lake: Lake,
+    now_ms: int,
+    older_than_seconds: float,
+    owner_of: Callable[[str], str | None] = str,
 ) -> list[str]:
-    """Return the paths of those that are old: since a version removed them, or since they were linked, not written."""
-    found, names = list[str](), list(unwanted)
-    clock_ms = lake.store.clock_ms() if set(names) - table.removed.keys() else 0
-    for name in names:
-        path, at_ms, left_ms = f"{log.folder}/{name}", now_ms, table.removed.get(name)
-        if left_ms is None:  # the file system dates it, by a clock of its own
+    """Return the paths of those that are old: since a version removed them, or since they were linked, not written.
+
+    `owner_of` says which file of the table a name belongs to.
+    """
+    found, left = list[str](), {name: table.removed.get(owner_of(name) or "") for name in unwanted}
+    clock_ms = lake.store.clock_ms() if None in left.values() else 0
+    for name, removed_ms in left.items():
+        path, at_ms, left_ms = f"{log.folder}/{name}", now_ms, removed_ms
+        if removed_ms is None:  # the file system dates it, by a clock of its own
             at_ms, left_ms = clock_ms, lake.store.linked_at_ms(path)
         if left_ms is not None and at_ms - left_ms > older_than_seconds * 1000:
             found.append(path)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from .calendar import NO_DAY, day_at
 from .decoding import Decoding
 from .errors import BadSetting
-from .offsets import OffsetRange
+from .frontier import CONTENTS
+from .offsets import OffsetRange, parse_key
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000}
 Kind = Literal["timestamp", "date", "integer"]
@@ -78,41 +79,67 @@ class Days:
         return "held" if day <= day_at(now_ms) else "future"
 
 
+SHOWN = 5  # ranges that the facts of a day name
+
+
 @dataclass(frozen=True, slots=True)
 class DayFacts:
-    """A day as the decoded ranges have it: rows, ranges, and the newest record of these (ms since 1970).
+    """A day as decoded ranges have it: rows, how many ranges, the last ones, and the newest record of all (ms since 1970).
 
-    `version` is another one where the ranges that have rows of the day, their decoded files or these rows are others.
+    `contents` is another sum where the ranges that have rows of the day, their decoded files or these rows are others.
     """
 
-    rows: int
-    ranges: tuple[OffsetRange, ...]
-    newest_ms: int | None
-    version: str
+    rows: int = 0
+    ranges: int = 0
+    last_ranges: tuple[OffsetRange, ...] = ()
+    newest_ms: int | None = None
+    contents: int = 0
 
+    @property
+    def version(self) -> str:
+        """Data version of the day."""
+        return f"{self.contents:016x}" if self.ranges else "empty"
 
-GONE = DayFacts(0, (), None, "empty")  # of a day that had rows, and has none any more
-
-
-def find_days(decodings: Iterable[Decoding], event_time: EventTime) -> dict[str, DayFacts]:
-    """Find the days that decoded rows are of, `none` among them, sorted; ranges that were counted otherwise are left out."""
-    touching: dict[str, list[Decoding]] = {}
-    for each in sorted(decodings, key=lambda each: each.offsets):
-        for day in each.event_days if event_time.counted(each) else ():
-            touching.setdefault(day, []).append(each)
-    return {day: _facts(day, found) for day, found in sorted(touching.items())}
-
-
-def _facts(day: str, decodings: Sequence[Decoding]) -> DayFacts:
-    digest = hashlib.sha256()
-    for each in decodings:
-        digest.update(
-            f"{each.offsets.key} {each.decoded.sha256 if each.decoded else ''} {each.event_days[day]}\n".encode()
+    def __add__(self, other: DayFacts) -> DayFacts:
+        """Return the day as the ranges of both have it; none is of both."""
+        return DayFacts(
+            self.rows + other.rows,
+            self.ranges + other.ranges,
+            tuple(sorted((*self.last_ranges, *other.last_ranges))[-SHOWN:]),
+            max((at_ms for at_ms in (self.newest_ms, other.newest_ms) if at_ms is not None), default=None),
+            (self.contents + other.contents) % CONTENTS,
         )
-    newest = [each.decoded.max_timestamp_ms for each in decodings if each.decoded]
-    return DayFacts(
-        sum(each.event_days[day] for each in decodings),
-        tuple(each.offsets for each in decodings),
-        max((at_ms for at_ms in newest if at_ms is not None), default=None),
-        digest.hexdigest(),
-    )
+
+    def to_list(self) -> list[Any]:
+        """Return it as plain values."""
+        return [self.rows, self.ranges, [each.key for each in self.last_ranges], self.newest_ms, self.contents]
+
+    @classmethod
+    def from_list(cls, found: Sequence[Any]) -> DayFacts:
+        """Return what `to_list` gave; raise `ValueError` or `TypeError` for anything else."""
+        rows, ranges, last, newest_ms, contents = found
+        return cls(rows, ranges, tuple(map(parse_key, last)), newest_ms, contents)
+
+
+GONE = DayFacts()  # of a day that had rows, and has none any more
+
+
+def days_of(decodings: Iterable[Decoding]) -> dict[str, dict[str, DayFacts]]:
+    """Return what ranges have of each day, `none` among them, by the event time that counted their rows; empty of others."""
+    found: dict[str, dict[str, DayFacts]] = {}
+    for each in decodings:
+        days = found.setdefault(each.event_time, {}) if each.rows else {}
+        days |= {day: days.get(day, GONE) + _facts(each, rows) for day, rows in each.event_days.items()}
+    return found
+
+
+def add_days(one: Mapping[str, DayFacts], other: Mapping[str, DayFacts]) -> dict[str, DayFacts]:
+    """Return each day as the ranges of both have it, sorted."""
+    return {day: one.get(day, GONE) + other.get(day, GONE) for day in sorted(one.keys() | other.keys())}
+
+
+def _facts(decoding: Decoding, rows: int) -> DayFacts:
+    file = decoding.decoded
+    text = f"{decoding.offsets.key} {file.sha256 if file else ''} {rows}"
+    contents = int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+    return DayFacts(rows, 1, (decoding.offsets,), file.max_timestamp_ms if file else None, contents)

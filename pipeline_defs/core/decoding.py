@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from .coverage import Coverage
-from .errors import BrokenManifest, OffsetlakeError
+from .errors import BrokenManifest, OffsetlakeError, cause_of
 from .manifest import Manifest, Provenance, StagedFile
 from .offsets import OffsetRange, merge_intervals
 
@@ -115,7 +115,7 @@ class Decoding:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OffsetlakeError) as error:
             raise BrokenManifest(
-                f"what the log says of {where} cannot be read: {error!r}; nothing was written; move the table's folder "
+                f"what the log says of {where} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
                 "away, and all ranges are decoded again from what is landed"
             ) from error
 
@@ -125,7 +125,14 @@ def of_nothing(manifest: Manifest) -> Decoding:
     return Decoding(manifest.topic, manifest.offsets, manifest.digest, "", "", None, None, manifest.provenance)
 
 
-def find_due(coverage: Coverage, decodings: Mapping[OffsetRange, Decoding]) -> list[OffsetRange]:
+class Lookup(Protocol):
+    """Where it is looked up what became of a range: a mapping, or what needs not have all of them read."""
+
+    def get(self, offsets: OffsetRange, /) -> Decoding | None:
+        """Return what became of a range."""
+
+
+def find_due(coverage: Coverage, decodings: Lookup) -> list[OffsetRange]:
     """Find the landed ranges that are not decoded as they are landed now, in log order.
 
     A decoder that has changed makes nothing due: old ranges keep what they have until a person has them decoded again.

@@ -87,14 +87,14 @@ class Frontier:
             "heads": {str(p): head.to_list() for p, head in sorted(tail.heads.items())},
             "ranges": self.ranges,
             "kept": {str(seq): before for seq, before in sorted(self.kept.items())},
-            "ends": {_text(place): end for place, end in sorted(self.ends.items())},
+            "ends": {place_text(place): end for place, end in sorted(self.ends.items())},
             "growths": {
                 str(generation): [{str(p): end for p, end in sorted(growth.items())} for growth in growths]
                 for generation, growths in sorted(self.growths.items())
             },
             "opened_at_ms": {str(generation): at_ms for generation, at_ms in sorted(self.opened.items())},
             "landed": {
-                _text(place): {**{name: getattr(sums, name) for name in _NUMBERS}, "holes": dict(sums.holes)}
+                place_text(place): {**{name: getattr(sums, name) for name in _NUMBERS}, "holes": dict(sums.holes)}
                 for place, sums in sorted(self.sums.items())
             },
             "latency": {"counts": list(self.waits.counts), "seconds": self.waits.seconds},
@@ -128,10 +128,10 @@ class Frontier:
                 tail=Tail(seq, generation, document["topic_id"], heads, former, growths[generation]),
                 ranges=whole(document["ranges"]),
                 kept={int(seq): whole(before) for seq, before in document["kept"].items()},
-                ends={_place(text): whole(end) for text, end in document["ends"].items()},
+                ends={place_of(text): whole(end) for text, end in document["ends"].items()},
                 growths=growths,
                 opened={int(generation): whole(at_ms) for generation, at_ms in document["opened_at_ms"].items()},
-                sums={_place(text): _sums(each) for text, each in document["landed"].items()},
+                sums={place_of(text): _sums(each) for text, each in document["landed"].items()},
                 waits=Histogram.of_counts([whole(each) for each in latency["counts"]], float(latency["seconds"])),
                 looks=tuple(_look(each) for each in document["looks"]),
             )
@@ -147,11 +147,13 @@ def _digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _text(place: Place) -> str:
+def place_text(place: Place) -> str:
+    """Return a place as documents have it."""
     return f"g{place[0]}/p{place[1]}"
 
 
-def _place(text: str) -> Place:
+def place_of(text: str) -> Place:
+    """Return the place of a text; raise `ValueError` for any other text."""
     generation, partition = text.removeprefix("g").split("/p")
     return int(generation), int(partition)
 

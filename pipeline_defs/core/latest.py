@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from .decoded_ranges import DecodedRanges
 from .decoding import Decoding
 from .errors import BadSetting
+from .frontier import Place
 from .offsets import OffsetRange, merge_intervals
 
 FORMAT = 1  # of the order; a table that was made by another one is made anew
@@ -101,9 +103,15 @@ def _follows(offsets: OffsetRange, placed: Placed, before: Stretch) -> bool:
 
 
 def place_ranges(
-    decoded: Iterable[Decoding], epoch_of: Callable[[OffsetRange], int], path_of: Callable[[OffsetRange], str]
+    decoded: Iterable[Decoding],
+    epoch_of: Callable[[OffsetRange], int],
+    path_of: Callable[[OffsetRange], str],
+    reached_by: Mapping[tuple[int, int, int], int] | None = None,
 ) -> dict[OffsetRange, Placed]:
-    """Return where the rows of each decoded range stand; ranges without rows are left out."""
+    """Return where the rows of each decoded range stand; ranges without rows are left out.
+
+    `reached_by` has the greatest timestamps of the ranges before these, by generation, Kafka partition and epoch.
+    """
     placed: dict[OffsetRange, Placed] = {}
     lane: tuple[int, int, int] | None = None
     reached: int | None = None
@@ -112,7 +120,7 @@ def place_ranges(
             continue
         epoch = epoch_of(each.offsets)
         if lane != (lane := (each.offsets.generation, each.offsets.partition, epoch)):
-            reached = None
+            reached = (reached_by or {}).get(lane)
         placed[each.offsets] = Placed(path_of(each.offsets), each.revision, each.decoded.sha256, epoch, reached)
         newest = each.decoded.max_timestamp_ms
         reached = max((ms for ms in (reached, newest) if ms is not None), default=None)
@@ -139,6 +147,60 @@ def compare(before: Ranges, after: Ranges) -> Change:
         tuple(offsets for offsets, placed in after.items() if before.get(offsets) != placed),
         tuple(offsets for offsets, placed in before.items() if after.get(offsets) != placed),
     )
+
+
+def find_fresh(
+    before: DecodedRanges, after: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
+) -> dict[OffsetRange, Placed] | None:
+    """Return where the ranges stand that are new, where that is all that has changed; none where `compare` has to find out.
+
+    They are behind all others of their Kafka partitions then; so only files are looked into that not both versions have.
+    """
+    added = after.table.files.keys() - before.table.files.keys()
+    was, now = _decoded_in(before, before.table.files.keys() - after.table.files.keys()), _decoded_in(after, added)
+    if not all(_has_same_rows(each, now.get(offsets)) for offsets, each in was.items()):
+        return None
+    fresh = {offsets: each for offsets, each in now.items() if offsets not in was and each.rows}
+    starts: dict[Place, int] = {}
+    for offsets in sorted(fresh, reverse=True):
+        starts[offsets.place] = offsets.start
+    reached: dict[tuple[int, int, int], int] = {}
+    for lane, newest_ms in _lanes(after, added, fresh):
+        if lane.place not in starts:
+            continue
+        epoch = epoch_of(lane)
+        last = OffsetRange(*lane.place, lane.end - 1, lane.end)
+        if lane.end > starts[lane.place] or epoch_of(last) != epoch:
+            return None
+        if newest_ms is not None:
+            reached[*lane.place, epoch] = max(newest_ms, reached.get((*lane.place, epoch), newest_ms))
+    return place_ranges(fresh.values(), epoch_of, after.path_of, reached)
+
+
+def _decoded_in(decoded: DecodedRanges, paths: Iterable[str]) -> dict[OffsetRange, Decoding]:
+    return {each.offsets: each for path in paths for each in decoded.contents_of(path).decodings}
+
+
+def _has_same_rows(before: Decoding, after: Decoding | None) -> bool:
+    """Return whether a range has the rows that it had, be it in another file."""
+    if before.decoded is None or after is None or after.decoded is None:
+        return not before.rows and (after is None or not after.rows)
+    return (before.revision, before.decoded.sha256) == (after.revision, after.decoded.sha256)
+
+
+def _lanes(
+    decoded: DecodedRanges, looked_into: Collection[str], fresh: Collection[OffsetRange]
+) -> Iterator[tuple[OffsetRange, int | None]]:
+    """Yield where the rows of all other ranges lie, and their greatest timestamps; those of most compacted files together."""
+    for path in decoded.table.files:
+        packed = decoded.packed.get(path)
+        if packed is not None and path not in looked_into:
+            for place, lane in packed.lanes.items():
+                yield OffsetRange(*place, lane.start, lane.end), lane.newest_ms
+            continue
+        for each in decoded.contents_of(path).decodings:
+            if each.rows and each.decoded is not None and each.offsets not in fresh:
+                yield each.offsets, each.decoded.max_timestamp_ms
 
 
 def stretches_of(ranges: Collection[OffsetRange]) -> list[OffsetRange]:

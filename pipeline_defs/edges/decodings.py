@@ -15,112 +15,35 @@ import hashlib
 import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from ..core.command_lines import command
-from ..core.coverage import Coverage
+from ..core.decoded_ranges import DecodedRanges
 from ..core.decoded_table import (
     DEAD,
+    TREE,
     Contents,
-    by_range,
-    find_files,
-    find_left,
+    document_path,
+    first_range,
+    is_packed,
     path_of,
     paths_of,
     read_contents,
+    read_document,
     replace_ranges,
 )
-from ..core.decoding import Decoding, find_due, of_nothing
-from ..core.delta import File, Snapshot
+from ..core.decoding import Decoding
+from ..core.delta import File
 from ..core.errors import DamagedFile
-from ..core.frontier import CONTENTS, content_of
 from ..core.manifest import StagedFile
 from ..core.offsets import OffsetRange
 from ..core.raw_table import stem_of
 from .columns_of_table import columns_of, schema_of
 from .delta_log import DeltaLog
 from .lake import Lake
-
-TREE = "tables/decoded"
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedRanges:
-    """What is decoded of a topic at one version of its table.
-
-    `contents` says by path what each file has, `files` which file has the rows of a range, and with true its dead letters.
-    """
-
-    topic: str
-    known: Mapping[OffsetRange, Decoding]
-    table: Snapshot
-    contents: Mapping[str, Contents]
-    files: Mapping[tuple[OffsetRange, bool], File]
-
-    @classmethod
-    def of(cls, topic: str, table: Snapshot, before: Mapping[str, Contents] | None = None) -> DecodedRanges:
-        """Read a version of a table; what an earlier one had `before` need not be read again."""
-        contents = read_contents(table, before or {})
-        return cls(topic, by_range(contents.values()), table, contents, find_files(table, contents))
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether any record is decoded: without one there are no columns that a file could have."""
-        return any(each.rows for each in self.known.values())
-
-    def find_due(self, coverage: Coverage) -> list[OffsetRange]:
-        """Find the landed ranges that are not decoded as they are landed now, in log order."""
-        return find_due(coverage, self.known)
-
-    def is_all_decoded(self, coverage: Coverage) -> bool:
-        """Return whether the ranges that a frontier document sums up are all decoded as they are landed now."""
-        own = coverage.log.ranges
-        if coverage.log.base is None:
-            return True
-        decoded = sum(
-            content_of(offsets, each.source)
-            for offsets, each in self.known.items()
-            if each.rows + each.dead and offsets not in own
-        )
-        return (decoded - sum(sums.contents for sums in coverage.log.summed.values())) % CONTENTS == 0
-
-    def with_empty(self, coverage: Coverage) -> Mapping[OffsetRange, Decoding]:
-        """Return what became of each range, also of those without rows, of which the table says nothing."""
-        empty = (each for each in coverage.manifests.values() if not each.rows and coverage.is_landed(each.offsets))
-        return {each.offsets: of_nothing(each) for each in empty} | dict(self.known)
-
-    def find_lacking(self, lake: Lake) -> list[tuple[OffsetRange, str]]:
-        """Find the files that the table names and that are not there, or not as large, each with one of its ranges."""
-        folder = f"{TREE}/{self.topic}"
-        sizes = lake.store.list(folder)
-        return [
-            (self.contents[path].ranges[0], f"{folder}/{path}")
-            for path, file in sorted(self.table.files.items())
-            if sizes.get(f"{folder}/{path}") != file.bytes
-        ]
-
-    def find_without_file(self) -> list[tuple[OffsetRange, str]]:
-        """Find the ranges whose rows, or dead letters, no file of the table has, and say what is missing."""
-        counts = (
-            (offsets, count, what, is_dead)
-            for offsets, each in self.known.items()
-            for count, what, is_dead in ((each.rows, "rows", False), (each.dead, "dead letters", True))
-        )
-        return [
-            (offsets, f"{count} {what}")
-            for offsets, count, what, is_dead in counts
-            if count and (offsets, is_dead) not in self.files
-        ]
-
-    def path_of(self, offsets: OffsetRange, *, is_dead: bool = False) -> str:
-        """Return where the decoded rows of a range, or its dead letters, lie below the lake's root; it has some."""
-        return f"{TREE}/{self.topic}/{self.files[offsets, is_dead].path}"
-
-    def find_left(self, ranges: Iterable[OffsetRange]) -> dict[str, Contents]:
-        """Return what is left in each file that has anything of some ranges, by path, once these have gone from it."""
-        return find_left([*ranges], self.files, self.contents)
 
 
 class Decodings:
@@ -136,7 +59,7 @@ class Decodings:
         return self.lake.store.folders(TREE)
 
     def read(self, topic: str) -> Mapping[OffsetRange, Decoding]:
-        """Read what became of each range with rows of a topic."""
+        """Read what became of each range with rows of a topic, all of them."""
         return self.read_ranges(topic).known
 
     def read_ranges(self, topic: str) -> DecodedRanges:
@@ -144,13 +67,35 @@ class Decodings:
         seen = self._seen.get(topic)
         table = self._log(topic).read(seen.table if seen else None)
         if seen is None or not table.is_same(seen.table):
-            seen = self._seen[topic] = DecodedRanges.of(topic, table, seen.contents if seen else None)
+            seen = self._seen[topic] = DecodedRanges(topic, table, partial(self.contents_of, topic), seen)
         return seen
 
     def read_version(self, topic: str, version: int) -> DecodedRanges | None:
         """Read what was decoded of a topic at a version of its table; none where the log does not reach back so far."""
         table = self._log(topic).read_version(version)
-        return None if table is None else DecodedRanges.of(topic, table)
+        read = partial(self.contents_of, topic)
+        return None if table is None else DecodedRanges(topic, table, read, self._seen.get(topic))
+
+    def contents_of(self, topic: str, file: File) -> Contents:
+        """Read which ranges a file has, and what became of them; raise `BrokenManifest` where that cannot be read."""
+        if not is_packed(file):
+            return read_contents(file)
+        return read_document(self.lake.store.get(f"{TREE}/{topic}/{document_path(file.path)}") or b"", file)
+
+    def keep_contents(self, topic: str, path: str, contents: Contents) -> None:
+        """Write the document of a compacted file, before a version has that."""
+        document = f"{TREE}/{topic}/{document_path(path)}"
+        self.lake.store.put_new(document, contents.to_json(), f"staging/ranges-{uuid.uuid4()}")
+
+    def find_lacking(self, decoded: DecodedRanges) -> list[tuple[OffsetRange, str]]:
+        """Find the files that a table names and that are not there, or not as large, each with one of its ranges."""
+        folder = f"{TREE}/{decoded.topic}"
+        sizes = self.lake.store.list(folder)
+        return [
+            (first_range(file), f"{folder}/{path}")
+            for path, file in sorted(decoded.table.files.items())
+            if sizes.get(f"{folder}/{path}") != file.bytes
+        ]
 
     def place(self, decoding: Decoding) -> Decoding:
         """Give the staged files of a range names in the table's folder that no others have; no version has them yet."""
@@ -173,7 +118,8 @@ class Decodings:
     def delete(self, topic: str, paths: Iterable[str]) -> None:
         """Delete files of a table's folder that no version has, and that none will have."""
         for path in paths:
-            self.lake.store.delete_folder(f"{TREE}/{topic}/{path}")
+            for name in (path, document_path(path)):
+                self.lake.store.delete_folder(f"{TREE}/{topic}/{name}")
 
     def commit(
         self,
@@ -190,17 +136,17 @@ class Decodings:
         """
         left = onto.find_left([*(each.offsets for each in ours), *lost])
         commit = replace_ranges(ours, left, rests or {}, now_ms)
-        after = {offsets: each for offsets, each in onto.known.items() if offsets not in lost}
-        after |= {each.offsets: each for each in ours}
-        schema = schema_of(self._texts_of(onto.topic, after.values()))
+        columns = onto.columns_beside(left) | {each.columns for each in ours if each.columns}
+        schema = schema_of(self._texts_of(onto.topic, columns))
         return self._log(onto.topic).commit(commit, onto.table, now_ms, schema)
 
     def columns_of(self, topic: str, decodings: Iterable[Decoding], names: Iterable[str]) -> pa.Schema:
         """Return the columns of one file with all rows of some ranges, of which there are `names`."""
-        return columns_of(self._texts_of(topic, decodings), {*names})
+        digests = {each.columns for each in decodings if each.columns}
+        return columns_of(self._texts_of(topic, digests), {*names})
 
-    def _texts_of(self, topic: str, decodings: Iterable[Decoding]) -> list[str]:
-        return [self._text(topic, digest) for digest in sorted({each.columns for each in decodings if each.columns})]
+    def _texts_of(self, topic: str, digests: Iterable[str]) -> list[str]:
+        return [self._text(topic, digest) for digest in sorted(digests)]
 
     def keep(self, topic: str, text: str) -> str:
         """Keep a schema beside the table, once; return its digest, by which ranges name it."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..core.command_lines import command
-from ..core.decoded_table import is_of_dead_letters
+from ..core.decoded_ranges import DecodedRanges
+from ..core.decoded_table import TREE, is_of_dead_letters
 from ..core.errors import BrokenTable, Refused
 from ..core.offsets import OffsetRange
 from .columns_of_table import DECODED_COLUMNS, arrow_schema
-from .decodings import TREE, DecodedRanges, Decodings
+from .decodings import Decodings
 from .lake import Lake
 from .latest_table import LatestTable
 from .parquet import conform
@@ -54,19 +55,19 @@ def find_decoded(topic: str, chosen: OffsetRange | None, decodings: Decodings) -
     if chosen is None:
         files = [file.path for file in decoded.table.files.values() if file.rows and not is_of_dead_letters(file)]
         return _rows_of(decoded, decodings.lake, (f"{TREE}/{topic}/{path}" for path in files))
-    if chosen not in decoded.known:
+    decoding = decoded.get(chosen)
+    if decoding is None:
         raise Refused(
             f"range {chosen.text(topic)} is not decoded; nothing was read; `{command('decode', topic, '--due')}` decodes it"
         )
-    paths = [decoded.path_of(chosen)] if decoded.known[chosen].rows else []
+    paths = [decoded.path_of(chosen)] if decoding.rows else []
     return _rows_of(decoded, decodings.lake, paths, within([chosen], '"'))
 
 
 def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
     """Find the decoded rows of a day; raise `Refused` where they are not counted by day, or by two event times."""
     decoded = decodings.read_ranges(topic)
-    known = [each for each in decoded.known.values() if each.rows]
-    times = {each.event_time for each in known}
+    times = decoded.sums.days.keys()
     if times == {""}:
         raise Refused(
             f"the rows of topic {topic} are of no day: its defs.yaml had no `days: {{event_time: ...}}` when they were "
@@ -78,6 +79,7 @@ def find_day(topic: str, day: str, decodings: Decodings) -> TableRows:
             f"the decoded ranges of topic {topic} have their event time from {found}, expected one column of all; nothing was "
             f"read; add `days` to its defs.yaml where there is none, then `{command('decode', topic, '--outdated')}`"
         )
+    known = decoded.among(lambda sums: any(day in days for days in sums.days.values()))
     paths = (decoded.path_of(each.offsets) for each in known if day in each.event_days)
     moments = f"'{day} 00:00:00+00:00' AND '{day} 23:59:59.999999+00:00'"
     return _rows_of(decoded, decodings.lake, paths, f'"event_time" BETWEEN {moments}')

@@ -16,9 +16,10 @@ import pytest
 
 from pipeline_defs import compaction, decoding
 from pipeline_defs.core.compaction import CompactionOutcome
+from pipeline_defs.core.decoded_table import TREE
 from pipeline_defs.core.decoding import Budget, completeness_of
 from pipeline_defs.core.holes import SpanKind
-from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
+from pipeline_defs.edges.decodings import Decodings, decoded_table_log
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.vacuum import vacuum
 from tests.support.compacting import compact_decoded
@@ -109,7 +110,7 @@ def assert_ends_well(world: SmallWorld, before: set[int]) -> None:
     assert {each.outcome for each in compact_decoded(lake, TOPIC)} <= {CompactionOutcome.COMPACTED}
     assert len(decoded_table_log(TOPIC, lake).read().files) <= 2
     coverage, decodings = lake.coverage(TOPIC), Decodings(lake).read_ranges(TOPIC)
-    assert decodings.find_due(coverage) == [] and decodings.find_lacking(lake) == []
+    assert decodings.find_due(coverage) == [] and Decodings(lake).find_lacking(decodings) == []
     assert completeness_of(TOPIC, coverage.manifests, decodings.known) == []
     assert in_table(world) == world.landed()
 

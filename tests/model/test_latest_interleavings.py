@@ -25,6 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipeline_defs import compaction, decoding
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.decoded_ranges import DecodedRanges
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget
 from pipeline_defs.core.delta import Snapshot
@@ -32,7 +33,7 @@ from pipeline_defs.core.errors import LakeUnavailable
 from pipeline_defs.core.holes import SpanKind
 from pipeline_defs.core.latest import Latest
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.decodings import DecodedRanges, Decodings
+from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.disk import Disk
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.layout import published_path

@@ -9,12 +9,20 @@ import pytest
 
 from pipeline_defs.comparing import COMPARE
 from pipeline_defs.core import settling
-from pipeline_defs.core.decoders import Decode
+from pipeline_defs.core.days import Days, EventTime
+from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.errors import TopicsFailed
+from pipeline_defs.core.latency import WINDOW_MS
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.edges import decodings
+from pipeline_defs.latest_check import check_share
 from pipeline_defs.launching import choose_ranges
 from pipeline_defs.pulse import LOCATION_TAG
 from pipeline_defs.reports import trace_row
+from pipeline_defs.resources import Edges
+from pipeline_defs.status import read_statuses
 from pipeline_defs.topics import LAND_PENDING
+from tests.support.compacting import compact_decoded
 from tests.support.killing import stopped_at
 from tests.support.pulse import ask, location_of, run_pulse
 from tests.support.queued import queue_run
@@ -115,6 +123,51 @@ def test_what_is_landed_and_not_told_is_not_summed_up(
     assert world.materialized() == keys
     assert not is_decoded or world.instance.get_materialized_partitions(world.topic.decoded_key) == keys
     assert world.edges.lake.is_summed_up(world.name), "the control: it goes on once all is told"
+
+
+def test_a_long_history_is_decoded_and_told_without_its_documents(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[R-100] Ticks, runs and `status` of a topic with days and latest records, once its old ranges are compacted."""
+    monkeypatch.setattr(settling, "FRONTIER_EVERY", 1)
+    world.create_topic(2)
+    world.with_policy(records_per_range=10, max_age_seconds=0)
+    value = Side(Format.JSON, "at TIMESTAMP, n BIGINT")
+    decode, days = Decode(value=value, event_time=EventTime("value.at")), Days("2013-01-01", EventTime("value.at"))
+    world.topic = dataclasses.replace(world.topic, decode=decode, days=days, latest=Latest())
+
+    def go_on(records: int) -> None:
+        """Have records landed, decoded, in latest records and told of by a process that knows nothing yet."""
+        for n in range(records):
+            text = f'{{"at": "2013-01-0{1 + n % 3}T12:00:00Z", "n": {n}}}'
+            world.send([{"partition": n % 2, "key": b"%d" % (n % 7), "value": text.encode()}])
+        moment = world.edges.now_ms() + 180_000
+        world.edges = Edges(world.settings, now_ms=lambda: moment)
+        ask(world)
+        assert run_pulse(world).success
+        ask(world)
+
+    go_on(60)
+    compact_decoded(world.edges.lake, world.name)
+    go_on(10)  # and a tick sums up what came before
+    read: list[str] = []
+    real = decodings.read_document
+    monkeypatch.setattr(decodings, "read_document", lambda data, file: (read.append(file.path), real(data, file))[1])
+    go_on(10)
+    assert read == []
+    later_ms = world.edges.now_ms() + 2 * WINDOW_MS  # of the last hour each range is looked at
+    ((status, _),) = read_statuses([world.topic], Edges(world.settings, now_ms=lambda: later_ms), world.instance)
+    assert read == []
+    assert [(each["table"], each.get("waiting_ranges"), each.get("rows")) for each in status["tables"]] == [
+        ("decoded", 0, 80),
+        ("latest", 0, None),
+        ("days", None, None),
+    ]
+    shown = world.instance.fetch_materializations(world.topic.days_key, limit=3).records
+    rows = [record.asset_materialization.metadata["rows"].value for record in shown if record.asset_materialization]
+    assert sum(int(str(each)) for each in rows) == 80
+    finding = check_share(world.name, Latest(), 0, world.edges.latest_tools(world.edges.pyspark()))
+    assert finding.passed and read, "the control: a recomputation reads them"
 
 
 def test_a_comparison_that_fails_is_made_again_soon(old: World) -> None:

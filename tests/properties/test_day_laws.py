@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.calendar import FIRST, LAST, NO_DAY, clamped_moment, day_at, day_of, number_of, parse_day
 from pipeline_defs.core.calendar import LAST as LAST_NUMBER
-from pipeline_defs.core.days import Days, EventTime, find_days
+from pipeline_defs.core.days import SHOWN, DayFacts, Days, EventTime, add_days, days_of
 from pipeline_defs.core.decoded_table import EVENT_TIME, with_events
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.manifest import Provenance, StagedFile
@@ -31,6 +33,13 @@ def decoded(offsets: OffsetRange, counts: dict[str, int], digest: str, event_tim
     return Decoding(TOPIC, offsets, "", "", "", file, None, provenance, event_days=counts, event_time=event_time.text)
 
 
+def find_days(known: Iterable[Decoding], event_time: EventTime) -> dict[str, DayFacts]:
+    """Return the days of some ranges, of each half by itself and then together, as a compacted file's are."""
+    found = list(known)
+    halves = (days_of(some).get(event_time.text, {}) for some in (found[::2], found[1::2]))
+    return add_days(*halves)
+
+
 @given(st.lists(st.tuples(st.sampled_from(RANGES), COUNTS), max_size=12))
 def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
     steps: list[tuple[OffsetRange, dict[str, int]]],
@@ -46,8 +55,12 @@ def test_a_range_makes_the_days_news_that_it_has_rows_of_or_had_and_no_other(
         for day, facts in after.items():
             having = sorted(each for each, decoding in known.items() if day in decoding.event_days)
             assert facts.rows == sum(known[each].event_days[day] for each in having)
-            assert (list(facts.ranges), facts.newest_ms) == (having, max(each.start for each in having))
-        assert find_days(reversed(known.values()), AT) == after, "whatever the order"
+            assert (facts.ranges, list(facts.last_ranges)) == (len(having), having[-SHOWN:])
+            assert facts.newest_ms == max(each.start for each in having)
+            assert DayFacts.from_list(json.loads(json.dumps(facts.to_list()))) == facts
+        assert find_days(reversed(known.values()), AT) == after == days_of(known.values()).get(AT.text, {}), (
+            "whatever the order"
+        )
 
 
 @given(st.integers(-(10**15), 10**15), st.integers(0, 10**15))

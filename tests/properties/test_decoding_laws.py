@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 
 from pipeline_defs.core.compaction import FOOTER_BYTES, MANY_FILES
 from pipeline_defs.core.coverage import Coverage
+from pipeline_defs.core.decoded_ranges import DecodedRanges
+from pipeline_defs.core.decoded_sums import sum_up
 from pipeline_defs.core.decoded_table import (
     Contents,
     DecodedGroup,
-    by_range,
     compacted_file,
-    find_files,
     find_groups,
-    find_left,
+    is_packed,
+    merge,
     read_contents,
+    read_document,
+    read_packed,
     replace_ranges,
 )
 from pipeline_defs.core.decoders import Decode, Format, Side
@@ -123,16 +126,25 @@ def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict
 
 
 @pytest.mark.parametrize("data", ["", "{}", "[3]", '[{"format": 2}]', "null", '"x"', "[" * 100_000])
-@pytest.mark.parametrize("tag", ["decodings", "ranges"])
+@pytest.mark.parametrize("tag", ["decoding", "range", "packed"])
 def test_what_the_log_says_and_cannot_be_read_is_named(data: str, tag: str) -> None:
     """[R-66] With where it lies and what to do."""
-    tags = {"range": "0-0-10", "ranges": '["0-0-10"]', "decodings": "[]"}
-    file = File("here", 1, 1, {"numRecords": 1}, tags, {"_dead": "false"})
-    assert read_contents(Snapshot(files={"here": file}), {})["here"].ranges == (OffsetRange(0, 0, 0, 10),), (
-        "the control"
-    )
+    file = File("here", 1, 1, {"numRecords": 1}, {"range": "0-0-10"}, {"_dead": "false"})
+    assert read_contents(file).ranges == (OffsetRange(0, 0, 0, 10),), "the control"
     with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*decoded again"):
-        read_contents(Snapshot(files={"here": replace(file, tags=tags | {tag: data})}), {})
+        (read_packed if tag == "packed" else read_contents)(replace(file, tags=file.tags | {tag: data}))
+
+
+@pytest.mark.parametrize("change", [b"", b"{}", b"[" * 100_000])
+def test_a_document_that_is_gone_or_was_changed_is_named(change: bytes) -> None:
+    """[R-100] And nothing of it is believed."""
+    (own,) = apply(replace_ranges([decoding_of(OffsetRange(0, 0, 0, 10), 10, 0)], {}, {}, 0), Snapshot()).files.values()
+    contents = read_contents(own)
+    file = compacted_file("here", file_of(9), contents, 0, 0, is_dead=False)
+    assert read_document(contents.to_json(), file) == contents, "the control"
+    for data in (change, contents.to_json() + b" ", contents.to_json().replace(b"attempt", b"another")):
+        with pytest.raises(BrokenManifest, match=r"what the log says of here cannot be read.*gone, or was changed"):
+            read_document(data, file)
 
 
 @given(st.lists(st.sampled_from(["none", "current", "other_source", "empty", "pending"]), max_size=12))
@@ -168,16 +180,30 @@ EVENTS = st.one_of(
 )
 
 
+class Documents:
+    """What stands beside a table: the documents of compacted files, by path; and which of them were read."""
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, bytes] = {}
+        self.read: list[str] = []
+
+    def of(self, file: File) -> Contents:
+        self.read.append(file.path)
+        return read_document(self.by_path[file.path], file)
+
+
 @given(st.lists(EVENTS, max_size=30), st.booleans())
 def test_at_each_version_a_range_has_its_newest_files_and_no_other(
     events: list[tuple[Any, int, int]], is_cached: bool
 ) -> None:
     """[R-69] Any history of decoding, again, and compaction between, read back with and without a memory."""
-    table, contents, expected = Snapshot(), dict[str, Contents](), dict[OffsetRange, Decoding]()
+    table, documents, expected = Snapshot(), Documents(), dict[OffsetRange, Decoding]()
+    decoded = DecodedRanges("t", table, documents.of)
     for number, (what, first, second) in enumerate(events):
         commits = list[Commit]()
         if what == "compact":
-            commits = [compacted(group, number) for group in find_groups(table, contents, first, every=bool(second))]
+            groups = find_groups(table, first, every=bool(second))
+            commits = [compacted(group, number, documents) for group in groups]
         else:
             at, rows, dead = (first, 1, 0) if what == "damage" else (what, first, second)
             offsets = OffsetRange(0, at % 2, 10 * at, 10 * at + 10)
@@ -187,39 +213,72 @@ def test_at_each_version_a_range_has_its_newest_files_and_no_other(
                 decoding, decoded=files["a"], dead_letters=files["b"] if dead else None, decoder=str(number)
             )
             lost = set[OffsetRange]()
-            standing = find_files(table, contents)
-            damaged = standing.get((offsets, bool(second))) if what == "damage" else None
+            damaged = decoded.file_of(offsets, is_dead=bool(second)) if what == "damage" else None
             if damaged is not None:
-                lost = {*contents[damaged.path].ranges} - {offsets}
-            left = find_left([offsets, *lost], standing, contents)
+                lost = {*decoded.contents_of(damaged.path).ranges} - {offsets}
+            left = decoded.find_left([offsets, *lost])
             rests = {
-                path: rest(table.files[path], some, expected, number) for path, some in left.items() if some.ranges
+                path: rest(table.files[path], some, expected, number, documents)
+                for path, some in left.items()
+                if some.ranges
             }
             commits = [replace_ranges([decoding], left, rests, number)]
             for each in lost:
                 expected.pop(each)
             expected[offsets] = decoding
+            assert decoded.columns_beside(left) == {
+                each.columns for offsets_of, each in expected.items() if offsets_of != offsets and each.columns
+            }
         for commit in commits:
             check(commit, table, "t")
             table = apply(from_json(to_json(commit, "id", 0), "t"), table)
-        contents = read_contents(table, contents if is_cached else {})
-        known = by_range(contents.values())
-        assert known == dict(sorted(expected.items()))
-        assert contents.keys() == table.files.keys()
-        assert {file.partition["_dead"] for file in table.files.values()} <= {"true", "false"}
-        files_of = find_files(table, contents)
-        for offsets, each in known.items():
-            assert ((offsets, False) in files_of, (offsets, True) in files_of) == (True, bool(each.dead))
+        decoded = DecodedRanges("t", table, documents.of, decoded if is_cached else None)
         places = [
-            (offsets, file.partition["_dead"])
-            for file in table.files.values()
-            for offsets in contents[file.path].ranges
+            (offsets, is_dead)
+            for offsets, each in expected.items()
+            for is_dead in (False, True)
+            if each.dead or not is_dead
         ]
-        assert len(places) == len({*places}), "a range is in one file"
+        for _ in range(2):  # as it is looked up one by one, and once all is read
+            assert {offsets: decoded.get(offsets) for offsets in expected} == expected
+            assert all(decoded.file_of(offsets, is_dead=is_dead) for offsets, is_dead in places)
+            assert not any(decoded.file_of(o, is_dead=True) for o, each in expected.items() if not each.dead)
+            assert decoded.get(OffsetRange(0, 5, 0, 10)) is None
+            assert decoded.sums == sum_up(expected.values()), "summed up in part"
+            assert decoded.known == dict(sorted(expected.items()))
+        assert {file.partition["_dead"] for file in table.files.values()} <= {"true", "false"}
+        found = [
+            (offsets, file.partition["_dead"] == "true")
+            for file in table.files.values()
+            for offsets in decoded.contents_of(file.path).ranges
+        ]
+        assert sorted(found) == sorted(places), "a range is in one file"
         if all(what != "damage" for what, *_ in events):
-            assert sum(file.rows for file in table.files.values()) == sum(
-                each.rows + each.dead for each in known.values()
-            )
+            assert sum(file.rows for file in table.files.values()) == decoded.sums.rows + decoded.sums.dead
+
+
+def test_documents_are_read_of_what_is_asked_for_alone() -> None:
+    """[R-100] What is newer than all compacted files is known without them, and so is what all comes to."""
+    documents = Documents()
+    old = [OffsetRange(0, 0, at, at + 10) for at in range(0, 100, 10)]
+    table = apply(replace_ranges([named(each) for each in old], {}, {}, 0), Snapshot())
+    (group,) = find_groups(table, 10**9, every=True)
+    table = apply(compacted(group, 1, documents), table)
+    new = OffsetRange(0, 0, 100, 110)
+    table = apply(replace_ranges([named(new)], {}, {}, 0), table)
+    documents.read.clear()
+    decoded = DecodedRanges("t", table, documents.of)
+    assert decoded.get(new) == named(new) and decoded.get(OffsetRange(0, 0, 110, 120)) is None
+    assert decoded.find_left([new, OffsetRange(0, 0, 110, 120)]).keys() == {f"{new.key}.parquet"}
+    assert decoded.sums == sum_up(map(named, [*old, new])) and not documents.read
+    assert decoded.get(old[3]) == named(old[3]) and len(documents.read) == 1
+    assert [*decoded.known] == [*old, new] and len(documents.read) == 1
+
+
+def named(offsets: OffsetRange) -> Decoding:
+    """Return a range that is decoded to a file of its own name."""
+    decoding = decoding_of(offsets, 1, 0)
+    return replace(decoding, decoded=replace(file_of(1), path=f"{offsets.key}.parquet"), columns="c")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -238,32 +297,34 @@ def test_small_files_are_compacted_by_their_event_times(seed: int) -> None:
         for at, first in enumerate(firsts)
     ]
     table = apply(replace_ranges(decodings, {}, {}, 0), Snapshot())
-    contents = read_contents(table, {})
     target = 100 * weight
-    groups = find_groups(table, contents, target)
-    times = [[each.first_event_ms or 0 for each in group.contents.decodings] for group in groups]
+    groups = find_groups(table, target)
+    times = [[each.first_event_ms or 0 for f in group.files for each in read_contents(f).decodings] for group in groups]
     spans = sorted((min(some), max(some)) for some in times)
     assert len(spans) == 12 and all(one[1] < other[0] for one, other in pairwise(spans))
-    assert find_groups(table, contents, 10**12), "more than a thousand wait"
+    assert find_groups(table, 10**12), "more than a thousand wait"
     some = apply(replace_ranges(decodings[:MANY_FILES], {}, {}, 0), Snapshot())
-    assert find_groups(some, read_contents(some, {}), 10**12) == [], "the control: a thousand may"
+    assert find_groups(some, 10**12) == [], "the control: a thousand may"
 
 
-def compacted(group: DecodedGroup, number: int) -> Commit:
-    """Return the commit of a compaction."""
+def compacted(group: DecodedGroup, number: int, documents: Documents) -> Commit:
+    """Return the commit of a compaction, whose document is written."""
     path = f"{number}-{group.is_dead}-{group.key}"
     staged = StagedFile("staging/x", 10 * group.rows, "c" * 64, group.rows, 0, 9, 1, 2)
-    file = compacted_file(path, staged, group.contents, 0, group.weight_bytes, is_dead=group.is_dead)
+    contents = merge(documents.of(file) if is_packed(file) else read_contents(file) for file in group.files)
+    documents.by_path[path] = contents.to_json()
+    file = compacted_file(path, staged, contents, 0, group.weight_bytes, is_dead=group.is_dead)
     return Commit([file], {each.path: 0 for each in group.files}, is_compaction=True)
 
 
-def rest(file: File, left: Contents, known: dict[OffsetRange, Decoding], number: int) -> File:
+def rest(file: File, left: Contents, known: dict[OffsetRange, Decoding], number: int, documents: Documents) -> File:
     """Return what a file is cut down to."""
     is_dead = file.partition["_dead"] == "true"
     found = [known[offsets] for offsets in left.ranges]
     rows = sum(each.dead if is_dead else each.rows for each in found)
-    staged = StagedFile("staging/x", 10, "d" * 64, rows, 0, 9, 1, 2)
-    return compacted_file(f"{number}-rest-{file.path}", staged, left, 0, 0, is_dead=is_dead)
+    staged, path = StagedFile("staging/x", 10, "d" * 64, rows, 0, 9, 1, 2), f"{number}-rest-{file.path}"
+    documents.by_path[path] = left.to_json()
+    return compacted_file(path, staged, left, 0, 0, is_dead=is_dead)
 
 
 def test_selections_choose_by_what_documents_say() -> None:

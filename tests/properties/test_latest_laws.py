@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline_defs.core.decoded_ranges import DecodedRanges
+from pipeline_defs.core.decoded_table import find_groups, read_contents, replace_ranges
 from pipeline_defs.core.decoding import Decoding
+from pipeline_defs.core.delta import Snapshot, apply
 from pipeline_defs.core.errors import BadSetting
-from pipeline_defs.core.latest import Latest, Placed, compare, place_ranges, stretches_of
+from pipeline_defs.core.latest import Latest, Placed, compare, find_fresh, place_ranges, stretches_of
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
+from tests.properties.test_decoding_laws import Documents, compacted, rest
 from tests.support.strategies import TOPIC
 
 Rows = Mapping[int, tuple[int, int | None, int]]
@@ -100,6 +106,54 @@ def test_updates_come_to_what_a_recomputation_comes_to(steps: list[tuple[OffsetR
             standing, before = update(standing, before, after, decoded), after
             assert standing == recomputed(decoded)
             assert compare(after, after) == compare({}, {}), "what has gone in is not due again"
+
+
+HISTORY = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(RANGES), st.integers(0, 2), st.integers(0, 9)
+        ),  # decoded: rows, and the newest timestamp
+        st.just("next"),  # the next range of all is decoded
+        st.just("compact"),
+    ),
+    max_size=20,
+)
+
+
+@given(HISTORY)
+@example([(RANGES[0], 1, 9), (RANGES[1], 1, 5), "compact", "next"])  # a compacted file of two epochs
+def test_what_is_new_alone_is_found_without_the_rest(history: list[Any]) -> None:
+    """[R-100] Between any two versions: what is found is what both as a whole come to, or nothing is said."""
+    documents, versions, following = Documents(), [DecodedRanges(TOPIC, Snapshot(), read_contents)], count(9, 3)
+    for number, event in enumerate(history):
+        table = versions[-1].table
+        if event == "compact":
+            commits = [compacted(group, number, documents) for group in find_groups(table, 10**9, every=True)]
+        else:
+            offsets = OffsetRange(0, 0, at := next(following), at + 3) if event == "next" else event[0]
+            rows, newest = (1, at) if event == "next" else event[1:]
+            file = StagedFile(f"{number}", 1, f"{number:064}", rows, offsets.start, offsets.end - 1, newest, newest)
+            decoding = replace(decoding_of(offsets, {}, number), decoded=file, source="5" * 64)
+            left = versions[-1].find_left([offsets])
+            rests = {
+                path: rest(table.files[path], some, dict(versions[-1].known), number, documents)
+                for path, some in left.items()
+                if some.ranges
+            }
+            commits = [replace_ranges([decoding], left, rests, number)]
+        for commit in commits:
+            table = apply(commit, table)
+            versions.append(DecodedRanges(TOPIC, table, documents.of))
+    for at, before in enumerate(versions):
+        for after in versions[at:]:
+            fresh = find_fresh(before, after, epoch_of)
+            was, now = (place_ranges(each.known.values(), epoch_of, each.path_of) for each in (before, after))
+            change = compare(was, now)
+            if fresh is not None:
+                assert (fresh, change.changed) == ({each: now[each] for each in change.fresh}, ())
+                assert [each.path for each in fresh.values()] == [now[each].path for each in fresh]
+    if set(history) <= {"next", "compact"}:
+        assert all(find_fresh(one, versions[-1], epoch_of) is not None for one in versions), "what is behind all others"
 
 
 def test_a_late_range_moves_those_behind_it_only_where_its_times_are_newer() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline_defs.core.decoded_table import DEAD
+from pipeline_defs.core.decoded_ranges import DecodedRanges
+from pipeline_defs.core.decoded_table import DEAD, TREE, read_contents, replace_ranges
 from pipeline_defs.core.decoding import Decoding
+from pipeline_defs.core.delta import Snapshot, apply
 from pipeline_defs.core.manifest import Provenance, StagedFile
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.decoded_compaction import cut
 from pipeline_defs.edges import parquet
 from pipeline_defs.edges.columns_of_table import text_of
-from pipeline_defs.edges.decodings import TREE, Decodings
+from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.duck import connect
 from pipeline_defs.edges.lake import Lake
 from tests.support.strategies import EPOCH_MS
@@ -49,7 +51,7 @@ class DecodedTopic:
         decoding = Decoding(
             self.name,
             offsets,
-            "source",
+            "5" * 64,
             "decoder",
             "decoder",
             self._stage(offsets, rows, attempt) if rows or revision else None,
@@ -159,3 +161,13 @@ COLUMNS = 'generation, "partition", "offset", epoch_ms("timestamp"), "key", "val
 def numbered(offsets: OffsetRange, keys: Iterable[Any], n: int = 0) -> dict[int, tuple[Any, Any]]:
     """Are records of these keys, one per offset from the range's start, each with a number as its value."""
     return {at: (key, {"n": n + at}) for at, key in enumerate(keys, offsets.start)}
+
+
+def decoded_ranges(topic: str, decodings: Iterable[Decoding]) -> DecodedRanges:
+    """Return what a table has of ranges, each with files of its own."""
+    named = (
+        replace(each, decoded=each.decoded and replace(each.decoded, path=f"{each.offsets.key}.parquet"))
+        for each in decodings
+    )
+    table = apply(replace_ranges(named, {}, {}, 0), Snapshot())
+    return DecodedRanges(topic, table, read_contents)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from pipeline_defs.attempt import Attempt
+from pipeline_defs.core.decoded_table import TREE
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict, Decoding
 from pipeline_defs.core.holes import Cause, Interval
@@ -26,7 +27,7 @@ from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.decoded_staging import DecodeTools
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges import parquet
-from pipeline_defs.edges.decodings import TREE, Decodings
+from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
 from pipeline_defs.resources import Edges

@@ -18,13 +18,13 @@ from kafka import KafkaProducer
 
 from pipeline_defs.attempt import Attempt, Tools
 from pipeline_defs.auditing import check_completeness, check_published, check_tiling
-from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.coverage import Coverage
 from pipeline_defs.core.decoding import DecodeVerdict, Decoding
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.plan_step import PlanStep, Watermarks
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.core.verdicts import Verdict
+from pipeline_defs.dagster_home import open_instance
 from pipeline_defs.dead_runs import end_dead_runs
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges.duck import connect
@@ -33,13 +33,14 @@ from pipeline_defs.edges.operations import Operations
 from pipeline_defs.edges.spark_server import stop_server
 from pipeline_defs.housekeeping import build_housekeeping
 from pipeline_defs.landing import land
-from pipeline_defs.launching import Launched, land_through_dagster, open_instance
+from pipeline_defs.launching import Launched, land_through_dagster
 from pipeline_defs.planner import commit_next_step
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import Settings
 from pipeline_defs.status import read_statuses
 from pipeline_defs.steps import StepWatcher, no_step
 from pipeline_defs.ticking import Tick, run_tick
+from pipeline_defs.topic_defs import build_topic_defs
 from pipeline_defs.topics import Topic
 from tests.support.decoded import table_files
 from tests.support.migrations import read_migrations_once

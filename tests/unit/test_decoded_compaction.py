@@ -18,14 +18,14 @@ from click.testing import CliRunner
 from pipeline_defs import compaction, reader
 from pipeline_defs.cli import read
 from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.decoded_table import is_of_dead_letters
+from pipeline_defs.core.decoded_table import TREE, is_of_dead_letters
 from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.decoding import Decided, completeness_of
 from pipeline_defs.core.delta import Commit
 from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import check_decoded, read_dead_letters
-from pipeline_defs.edges.decodings import TREE, Decodings, decoded_table_log
+from pipeline_defs.edges.decodings import Decodings, decoded_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.parquet import differing_in_any_order
@@ -145,7 +145,7 @@ def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
     for path in paths:
         content = path.read_bytes()
         path.unlink() if harm == "delete" else path.write_bytes(bytes(100) + content[100:])
-    lacking = [path.rpartition("/")[2] for _, path in decoded.find_lacking(topic.lake)]
+    lacking = [path.rpartition("/")[2] for _, path in Decodings(topic.lake).find_lacking(decoded)]
     assert sorted(lacking) == (sorted(path.name for path in paths) if harm == "delete" else [])
     assert topic.outcome(FIRST, INT, redo=True) is Decided.REPLACED
     assert topic.due == [SECOND], "the fault"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline_defs.core.decoded_table import TREE
 from pipeline_defs.core.errors import BrokenManifest, DamagedFile, LakeUnavailable
 from pipeline_defs.core.offsets import OffsetRange
-from pipeline_defs.edges.decodings import TREE, Decodings
+from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.lake import Lake
 from tests.support.decoded import DecodedTopic, numbered, shown_places
 from tests.support.strategies import EPOCH_MS
@@ -75,7 +76,7 @@ def test_a_file_that_is_gone_before_the_commit_is_not_committed(topic: DecodedTo
     never = replace(lost, decoded=replace(lost.decoded, path="never.parquet"))
     with pytest.raises(LakeUnavailable, match=r"it is not there any more, .* the table stays as it was"):
         decodings.commit([never], decodings.read_ranges(topic.name), EPOCH_MS)
-    ((_, path),) = decodings.read_ranges(topic.name).find_lacking(topic.lake)
+    ((_, path),) = decodings.find_lacking(decodings.read_ranges(topic.name))
     assert path.endswith(lost.decoded.path), "and what goes later is named"
 
 

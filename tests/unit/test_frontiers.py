@@ -11,19 +11,19 @@ from obstore.store import MemoryStore
 
 from pipeline_defs.core import settling
 from pipeline_defs.core.coverage import State
+from pipeline_defs.core.decoded_ranges import DecodedRanges
 from pipeline_defs.core.decoding import Decoding
 from pipeline_defs.core.delivery import Delivery
-from pipeline_defs.core.delta import Snapshot
 from pipeline_defs.core.errors import BrokenPlanLog
 from pipeline_defs.core.frontier import Frontier
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.settling import sum_up
-from pipeline_defs.edges.decodings import DecodedRanges
 from pipeline_defs.edges.lake import Lake, step_path
 from pipeline_defs.edges.layout import data_path, manifest_path
 from pipeline_defs.edges.store import Store
 from tests.properties.test_coverage_laws import manifest_of
+from tests.support.decoded import decoded_ranges
 from tests.support.strategies import EPOCH_MS, TOPIC
 
 LONG_MS = 10**12
@@ -146,7 +146,7 @@ def test_an_old_offset_is_found_without_its_history(lake: Lake, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["read before", "never read"])
-def test_a_log_that_has_lost_its_newest_steps_is_refused(
+def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(
     lake: Lake, tmp_path: Path, bucket: MemoryStore | None, is_known: bool
 ) -> None:
     """[R-96] Though no document sums them up: what was landed of them is there; with them back, all is well."""
@@ -161,9 +161,19 @@ def test_a_log_that_has_lost_its_newest_steps_is_refused(
     lake.store.delete_folder(path)
     for _ in range(3):  # not only the first time
         with pytest.raises(BrokenPlanLog):
-            reader.recent(TOPIC)
+            reader.goes_on(reader.recent(TOPIC).log)
     lake.store.put_new(path, lost, "staging/x")
+    assert reader.goes_on(reader.recent(TOPIC).log)
     assert reader.recent(TOPIC).pending() == ranges_of(STEPS)[1:]
+
+
+def test_what_is_nobodys_keeps_nobody_from_planning(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
+    """[R-96] A name behind the head that is of no range: the log has lost nothing, and the audit names it."""
+    lake.store.put_new(f"data/{TOPIC}/g0/p0000/z.parquet", b"?", "staging/x")
+    reader = again(tmp_path, bucket)
+    log = reader.recent(TOPIC).log
+    assert log.base is not None
+    assert reader.goes_on(log) and reader.goes_on(log)
 
 
 @pytest.mark.parametrize(
@@ -219,9 +229,8 @@ def test_who_knows_less_than_the_lake_plans_nothing_behind_it(
     land(lake, ranges_of(STEPS)[0])
     lake.store.delete_folder(step_path(TOPIC, STEPS))
     assert daemon.recent(TOPIC).log == log, "it has no way to know when it reads"
-    assert not daemon.goes_on(log)
     with pytest.raises(BrokenPlanLog):
-        daemon.recent(TOPIC)
+        daemon.goes_on(log)
 
 
 def test_documents_of_a_longer_log_are_passed_over_and_go(
@@ -297,7 +306,7 @@ def test_decoded_ranges_are_told_from_those_that_were_replaced_since(lake: Lake)
             )
             for offsets, manifest in whole.manifests.items()
         }
-        return DecodedRanges(TOPIC, known, Snapshot(), {}, {})
+        return decoded_ranges(TOPIC, known.values())
 
     old = next(offsets for offsets in whole.log.ranges if offsets not in coverage.log.ranges)
     assert decoded().is_all_decoded(coverage)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_defs.core.decoded_table import TREE
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Decided, choose_outdated
 from pipeline_defs.core.errors import EngineUnavailable
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import read_dead_letters
-from pipeline_defs.edges.decodings import TREE, Decodings
+from pipeline_defs.edges.decodings import Decodings
 from pipeline_defs.edges.engine import scan_failed
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.spark_decoding import Decision
