@@ -15,9 +15,7 @@ from typing import Annotated, Literal, Self, cast
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from .backfill_job import build_backfill
-from .catalog import check_owners, check_tags, ledger_spec, source_spec
-from .checks import QUICK, build_checks, build_standing_checks, check_key
+from .catalog import check_owners, check_tags
 from .core.client_properties import check_addresses
 from .core.delivery import Delivery
 from .core.offsets import check_topic
@@ -25,15 +23,11 @@ from .core.planning import Policy
 from .core.retiring import MAX_KEYS
 from .days_config import DaysConfig
 from .decode_config import DecodeConfig
-from .derived_defs import build_days, build_decoding, build_latest
 from .edges.topic_pattern import TopicPattern, check_pattern
 from .edges.yaml_text import shown
 from .latest_config import LatestConfig
-from .op_names import with_own_op_name
-from .raw_asset import build_raw_asset
-from .run_locks import hold_code_server, hold_launched_run
 from .settings import find_project, read_settings
-from .topics import GROUP, NOTHING_LOST, TIME_TO_LOSS, TOPIC, Topic
+from .topics import GROUP, TOPIC, Topic
 from .yaml_model import LITERAL, WRITTEN, YamlModel, number, word
 
 
@@ -227,26 +221,6 @@ class KafkaTopic(dg.Component, YamlModel):
         root = context.project_root
         if self.pattern is not None:
             return dg.Definitions()
+        from .topic_defs import build_topic_defs  # late: commands read topics, and build nothing of them
+
         return build_topic_defs(self.as_topic(root), read_settings(project=root).lake)
-
-
-def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
-    """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
-    hold_launched_run()
-    hold_code_server()
-    raw = dg.AssetSelection.assets(topic.asset_key)
-    no_loss = dg.AssetSelection.checks(*(topic.standing_key(name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
-    quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
-    own = dg.Definitions(
-        assets=[source_spec(topic), with_own_op_name(build_raw_asset(topic, lake)), ledger_spec(topic)],
-        asset_checks=[with_own_op_name(check) for check in (*build_checks(topic), *build_standing_checks(topic))],
-        jobs=[
-            dg.define_asset_job(
-                topic.land_job,
-                selection=raw.without_checks() | quick,
-                description=f"Lands planned ranges of `{topic.name}`, then proves tiling and completeness.",
-            ),
-        ],
-    )
-    derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
-    return dg.Definitions.merge(own, build_backfill(topic), *derived)

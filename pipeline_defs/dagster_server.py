@@ -24,8 +24,8 @@ from dagster_graphql import DagsterGraphQLClient
 
 from .core.errors import BadSetting, Refused, Unavailable
 from .daemons import DaemonProcess, find_daemons
+from .dagster_home import open_instance
 from .edges.processes import Process, read_process, spawn_process
-from .launching import open_instance
 from .run_locks import is_code_server_gone
 from .settings import ENV_FILE, PROJECT, read_env_file
 

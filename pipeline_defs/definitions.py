@@ -6,20 +6,20 @@ along, but where definitions are only checked (`dg check defs`): there it is the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from .alerts import build_failure_sensor, build_watch
-from .component import build_topic_defs
 from .core.errors import BadSetting
 from .housekeeping import build_housekeeping
+from .project_topics import load_topics
 from .pulse import build_pulse
 from .resources import Edges
 from .settings import PROJECT, check_home, find_project, is_validating, read_settings
-from .topic_files import Broken, TopicFiles, read_topic_files
+from .topic_defs import build_topic_defs
+from .topic_files import Broken
 
 
 def build_defs(
@@ -54,21 +54,6 @@ def build_defs(
     )
 
 
-def load_topics(project: Path | None = None, edges: Edges | None = None) -> TopicFiles:
-    """Read the topics of a project, without starting anything; a wrong defs.yaml hides no other topic.
-
-    Where one has a pattern, the lake is asked which topics it has.
-    """
-    project = _importable(project or find_project())
-
-    def planned() -> Sequence[str]:
-        if is_validating():
-            return ()  # what is checked are the files
-        return (edges or Edges(read_settings(project=project))).lake.planned_topics()
-
-    return read_topic_files(project, planned)
-
-
 def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
     """Build what shows in Dagster that some defs.yaml cannot be used: a sensor that fails at each tick, and says which."""
     said = "; ".join(each.error.message for each in broken)
@@ -83,13 +68,6 @@ def build_broken(broken: Sequence[Broken]) -> dg.Definitions:
         raise BadSetting(said)
 
     return dg.Definitions(sensors=[fail] if broken else [])
-
-
-def _importable(project: Path) -> Path:
-    """Have the project's own package be found: it is not installed."""
-    if str(project) not in sys.path:
-        sys.path.insert(0, str(project))
-    return project
 
 
 @dg.definitions

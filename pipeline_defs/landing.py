@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from .attempt import Attempt, Run, Tools
 from .committing import decide, finish_known, without_doubles
+from .core.coverage import Coverage
 from .core.delivery import Delivery
 from .core.errors import (
     BadKey,
@@ -127,8 +128,14 @@ def _appended(decided: Iterable[Decided]) -> list[Decided]:
             landed.setdefault(run.topic, (run, []))[1].append(verdict.offsets)
     for run, ranges in landed.values():
         tools = run.tools
-        try_append(run.topic, tools.lake, tools.now_ms, ranges if run.attempt.redo else (), tools.on_step)
+        doubted = ranges if run.attempt.redo else [each for each in ranges if _was_torn(run.coverage, each)]
+        try_append(run.topic, tools.lake, tools.now_ms, doubted, tools.on_step)
     return batch
+
+
+def _was_torn(coverage: Coverage, offsets: OffsetRange) -> bool:
+    """Return whether a landed file was found that is not as large as its manifest says: the raw table may share its bytes."""
+    return offsets in coverage.manifests and offsets in coverage.published and not coverage.is_landed(offsets)
 
 
 def _sweep(run: Run) -> None:

@@ -77,9 +77,10 @@ def why_unreadable(run: Run, reading: Reading) -> str | None:
     offset, timestamp_ms = found
     return (
         f"range {offsets.text(run.topic)} has a record at offset {offset} with timestamp {timestamp_ms} ms since 1970, which a "
-        "column of microseconds cannot hold and Spark cannot read; nothing of the range became visible, others land; have it "
-        f"sent again with its right time and delete what the log has up to it (kafka-delete-records), then "
-        f"`{command('accept-loss', run.topic, offsets.key)}`; a topic's `message.timestamp.after.max.ms` refuses such records"
+        "column of microseconds cannot hold and Spark cannot read; nothing of the range became visible, others land; have what "
+        f"the log has from offset {rest.start} up to it, {offset - rest.start:,} other offsets among it, sent again with right "
+        f"times and deleted (kafka-delete-records), then `{command('accept-loss', run.topic, offsets.key)}`; a topic's "
+        "`message.timestamp.after.max.ms` refuses such records"
     )
 
 

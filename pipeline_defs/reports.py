@@ -8,7 +8,7 @@ from typing import Any
 from .auditing import Finding
 from .core.command_lines import command
 from .core.coverage import State
-from .core.errors import BrokenTable, DamagedFile, Refused, UnknownTopic
+from .core.errors import BrokenTable, BrokerUnavailable, DamagedFile, Refused, UnknownTopic
 from .core.offsets import OffsetRange
 from .core.raw_table import RangeFiles, is_compacted
 from .edges.delta_log import raw_table_log
@@ -18,6 +18,7 @@ from .resources import Edges
 from .standing import standing_path
 from .topics import Topic
 
+NOT_ASKED = "nothing: there is no such topic, or no broker"
 _RECORD = "SELECT {columns} FROM read_parquet($1) WHERE {wanted}"
 
 
@@ -60,7 +61,7 @@ def trace_row(topic: Topic, partition: int, offset: int, edges: Edges, generatio
         if file is not None and is_compacted(file):
             answer["compacted_file"] = edges.lake.store.url(f"{log.folder}/{file.path}")
     decoded = edges.decodings.read_ranges(topic.name) if topic.decode else None
-    decoding = decoded.known.get(offsets) if decoded else None
+    decoding = decoded.get(offsets) if decoded else None
     if decoded is not None and decoding is not None:
         url = edges.lake.store.url
         answer["decoded"] = {
@@ -100,8 +101,8 @@ def check_broker(topic: Topic, edges: Edges) -> Finding:
     kafka = edges.kafka(topic)
     try:
         topic_id = kafka.read_topic_id(topic.name)
-    except UnknownTopic as error:
-        return Finding("broker", "the topic", (str(error),))
+    except (UnknownTopic, BrokerUnavailable) as error:
+        return Finding("broker", NOT_ASKED, (str(error),))
     marks = kafka.read_watermarks(topic.name, topic.policy.isolation_level)
     violations = []
     if tail.topic_id not in {None, topic_id}:

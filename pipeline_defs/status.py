@@ -24,9 +24,9 @@ from .core.losses import all_losses
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
 from .daemons import is_silent, read_silence
+from .dagster_home import open_instance
 from .exposure import check_expiry
 from .known import read_known
-from .launching import open_instance
 from .ledger import check_losses
 from .progress import Situation, check_progress, held_back, read_situation, waiting_text
 from .resources import Edges

@@ -14,6 +14,7 @@ import dagster as dg
 
 from .checks import report_standing
 from .core.coverage import Coverage
+from .core.decoded_ranges import DecodedRanges
 from .core.decoding import Decided, Decoding
 from .core.delivery import Delivery
 from .core.dispatch import choose_due
@@ -25,7 +26,6 @@ from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, Verdict
 from .days import report_days
 from .decoded_asset import decoded_event
-from .edges.decodings import DecodedRanges
 from .edges.latest_table import LatestTable, Standing
 from .known import Known, read_known
 from .latest import Updated, find_due
@@ -241,7 +241,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
     if not is_told or topic.days is not None:
         held = read_tries(instance, topic.decoding).held.keys()  # after the table, as above
         if not is_told:
-            decoded = found.decoded.with_empty(coverage)
+            decoded = found.decoded.of(coverage)
             unseen = find_unseen_decoded(topic, coverage, decoded.keys() - held, instance)
             for offsets in unseen[:EVENTS_PER_TICK]:
                 report_decoded(topic, decoded[offsets], edges, instance)
@@ -270,7 +270,7 @@ def is_backlog(decoded: DecodedRanges, edges: Edges, last_ended_ms: int) -> bool
 
     Else each batch of a backlog would have the same files written anew. It never waits for longer than that.
     """
-    since_ms = last_ended_ms or min((each.provenance.landed_at_ms for each in decoded.known.values()), default=0)
+    since_ms = last_ended_ms or decoded.sums.first_decoded_ms or 0
     if edges.now_ms() - since_ms >= BACKLOG_SECONDS * 1000:
         return False
     return bool(decoded.find_due(edges.lake.recent(decoded.topic)))

@@ -1,7 +1,8 @@
 """What a long history costs: a topic with so many landed ranges, laid out exactly as real ones, and who has to read it.
 
-Plan steps are the planner's own, manifests and files are written at once, without waiting for the disk. Dagster has no keys of
-them (`max_keys: 1`), and the lake has no tables. Each figure is of a process of its own, with that process's peak of memory.
+Plan steps are the planner's own, manifests and files are written at once, without waiting for the disk. The raw table has all
+of them, but for the newest in compacted files. Dagster has no keys of them (`max_keys: 1`). Each figure is of a process of its
+own, with that process's peak of memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +24,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from ..core.delta import Commit
 from ..core.latency import WINDOW_MS
 from ..core.manifest import Manifest, Provenance, StagedFile
 from ..core.offsets import OffsetRange
 from ..core.plan_step import PlanStep, Tail
 from ..core.planning import Policy, plan
+from ..core.raw_table import SETTLED, compacted_file, compacted_name
+from ..edges.delta_log import raw_table_log
+from ..edges.lake import Lake
 from ..edges.layout import data_path, manifest_path
 from ..edges.parquet import RAW_SCHEMA
 from ..project import COMPONENT, plan_project, write_project
+from ..raw_table import append_landed, write_checkpoint_if_due
+from ..steps import no_step
 from . import history_client
+from . import peak as peak_module
 from .client_cost import ClientFailed
 from .data import produce
 from .measurement import Bench, Tell
@@ -44,6 +53,7 @@ POLICY = Policy(records_per_range=RANGE_OF, budget=200)
 VALUE_BYTES = 10
 STEPS_PER_FRONTIER = 50
 LINKS_OF_A_FILE = 10_000  # a file system bounds how many names a file may have
+COMPACTED_AT = 10_000  # ranges of the table; a topic with fewer has a file of each
 
 
 def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
@@ -67,6 +77,7 @@ def measure_history(bench: Bench, ranges: int, tell: Tell) -> dict[str, Any]:
     }.items():
         tell(f"{ranges:,} ranges: {figure}")
         seconds, peak_bytes = _measure(bench, project, command)
+        tell(f"{ranges:,} ranges: {figure} {seconds:.2f}, {peak_bytes / 1e6:.0f} MB")
         found[figure] = round(seconds, 2)
         peaks.append(peak_bytes)
     return {**found, "peak_mb": round(max(peaks) / 1e6)}
@@ -78,10 +89,11 @@ def write_history(bench: Bench, ranges: int) -> None:
     now_ms, tail, planned = bench.edges.now_ms() - 2 * WINDOW_MS, Tail(), 0
     lake = bench.edges.lake
     state = bench.edges.kafka().read_topic_state(TOPIC, tail, POLICY, now_ms)
-    content = _file_of_one_row()
+    content = _file_of([OffsetRange(0, 0, 0, RANGE_OF)])  # all others have its bytes, which nobody reads
     source = root / "staging" / "history"
     source.mkdir(parents=True)
     folders: set[Path] = set()
+    uncompacted: list[OffsetRange] = []
     while planned < ranges:
         policy = Policy(records_per_range=RANGE_OF, budget=min(POLICY.budget, ranges - planned))
         step = plan(tail, state, policy, now_ms, planner="bench")
@@ -95,17 +107,40 @@ def write_history(bench: Bench, ranges: int) -> None:
             _write(root / manifest_path(TOPIC, offsets, 0), _manifest(offsets, step, content).to_json(), folders)
             _make_folder(path.parent, folders)
             os.link(file, path)
-        tail, planned = step.tail, planned + len(step.ranges)
+        tail, planned, uncompacted = step.tail, planned + len(step.ranges), [*uncompacted, *step.ranges]
+        if len(uncompacted) >= COMPACTED_AT:
+            _add_compacted(uncompacted, lake, now_ms)
+            uncompacted = []
         if step.seq % STEPS_PER_FRONTIER == 0 or planned == ranges:
             lake.move_frontier(lake.recent(TOPIC), now_ms, 0)
+    append_landed(TOPIC, lake, lambda: now_ms)
 
 
-def _file_of_one_row() -> bytes:
-    """Return the file of the first range; all others have its bytes, which nobody reads."""
-    row = {"topic": TOPIC, "generation": 0, "partition": 0, "offset": 0, "timestamp": datetime(2020, 1, 1, tzinfo=UTC)}
-    row |= {"timestamp_type": 0, "key": b"k", "value": b"v" * VALUE_BYTES, "headers": []}
+def _add_compacted(ranges: Sequence[OffsetRange], lake: Lake, now_ms: int) -> None:
+    """Add ranges to the raw table as a compaction leaves them there: one file of each Kafka partition."""
+    log = raw_table_log(TOPIC, lake.store)
+    table = log.read_head()
+    added, transactions = [], {SETTLED: table.transactions.get(SETTLED, 0) + len(ranges)}
+    for partition in range(PARTITIONS):
+        own = [each for each in ranges if each.partition == partition]
+        offsets = OffsetRange(0, partition, own[0].start, own[-1].end)
+        name, content = compacted_name(offsets, str(uuid.uuid4())), _file_of(own)
+        lake.store.put_new(f"{log.folder}/{name}", content, "staging/history")
+        at = name, len(content), hashlib.sha256(content).hexdigest(), len(own), offsets.start, offsets.end - 1
+        added.append(compacted_file(name, offsets, StagedFile(*at, now_ms, now_ms), {}, now_ms, len(content)))
+        transactions |= dict.fromkeys((f"g0/p{partition}", f"g0/p{partition}/end"), offsets.end)
+    assert log.commit(Commit(added, {}, transactions), table, now_ms)
+    write_checkpoint_if_due(TOPIC, log, table.version + 1, no_step)
+
+
+def _file_of(ranges: Sequence[OffsetRange]) -> bytes:
+    """Return a file with the rows of some ranges."""
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    row = {"topic": TOPIC, "generation": 0, "timestamp": moment, "timestamp_type": 0, "key": b"k"}
+    row |= {"value": b"v" * VALUE_BYTES, "headers": []}
+    rows = [{**row, "partition": each.partition, "offset": each.start} for each in ranges]
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([row], RAW_SCHEMA), buffer)
+    pq.write_table(pa.Table.from_pylist(rows, RAW_SCHEMA), buffer)
     return buffer.getvalue()
 
 
@@ -141,21 +176,23 @@ def _write_project(bench: Bench) -> Path:
 
 def _measure(bench: Bench, project: Path, command: Sequence[str]) -> tuple[float, int]:
     """Run a module in the project; return its seconds, its own where it prints them, and its peak of resident bytes."""
-    log, began = bench.folder / "history.log", time.monotonic()
-    with log.open("ab") as errors, (bench.folder / "history.out").open("wb") as printed:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command], cwd=project, env=_environment(bench), stdout=printed, stderr=errors
+    log, peak, began = bench.folder / "history.log", bench.folder / "history.peak", time.monotonic()
+    with log.open("ab") as errors:
+        ended = subprocess.run(
+            [sys.executable, "-m", peak_module.__name__, str(peak), *command],
+            cwd=project,
+            env=_environment(bench),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            check=False,
         )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - began
-    said = (bench.folder / "history.out").read_text()
-    if process.returncode:
+    if ended.returncode:
         lines = log.read_text(errors="replace").splitlines()[-2:]
-        raise ClientFailed(f"{' '.join(command)} ended with {process.returncode}: {' '.join(lines)}")
+        raise ClientFailed(f"{' '.join(command)} ended with {ended.returncode}: {' '.join(lines)}")
     if command[0] == history_client.__name__:
-        seconds = json.loads(said)["seconds"]
-    return seconds, usage.ru_maxrss * 1024
+        seconds = json.loads(ended.stdout)["seconds"]
+    return seconds, int(peak.read_text())
 
 
 def _environment(bench: Bench) -> Mapping[str, str]:
@@ -168,5 +205,4 @@ def _environment(bench: Bench) -> Mapping[str, str]:
         "DAGSTER_HOME": str(settings.dagster_home),
         "OFFSETLAKE_LAKE": settings.lake,
         "OFFSETLAKE_BOOTSTRAP_SERVERS": bench.edges.bootstrap_servers(),
-        "OFFSETLAKE_RAW_TABLE": "off",
     }

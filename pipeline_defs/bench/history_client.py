@@ -17,8 +17,9 @@ STARTED = time.monotonic()
 
 def measure(what: str, name: str) -> float:
     """Do it for a topic of the project in the current folder, by the environment's settings; return the seconds."""
-    from ..definitions import load_topics
-    from ..launching import choose_ranges, land_through_dagster, open_instance
+    from ..dagster_home import open_instance
+    from ..launching import choose_ranges, land_through_dagster
+    from ..project_topics import load_topics
     from ..resources import Edges
     from ..settings import read_settings
     from ..ticking import run_tick

@@ -16,13 +16,13 @@ from typing import Any
 import dagster as dg
 
 from ..alerts import build_watch
-from ..component import build_topic_defs
 from ..core.planning import Policy
 from ..housekeeping import build_housekeeping
 from ..pulse import build_pulse
 from ..resources import Edges
 from ..settings import Settings
 from ..steps import StepWatcher
+from ..topic_defs import build_topic_defs
 from ..topics import Topic
 
 _CODE = """from pathlib import Path

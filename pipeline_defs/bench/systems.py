@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..attempt import Attempt, Tools
-from ..component import build_topic_defs
 from ..core.delivery import Delivery
 from ..core.errors import RangesFailed
 from ..core.offsets import OffsetRange, TopicRange
 from ..core.planning import Policy
 from ..core.scans import Read
 from ..core.verdicts import Outcome, Verdict
+from ..dagster_home import open_instance
 from ..edges.engine import OWN_DISK
 from ..edges.spark import PARQUET_OPTIONS, SCAN_CONF, kafka_options, raw_columns
 from ..landing import land
-from ..launching import land_through_dagster, open_instance
+from ..launching import land_through_dagster
 from ..planner import commit_next_step
 from ..resources import Edges
+from ..topic_defs import build_topic_defs
 from ..topics import Topic
 from .handwritten import read_and_write
 from .rounds import OURS, THROUGH_DAGSTER, Load

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from dagster import DagsterRunStatus, RunsFilter
 
 from ..core.planning import Policy
+from ..dagster_home import open_instance
 from ..dagster_server import DagsterServer
-from ..launching import open_instance
 from ..settings import Settings
 from ..topics import Topic
 from .location import write_location

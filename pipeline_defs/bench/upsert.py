@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from ..core.decoded_table import TREE as DECODED
 from ..core.decoding import Decoding
 from ..core.latest import Latest
 from ..core.manifest import Provenance
 from ..core.offsets import OffsetRange
 from ..edges.columns_of_table import text_of
-from ..edges.decodings import TREE as DECODED
 from ..edges.latest_table import TREE
 from ..latest import LatestTools, update
 from ..resources import Edges

@@ -22,7 +22,7 @@ from ..core.advice import counted
 from ..core.command_lines import command
 from ..core.errors import DaemonUnavailable, RangesFailed
 from ..daemons import read_silence
-from ..launching import open_instance
+from ..dagster_home import open_instance
 from ..moments import duration_text, time_text
 from ..topics import Duty, Topic
 from .decode import check_decodes

@@ -5,6 +5,7 @@ And `sweep`: what crashes left in staging goes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +35,7 @@ class _Age(click.ParamType[float]):
         """Return an age in seconds."""
         found = re.fullmatch(r"(\d{1,6})([dhm])", str(value), re.ASCII)
         if found is None:
-            self.fail(f"{value!r} is no age: expected a number and d, h or m, e.g. 30d", param, ctx)
+            self.fail(f"{value!r} is no age: expected a number of up to six digits and d, h or m, e.g. 30d", param, ctx)
         return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -175,6 +176,8 @@ def sweep(older_than: float, dry_run: bool) -> None:
       offsetlake sweep --dry-run
       offsetlake sweep --older-than 12
     """
+    if not math.isfinite(older_than):
+        raise click.BadParameter(f"expected a number of hours, found {older_than}", param_hint="--older-than")
     edges = open_edges()
     with progress(f"sweeping {edges.lake.store.url('staging')}") as shown:
         now_ms, seconds = edges.now_ms(), older_than * 3600

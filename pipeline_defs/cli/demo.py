@@ -21,15 +21,15 @@ from rich.progress import (
 
 from ..core.errors import OffsetlakeError, RangesFailed, Refused, UnknownTopic
 from ..core.manifest import Manifest
+from ..dagster_home import open_instance
 from ..dagster_server import DagsterServer
 from ..decoded_checks import read_dead_letters
 from ..demo.flights import DAYS, KAFKA_PARTITIONS, POISON, TOPIC, produce_flights, read_table
-from ..edges.broker import start_broker, stop_broker
+from ..edges.broker import read_broker, start_broker, stop_broker
 from ..edges.duck import Duck
 from ..edges.jars import resolve_jars
 from ..housekeeping import AUDIT
 from ..latest import find_due
-from ..launching import open_instance
 from ..projection import ACTIVE
 from ..resources import Edges
 from ..settings import SERVER, find_project
@@ -131,15 +131,19 @@ def _broker(edges: Edges) -> Iterator[None]:
     if settings.bootstrap_servers:
         yield
         return
+    was_there = read_broker(settings.broker) is not None
     with OUT.status("starting Kafka"):
         broker = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars))
     OUT.print(f"Kafka answers at {broker.bootstrap_servers} (pid {broker.pid})")
     try:
         yield
     finally:
-        with OUT.status("stopping Kafka"):
-            stop_broker(settings.broker)
-        OUT.print("Kafka is stopped")
+        if was_there:
+            OUT.print("Kafka goes on: it ran before the demo (`offsetlake broker stop` stops it)")
+        else:
+            with OUT.status("stopping Kafka"):
+                stop_broker(settings.broker)
+            OUT.print("Kafka is stopped")
 
 
 def _load_flights(edges: Edges, topic: Topic, days: int) -> int:

@@ -10,14 +10,14 @@ from rich.markdown import Markdown
 
 from ..core.durability import Durability
 from ..core.errors import OffsetlakeError
-from ..definitions import load_topics
+from ..dagster_home import open_instance
 from ..documents import explain as find_text
 from ..documents import read_runbook
 from ..edges.class_archive import make_archive
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
-from ..launching import open_instance
 from ..project import write_env
+from ..project_topics import load_topics
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project, read_env_file, read_settings
 from ..topics import Topic

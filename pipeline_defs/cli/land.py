@@ -15,7 +15,8 @@ from ..core.errors import EmptySelection, Refused
 from ..core.plan_step import PlanStep
 from ..core.planning import TopicState, WaitingTail, find_waiting_tail
 from ..core.planning import plan as decide
-from ..launching import choose_ranges, land_through_dagster, open_instance
+from ..dagster_home import open_instance
+from ..launching import choose_ranges, land_through_dagster
 from ..moments import duration_text
 from ..planner import commit_next_step
 from ..rebuilding import rebuild_topic

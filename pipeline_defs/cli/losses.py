@@ -8,9 +8,10 @@ import click
 
 from ..core.advice import counted
 from ..core.command_lines import command
+from ..core.errors import BrokerUnavailable, UnknownTopic
 from ..core.losses import Loss, Skip
 from ..ledger import accept_loss as accept
-from ..ledger import is_accepted, read_ledger, read_skips, standing
+from ..ledger import is_accepted, read_ledger, read_ledger_of_lake, read_skips, standing
 from ..moments import time_text
 from ..skipping import commit_skip, find_skip, preview_skip
 from ..topics import Topic
@@ -23,6 +24,7 @@ from .show import (
     open_edges,
     optional_topic_argument,
     print_broken,
+    print_error,
     print_json,
     print_table,
     topic_argument,
@@ -48,10 +50,16 @@ def losses(topic: str | None, as_json: bool) -> None:
     print_broken(broken)
     found: list[tuple[Topic, Loss]] = []
     skips: list[tuple[Topic, Skip]] = []
+    unasked: list[Topic] = []
 
     def read(each: Topic) -> None:
-        found.extend((each, loss) for loss in read_ledger(each, edges))
         skips.extend((each, skip) for skip in read_skips(each, edges))
+        try:
+            found.extend((each, loss) for loss in read_ledger(each, edges))
+        except (BrokerUnavailable, UnknownTopic) as error:
+            found.extend((each, loss) for loss in read_ledger_of_lake(each, edges))
+            print_error(error, f"topic {each.name}: only what the lake says is shown: ")
+            unasked.append(each)
 
     has_failed = for_each(topics, read)
     if as_json:
@@ -81,7 +89,7 @@ def losses(topic: str | None, as_json: bool) -> None:
         )
         if skips:
             _print_skips(skips)
-    if broken or has_failed or not all(is_accepted(each, loss) for each, loss in found):
+    if broken or has_failed or unasked or not all(is_accepted(each, loss) for each, loss in found):
         raise SystemExit(1)
 
 

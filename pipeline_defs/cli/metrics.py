@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import click
 
 from ..core.errors import LakeUnavailable
+from ..dagster_home import open_instance
 from ..edges.http_pages import HTML, Page, serve_pages
 from ..edges.prometheus import CONTENT_TYPE, metrics_text
-from ..launching import open_instance
 from ..map.draw import read_picture
 from ..map.page import page
 from ..metrics import read_metrics

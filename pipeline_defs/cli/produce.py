@@ -9,8 +9,8 @@ import click
 from ..core.advice import counted
 from ..core.errors import BadSetting, UnknownTopic
 from ..core.near import meant
-from ..definitions import load_topics
 from ..edges import producer
+from ..project_topics import load_topics
 from .progress import progress
 from .show import open_edges, topic_argument
 from .terminal import ERRORS, OUT

@@ -9,11 +9,11 @@ import click
 from ..auditing import Finding, check_completeness, check_published, check_replay, check_table, check_tiling, looked
 from ..core.advice import counted
 from ..decoded_checks import check_decoded
-from ..definitions import load_topics
 from ..edges.duck import Duck
-from ..ledger import check_losses, read_ledger
+from ..ledger import check_losses, read_ledger, read_ledger_of_lake
 from ..moments import time_text
-from ..reports import check_broker, trace_row
+from ..project_topics import load_topics
+from ..reports import NOT_ASKED, check_broker, trace_row
 from ..resources import Edges
 from ..topics import Topic
 from .progress import Shown, progress
@@ -131,12 +131,16 @@ def run_audit(topic: Topic, edges: Edges, replay: str, seed: str, shown: Shown) 
         findings.append(looked("decoded_table", lambda: check_decoded(topic, edges)))
     shown.begin(f"broker and losses of {topic.name}")
     findings.append(looked("broker", lambda: check_broker(topic, edges)))
-    findings.append(looked("losses", lambda: check_losses(topic, read_ledger(topic, edges))))
+    is_asked = findings[-1].looked_at != NOT_ASKED
+    read_losses = read_ledger if is_asked else read_ledger_of_lake
+    findings.append(looked("losses", lambda: check_losses(topic, read_losses(topic, edges))))
     if replay in {"none", "0"}:
         return findings
     if not findings[0].passed:
         reason = f"nothing was read again: {topic.name} does not tile, so no range of it is certain; see `tiling` first"
         findings.append(Finding("replay", "nothing", (reason,)))
+    elif not is_asked:
+        findings.append(Finding("replay", "nothing", ("nothing was read again: see `broker`",)))
     else:
         tools = edges.tools(topic, edges.pyspark())
         shown.begin(f"reading {topic.name} again")

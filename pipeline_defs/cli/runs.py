@@ -13,7 +13,8 @@ import dagster as dg
 
 from ..core.advice import counted
 from ..core.errors import RangesFailed
-from ..launching import Launched, open_instance
+from ..dagster_home import open_instance
+from ..launching import Launched
 from ..resources import Edges
 from .progress import progress
 from .terminal import OUT

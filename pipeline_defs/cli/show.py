@@ -19,8 +19,8 @@ from rich.text import Text
 from ..core.errors import OffsetlakeError, Refused, UnknownTopic
 from ..core.near import meant
 from ..core.offsets import check_topic
-from ..definitions import load_topics
 from ..edges.spark_server import LOG
+from ..project_topics import load_topics
 from ..resources import Edges
 from ..settings import check_home, defs_folder, find_project, read_settings
 from ..topic_files import Broken, TopicFiles

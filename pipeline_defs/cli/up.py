@@ -15,14 +15,14 @@ import click
 
 from ..core.errors import EmptySelection, LakeUnavailable
 from ..daemons import DaemonProcess
+from ..dagster_home import open_instance
 from ..dagster_server import DagsterServer, DagsterUnavailable
-from ..definitions import load_topics
 from ..edges.jars import resolve_jars
 from ..edges.java import find_java
 from ..failed_runs import FailedSince
 from ..landed import LandedSince, landed_text
-from ..launching import open_instance
 from ..project import write_env
+from ..project_topics import load_topics
 from ..resources import Edges
 from ..settings import DEFAULT_HOME, defs_folder, find_project
 from ..topic_discovery import DISCOVER_SECONDS

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from .errors import BrokenManifest
+from .errors import BrokenManifest, cause_of
 from .offsets import OffsetRange
 
 FORMAT = 1
@@ -96,5 +96,5 @@ def _decode(data: bytes, what: str, instead: str, read: Callable[[dict[str, Any]
         return read(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenManifest(
-            f"{what} cannot be read: {error!r}; restore it from a backup of the lake, or {instead}"
+            f"{what} cannot be read: {cause_of(error)}; restore it from a backup of the lake, or {instead}"
         ) from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-from .errors import BrokenTable
+from .errors import BrokenTable, cause_of
 
 EMPTY = -1  # the version of a table that is not there yet
 # Every engine reads the table. None of them knows the last feature, so none writes: to append, OPTIMIZE, DELETE and VACUUM are
@@ -222,7 +222,7 @@ def from_json(data: bytes, where: str, mend: str = MEND) -> Commit:
 def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = MEND) -> Commit:
     """Return what actions change: those of a commit, or of a checkpoint, as one that makes the table from nothing."""
     adds, removes, transactions, metadata = list[File](), dict[str, int](), dict[str, int](), None
-    commit_id = ""
+    commit_id, is_empty = "", True
     try:
         for action in actions:
             kinds = {
@@ -238,9 +238,12 @@ def from_actions(actions: Iterable[Mapping[str, Any]], where: str, mend: str = M
                 metadata = _read_metadata(kinds["metaData"])
             elif "commitInfo" in kinds:
                 commit_id = str(kinds["commitInfo"].get("txnId", ""))
+            is_empty = False
+        if is_empty:
+            raise ValueError("nothing is in it")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenTable(
-            f"{where} is no commit of a Delta log: {error!r}; it was cut short or changed; nothing was written; {mend}"
+            f"{where} is no commit of a Delta log: {cause_of(error)}; it was cut short or changed; nothing was written; {mend}"
         ) from error
     return Commit(adds, removes, transactions, metadata=metadata, id=commit_id)
 

@@ -11,6 +11,7 @@ traceback and command shows names the command that prints the runbook's paragrap
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
 from collections.abc import Sequence
@@ -18,9 +19,25 @@ from collections.abc import Sequence
 LONGEST_REASON = 500  # characters of what another program says
 
 
+MOST_SHOWN = 200  # characters of what another library says
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says; of one that says nothing, its type."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def cause_of(error: BaseException) -> str:
+    """Return in a few words why a document cannot be read; of what is in it, hardly anything."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 at byte {error.start}"
+    if isinstance(error, json.JSONDecodeError):
+        return "it is empty" if not error.doc else f"it is no JSON at character {error.pos}: {error.msg}"
+    if isinstance(error, KeyError):
+        return f"it has no {first_line(error)[:MOST_SHOWN]}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return f"{type(error).__name__}: {first_line(error)[:MOST_SHOWN]}"
 
 
 class OffsetlakeError(Exception):
@@ -61,6 +78,10 @@ class BadSetting(Refused):
 
 class UnknownTopic(Refused):
     """Refuses a topic that the broker does not have, or that no defs.yaml names."""
+
+
+class TopicRecreated(Refused):
+    """Refuses to say how far a topic is landed that was deleted and created again since it was planned."""
 
 
 class UnknownSubject(Refused):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from .delivery import Delivery
-from .errors import BrokenManifest
+from .errors import BrokenManifest, cause_of
 from .holes import Interval
 from .offsets import OffsetRange
 
@@ -143,6 +143,6 @@ class Manifest:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BrokenManifest) as error:
             raise BrokenManifest(
-                f"manifest {where} cannot be read: {error!r}; a manifest never changes: restore it from a backup of "
+                f"manifest {where} cannot be read: {cause_of(error)}; a manifest never changes: restore it from a backup of "
                 "the lake, or delete it and land the range again while Kafka has it"
             ) from error

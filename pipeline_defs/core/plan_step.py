@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .errors import BrokenPlanLog
+from .errors import BrokenPlanLog, cause_of
 from .offsets import OffsetRange
 
 FORMAT = 1
@@ -187,7 +187,7 @@ class PlanStep:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BrokenPlanLog(
-                f"plan step {where} cannot be read: {error!r}; the plan log is the truth and is never rewritten: "
+                f"plan step {where} cannot be read: {cause_of(error)}; the plan log is the truth and is never rewritten: "
                 "restore this object from a backup of the lake"
             ) from error
 

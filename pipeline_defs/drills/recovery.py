@@ -20,8 +20,8 @@ import dagster as dg
 
 from ..bench.location import build_location, mark, write_location
 from ..core.errors import OffsetlakeError
+from ..dagster_home import open_instance
 from ..dagster_server import DagsterServer
-from ..launching import open_instance
 from .arena import Arena
 from .faults import BIG_RECORD_BYTES, DISK_BYTES, EACH
 from .systems import LOOP, OURS, STREAMING, TUTORIAL, System, limit_files

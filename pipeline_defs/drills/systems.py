@@ -18,17 +18,18 @@ from typing import ClassVar
 
 import pyarrow.parquet as pq
 
-from ..component import build_topic_defs
 from ..core.errors import Refused, ScanFailed
 from ..core.losses import find_losses
+from ..dagster_home import open_instance
 from ..edges.duck import Duck
 from ..edges.lake import Lake
 from ..edges.operations import Operations
-from ..launching import land_through_dagster, open_instance
+from ..launching import land_through_dagster
 from ..resources import Edges
 from ..settings import IN_PROCESS, Settings
 from ..steps import StepWatcher
 from ..ticking import run_tick
+from ..topic_defs import build_topic_defs
 from ..topics import Topic
 
 OURS, STREAMING, LOOP = "offsetlake", "structured_streaming", "hand_written_loop"

@@ -24,7 +24,7 @@ def check_alert_urls(text: str) -> str:
     if unknown:
         raise ValueError(
             f"of its {len(urls)} URLs Apprise does not know number {', '.join(unknown)} (not shown), expected such as "
-            "json://host/path or mailto://user:password@host"
+            "json://host/path or mailto://user:password@example.com"
         )
     return text
 

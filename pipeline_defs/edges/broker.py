@@ -21,7 +21,7 @@ from pathlib import Path
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from ..core.errors import BrokerUnavailable
+from ..core.errors import BrokerUnavailable, cause_of
 from .broker_properties import HOST, Node, data_directory, format_properties, plan_properties
 from .java import archive_options, find_java
 from .locks import hold_start
@@ -219,7 +219,7 @@ def _read_state(directory: Path) -> _State | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise BrokerUnavailable(
-            f"broker state {directory / _STATE} cannot be read: {error!r}; see whether a broker of {directory} still "
+            f"broker state {directory / _STATE} cannot be read: {cause_of(error)}; see whether a broker of {directory} still "
             f"runs, stop it, and remove that file"
         ) from error
 

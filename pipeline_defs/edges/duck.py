@@ -17,11 +17,11 @@ import pyarrow as pa
 from ..core.command_lines import command
 from ..core.coverage import Coverage
 from ..core.decoded_table import DEAD
+from ..core.decoded_table import TREE as DECODED
 from ..core.errors import BrokenTable, DamagedFile, OffsetlakeError, Refused, Violation, first_line
 from ..core.losses import Loss, find_losses
 from ..core.offsets import OffsetRange
 from ..core.raw_table import is_compacted_name
-from .decodings import TREE as DECODED
 from .decodings import decoded_table_log
 from .duck_questions import ask, close_in, explained, find_unquoted
 from .lake import Lake

@@ -67,7 +67,6 @@ class Lake:
         self._frontiers = Frontiers(lambda: self.store)
         self._recents: dict[str, tuple[tuple[object, ...], Coverage]] = {}
         self._serials: dict[str, Mapping[OffsetRange, int]] = {}  # of the newest manifests
-        self._longest: dict[str, int] = {}  # the newest step that was seen of each log
 
     # ---- whether it is there
 
@@ -124,12 +123,14 @@ class Lake:
         return answer is Answer.COMMITTED
 
     def goes_on(self, log: PlanLog) -> bool:
-        """Return whether a log that was read still ends there, looked up now, so that a step may be written behind it."""
+        """Return whether a log that was read still ends there, looked up now, so that a step may be written behind it.
+
+        Raise `BrokenPlanLog` where the log has lost its newest steps.
+        """
         if not all(map(self.has_step, log.steps[-1:])):
             return False
         if log.base is not None and self._is_behind(log.topic, log.steps[-1]):
-            self._longest.pop(log.topic, None)  # whoever reads it next looks again, and is told what is lost
-            return False
+            return self.coverage(log.topic).log.steps[-1] == log.steps[-1]  # else somebody has planned meanwhile
         return True
 
     def has_step(self, step: PlanStep) -> bool:
@@ -198,7 +199,11 @@ class Lake:
         url = self.store.url(path)
         manifest = Manifest.from_json(self._read(path), url)
         if path != manifest_path(manifest.topic, manifest.offsets, manifest.serial):
-            raise BrokenManifest(f"manifest {url} is of {manifest.offsets.text(manifest.topic)}: gap or overlap there")
+            raise BrokenManifest(
+                f"manifest {url} says that it is of {manifest.offsets.text(manifest.topic)}, revision {manifest.revision}, "
+                "expected what its name says: somebody has copied or renamed it; nothing was read of it; restore it from a "
+                "backup of the lake"
+            )
         return manifest
 
     # ---- accepted losses
@@ -388,8 +393,9 @@ class Lake:
     def recent(self, topic: str, since_ms: int | None = None) -> Coverage:
         """Read what of a topic is not settled, by the names that its plan gives; all of it where no frontier document helps.
 
-        It is what `coverage` gives, but for the files that no range owns, and for what was found wrong of the ranges that a
-        document sums up. What has happened since `since_ms` is in it.
+        It is what `coverage` gives, but for the files that no range owns, for what was found wrong of the ranges that a
+        document sums up, and for steps that are lost: `goes_on` refuses these before another step is written. What has
+        happened since `since_ms` is in it.
         """
         for frontier in self._frontiers.read(topic, since_ms):
             found = self._read_from(topic, frontier)
@@ -461,20 +467,7 @@ class Lake:
         is_whole = [step.seq for step in steps] == [*sorted(frontier.kept), *range(frontier.seq, last + 1)]
         _, known = self._recents.get(topic, (None, None))
         fits = known is not None and known.log.base == frontier and known.log.steps == steps  # it did a moment ago
-        if not is_whole or not (fits or _goes_with(frontier, steps)) or self._has_lost_steps(topic, steps[-1]):
-            return None
-        return steps
-
-    def _has_lost_steps(self, topic: str, last: PlanStep) -> bool:
-        """Return whether the log may have lost its newest steps: it was longer, or there is something of ranges behind it.
-
-        The latter is looked for once, when this process sees the topic first.
-        """
-        longest = self._longest.get(topic)
-        is_lost = self._is_behind(topic, last) if longest is None else last.seq < longest
-        if not is_lost:
-            self._longest[topic] = last.seq
-        return is_lost
+        return steps if is_whole and (fits or _goes_with(frontier, steps)) else None
 
     def _is_behind(self, topic: str, last: PlanStep) -> bool:
         """Return whether the lake has something of ranges behind those of a step."""

@@ -30,7 +30,6 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
-from obstore.fsspec import FsspecStore
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from ..core.errors import LakeUnavailable, OutcomeUnknown, Refused, first_line
@@ -40,6 +39,7 @@ from .panics import is_panic
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
+    from obstore.fsspec import FsspecStore
 
 # S3 copies onto a free name only as a multipart upload that is completed if the name is free
 COPY_IF_ABSENT = {"copy_if_not_exists": "multipart"}
@@ -105,6 +105,8 @@ class Store:
 
     def filesystem(self) -> FsspecStore:
         """Is an object store as an fsspec file system, for readers that want one."""
+        from obstore.fsspec import FsspecStore  # late: a local lake needs none
+
         scheme: Any = urlsplit(self.root).scheme  # one that obstore knows, or opening the store had failed
         filesystem: FsspecStore = FsspecStore(scheme)
         return filesystem

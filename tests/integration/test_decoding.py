@@ -14,11 +14,11 @@ import pytest
 from pipeline_defs import staging_places
 from pipeline_defs.attempt import Attempt
 from pipeline_defs.cli.decode import SAID
+from pipeline_defs.core.decoded_table import TREE
 from pipeline_defs.core.decoders import Decode, Format, Side
 from pipeline_defs.core.decoding import Budget, Decided, DecodeVerdict
 from pipeline_defs.decoding import decode
 from pipeline_defs.edges.decoded import Decoded
-from pipeline_defs.edges.decodings import TREE
 from pipeline_defs.edges.spark_decoding import SparkDecoder
 from tests.support.footers import list_encodings_falling
 from tests.support.world import World

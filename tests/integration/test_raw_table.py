@@ -263,6 +263,17 @@ def test_a_file_that_rots_with_its_landed_one_is_mended_under_a_new_name(world: 
     assert table_of(world).version() == 1, "what is whole is not added again"
 
 
+def test_a_file_that_was_cut_short_with_its_landed_one_is_mended_by_the_next_run(world: SmallWorld) -> None:
+    """[R-83] The run that mends the landed one knows that the table shared its bytes."""
+    (manifest, _) = manifests(world)
+    path = world.folder / published_path(manifest)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert check_table(TOPIC, world.lake).violations, "the fault"
+    world.land()
+    assert world.in_table() == dict.fromkeys(range(6), 1)
+    assert check_table(TOPIC, world.lake).violations == ()
+
+
 def test_what_is_missing_in_the_table_is_named_and_appended_by_whoever_comes(tmp_path: Path) -> None:
     """[R-81] Of a lake that had no table, or a run that died before it appended."""
     world = SmallWorld(tmp_path, "disk", records=6, grid=3)

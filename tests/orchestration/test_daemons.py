@@ -16,9 +16,9 @@ import pytest
 
 from pipeline_defs.core.errors import Refused
 from pipeline_defs.daemons import find_daemons, is_silent, read_silence
+from pipeline_defs.dagster_home import open_instance
 from pipeline_defs.dagster_server import DagsterServer
 from pipeline_defs.edges.processes import read_process
-from pipeline_defs.launching import open_instance
 from pipeline_defs.settings import PROJECT
 from tests.support.world import PATIENCE_SECONDS
 

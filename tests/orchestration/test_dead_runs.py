@@ -34,10 +34,10 @@ from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
+from pipeline_defs.dagster_home import open_instance
 from pipeline_defs.dead_runs import UNLAUNCHED_SECONDS, end_dead_runs
 from pipeline_defs.edges.locks import share
 from pipeline_defs.launcher import HANDOVER_SECONDS
-from pipeline_defs.launching import open_instance
 from pipeline_defs.run_locks import hold_run, launch_path, list_locked, lock_path, release_run
 from pipeline_defs.settings import PROJECT
 from pipeline_defs.topics import Topic

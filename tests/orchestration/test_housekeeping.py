@@ -10,12 +10,12 @@ import pytest
 from dagster_shared.error import DagsterError
 
 from pipeline_defs import housekeeping
-from pipeline_defs.component import build_topic_defs
 from pipeline_defs.core.errors import TopicsFailed, UnknownTopic
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.definitions import build_defs
 from pipeline_defs.housekeeping import AUDIT, COMPACT, RETIRE, build_housekeeping
 from pipeline_defs.resources import Edges
+from pipeline_defs.topic_defs import build_topic_defs
 from pipeline_defs.topics import TOPIC_TAG, Topic
 from tests.support.world import World
 

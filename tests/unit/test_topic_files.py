@@ -18,9 +18,10 @@ from click.testing import CliRunner
 from pipeline_defs.cli import show
 from pipeline_defs.cli.commands import cli
 from pipeline_defs.core.errors import OffsetlakeError
-from pipeline_defs.definitions import build_defs, load_topics
+from pipeline_defs.definitions import build_defs
 from pipeline_defs.metrics import read_metrics
 from pipeline_defs.project import plan_project, write_project
+from pipeline_defs.project_topics import load_topics
 from pipeline_defs.resources import Edges
 from pipeline_defs.settings import read_settings
 from pipeline_defs.topic_files import MOST_BYTES

@@ -1,4 +1,4 @@
-"""What Dagster shows and runs of what is derived from a topic's landed ranges: decoded ranges, event days, latest records.
+"""What Dagster shows and runs of one topic: its landed ranges, decoded ranges, event days and latest records.
 
 Of each an asset, its checks and a job, but for days, which are told of; nothing of what defs.yaml does not name.
 """
@@ -9,13 +9,39 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from .catalog import days_spec
+from .backfill_job import build_backfill
+from .catalog import days_spec, ledger_spec, source_spec
+from .checks import QUICK, build_checks, build_standing_checks, check_key
 from .decoded_asset import build_decoded_asset
 from .decoded_checks import build_decoded_checks
 from .latest_asset import build_latest_asset
 from .latest_check import build_latest_check
 from .op_names import with_own_op_name
-from .topics import Duty, Topic
+from .raw_asset import build_raw_asset
+from .run_locks import hold_code_server, hold_launched_run
+from .topics import NOTHING_LOST, TIME_TO_LOSS, Duty, Topic
+
+
+def build_topic_defs(topic: Topic, lake: str | None = None) -> dg.Definitions:
+    """Builds everything that Dagster shows and runs of one topic; `lake` is where its files are said to lie."""
+    hold_launched_run()
+    hold_code_server()
+    raw = dg.AssetSelection.assets(topic.asset_key)
+    no_loss = dg.AssetSelection.checks(*(topic.standing_key(name) for name in (NOTHING_LOST, TIME_TO_LOSS)))
+    quick = dg.AssetSelection.checks(*(check_key(topic, name) for name in QUICK)) | no_loss
+    own = dg.Definitions(
+        assets=[source_spec(topic), with_own_op_name(build_raw_asset(topic, lake)), ledger_spec(topic)],
+        asset_checks=[with_own_op_name(check) for check in (*build_checks(topic), *build_standing_checks(topic))],
+        jobs=[
+            dg.define_asset_job(
+                topic.land_job,
+                selection=raw.without_checks() | quick,
+                description=f"Lands planned ranges of `{topic.name}`, then proves tiling and completeness.",
+            ),
+        ],
+    )
+    derived = [build(topic, lake) for build in (build_decoding, build_days, build_latest)]
+    return dg.Definitions.merge(own, build_backfill(topic), *derived)
 
 
 def build_decoding(topic: Topic, lake: str | None = None) -> dg.Definitions:
