@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .core.coverage import Coverage
 from .core.delivery import Delivery
-from .core.errors import OffsetlakeError, unforeseen
+from .core.errors import OffsetlakeError, as_ours
 from .core.offsets import OffsetRange
 from .edges.lake import Lake
 from .staging_places import LocalStaging, Staging
@@ -73,10 +73,8 @@ class Run:
         """Have an error of what is done in here end this topic alone, one that nobody foresaw included."""
         try:
             yield
-        except OffsetlakeError as error:
-            self.errors.append(error)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic's ranges are not to pay for it)
-            self.errors.append(unforeseen(error, f"topic {self.topic}"))
+            self.errors.append(as_ours(error, f"topic {self.topic}"))
 
     @property
     def shares_jobs_with(self) -> Hashable:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from .attempt import Run
-from .core.errors import OffsetlakeError, unforeseen
+from .core.errors import OffsetlakeError, as_ours
 from .core.losses import Reading
 from .core.manifest import Manifest
 from .core.offsets import OffsetRange
@@ -65,10 +65,8 @@ def decide(run: Run, reading: Reading, staged: Staged) -> Verdict:
     """Verify what is staged of a range, commit and publish it; whatever goes wrong fails this range alone."""
     try:
         return without_doubles(run, _commit_and_publish(run, reading, staged))
-    except OffsetlakeError as error:
-        return failed(reading.offsets, str(error))
     except Exception as error:  # noqa: BLE001 (told by its type: the other ranges are not to pay for it)
-        return failed(reading.offsets, str(unforeseen(error, f"range {reading.offsets.text(run.topic)}")))
+        return failed(reading.offsets, str(as_ours(error, f"range {reading.offsets.text(run.topic)}")))
 
 
 def without_doubles(run: Run, verdict: Verdict) -> Verdict:

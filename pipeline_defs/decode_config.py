@@ -62,6 +62,8 @@ class SideConfig(YamlModel):
                 )
             path = project / self.schema_file
             try:
+                if not path.resolve().is_relative_to(project.resolve()):
+                    raise UnreadableText("it is not below the project's folder")
                 schema = read_text_file(path, MOST_BYTES_OF_A_SCHEMA)
             except UnreadableText as error:
                 raise BadSetting(

@@ -16,7 +16,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from .comparing import COMPARE, build_comparison, is_comparison_due
 from .core.dispatch import Tried, lane_of
-from .core.errors import OffsetlakeError, TopicsFailed, unforeseen
+from .core.errors import OffsetlakeError, TopicsFailed, as_ours
 from .dead_runs import end_dead_runs
 from .known import Known, read_known
 from .moments import duration_text
@@ -211,8 +211,6 @@ def _tick_derived(
     try:
         decoding = run_derive_tick(topic, instance, edges, known) if topic.decode is not None else None
         latest = run_latest_tick(topic, topic.latest, instance, edges, known) if topic.latest is not None else None
-    except OffsetlakeError as broken:
-        error = error or broken
     except Exception as broken:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-        error = error or unforeseen(broken, f"topic {topic.name}")
+        error = error or as_ours(broken, f"topic {topic.name}")
     return TopicTick(topic, landing, decoding, latest, error, failures_of(topic, known.tries))

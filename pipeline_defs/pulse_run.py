@@ -22,7 +22,7 @@ from .attempt import Attempt
 from .checks import QUICK, as_result, check_key, lake_result
 from .core.decoding import Decided, Decoding
 from .core.dispatch import APART, lane_of, next_most_offsets, take_turns
-from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, unforeseen
+from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, RangesFailed, as_ours
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, violations_by_range
 from .days import report_days
@@ -327,10 +327,8 @@ class _PulseRun:
         """Have an error of one topic be noted, and the others go on."""
         try:
             yield
-        except OffsetlakeError as error:
-            note(topic, error)
         except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-            note(topic, unforeseen(error, f"topic {topic.name}"))
+            note(topic, as_ours(error, f"topic {topic.name}"))
 
     def _attempt(self) -> Attempt:
         run_id = self.context.run.run_id

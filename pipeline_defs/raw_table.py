@@ -18,7 +18,7 @@ from pathlib import Path
 from .core.command_lines import command
 from .core.coverage import Coverage
 from .core.delta import EMPTY, Commit, File, Snapshot
-from .core.errors import DamagedFile, LakeUnavailable, OffsetlakeError, unforeseen
+from .core.errors import DamagedFile, LakeUnavailable, as_ours
 from .core.manifest import Manifest, StagedFile
 from .core.offsets import OffsetRange, subtract_intervals
 from .core.raw_table import (
@@ -127,14 +127,11 @@ def try_append(
     """Append as `append_landed` does; return why that could not be done, and tell it as a step: what is landed is landed."""
     try:
         append_landed(topic, lake, now_ms, doubted, on_step)
-    except OffsetlakeError as error:
-        failure = error
     except Exception as error:  # noqa: BLE001 (told by its type: landing and planning do not pay for it)
-        failure = unforeseen(error, f"the raw table of {topic}")
-    else:
-        return None
-    on_step("append_failed", topic=topic, reason=str(failure))
-    return str(failure)
+        reason = str(as_ours(error, f"the raw table of {topic}"))
+        on_step("append_failed", topic=topic, reason=reason)
+        return reason
+    return None
 
 
 def _find_rotten(

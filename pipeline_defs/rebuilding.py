@@ -1,7 +1,8 @@
 """Rebuilding: what Dagster and the consumer group should show, given back from the lake alone.
 
 Keys, then materialisations with metadata and data versions, then the group's offsets. Each is compared with what is
-there first, so it can be killed anywhere and repeated; what is right is left alone.
+there first, so it can be killed anywhere and repeated; what is right is left alone. What is settled is summed up, as a
+tick does: where no sensor ticks, nothing else would.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from .days import report_days
 from .mirror import mirror_frontier
 from .projection import find_unseen, read_data_versions, register_keys
 from .resources import Edges
-from .ticking import find_unseen_decoded, landed_event, report_decoded
+from .ticking import find_unseen_decoded, landed_event, move_frontier, report_decoded
 from .topics import Topic
 from .tries import read_tries
+from .undecoded import read_due
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ def rebuild_topic(
         edges.watch_step("restored", key=offsets.key)
         on_restored(done, len(owed))
     decoded = _restore_decoded(topic, edges, instance) if topic.decode else 0
+    if not held and edges.lake.recent(topic.name).pending() == coverage.pending():  # else who lands it tells it
+        move_frontier(topic, coverage, edges, read_due(topic, edges))
     group = mirror_frontier(topic.name, topic.group, edges.lake, edges.kafka(topic))
     return Rebuilt(keys, len(owed) + decoded, group)
 

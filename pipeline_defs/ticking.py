@@ -125,7 +125,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
         if is_told:
             edges.compared[topic.asset_key] = compared
     if topic.decode is None and is_told:  # of what is summed up only the hourly comparison would tell
-        _move_frontier(topic, coverage, edges)
+        move_frontier(topic, coverage, edges)
     if not found.held:  # else the run that lands moves it
         failure = _mirror(topic, coverage, edges)
         stalled = (*stalled, failure) if failure else stalled
@@ -135,7 +135,7 @@ def run_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, known: Kn
     return Tick(tuple(due), planned, registered, len(coverage.pending()), stalled, late, waiting)
 
 
-def _move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
+def move_frontier(topic: Topic, coverage: Coverage, edges: Edges, waiting: Collection[OffsetRange] = ()) -> None:
     """Sum up what is settled, where that is due; where it cannot be written, everything goes on, and is read for longer."""
     longest_ms = int(SWEEP_AFTER_SECONDS * 1000)
     try:
@@ -252,7 +252,7 @@ def run_derive_tick(topic: Topic, instance: dg.DagsterInstance, edges: Edges, kn
             report_days(topic, instance, edges)
     landed = edges.compared.get(topic.asset_key)
     if is_told and landed is not None and landed.instance is instance and landed.coverage is coverage:
-        _move_frontier(topic, coverage, edges, found.due)
+        move_frontier(topic, coverage, edges, found.due)
     return DeriveTick(tuple(due), len(unseen), found.text(now_ms))
 
 

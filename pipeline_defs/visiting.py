@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
-from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, unforeseen
+from .core.errors import BrokerUnavailable, OffsetlakeError, TopicsFailed, as_ours
 from .edges.kafka import PATIENCE_SECONDS
 from .resources import Edges
 from .topics import Topic
@@ -37,7 +37,7 @@ def visit_topics(
 
 def failure_text(name: str, error: Exception, what: str) -> str:
     """Return what failed of a topic, or of topics, in words; what we did not foresee by its type, and of `what` it was."""
-    return f"{name}: {error if isinstance(error, OffsetlakeError) else unforeseen(error, what)}"
+    return f"{name}: {as_ours(error, what)}"
 
 
 def do_for_each(topics: Sequence[Topic], edges: Edges, do: Callable[[Topic], object]) -> None:
@@ -83,11 +83,9 @@ def _visit_cluster(
             try:
                 found[topic.name] = visit(topic)
                 edges.slow_topics.discard(topic.name)
-            except OffsetlakeError as error:
+            except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
                 if isinstance(error, BrokerUnavailable) and time.monotonic() - began > PATIENCE_SECONDS:
                     silent = error
                     edges.slow_topics.add(topic.name)
-                found[topic.name] = failed(topic, error)
-            except Exception as error:  # noqa: BLE001 (told by its type: another topic is not to pay for it)
-                found[topic.name] = failed(topic, unforeseen(error, f"topic {topic.name}"))
+                found[topic.name] = failed(topic, as_ours(error, f"topic {topic.name}"))
     return found

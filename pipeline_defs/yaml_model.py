@@ -176,7 +176,7 @@ def _problems(error: ValidationError) -> Iterator[str]:
         while len(steps) > 1 and _BRANCH.fullmatch(steps[-1]):
             steps.pop()
         path = ".".join(steps)
-        if path in said:  # what else the field could have been
+        if path in said or any(each.startswith(f"{path}.") for each in said):  # what else the field could have been
             continue
         said.add(path)
         line = f"line {place['line']}: " if place else ""
@@ -200,6 +200,8 @@ def _words(each: ErrorDetails) -> str:
     ):
         if code.startswith(code_of):
             said = f"expected {expected}"
+    if code in {"too_short", "string_too_short"}:
+        return "expected something, found nothing in it"
     if code in {"dict_type", "model_type", "model_attributes_type"}:
         said = "expected keys with their values"
     if code == "value_error":

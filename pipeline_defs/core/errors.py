@@ -214,8 +214,10 @@ class Unforeseen(Violation):
     """A fault that is none of these, of a library or of ours; its words are not told, for they may have a record in them."""
 
 
-def unforeseen(error: Exception, what: str) -> Unforeseen:
-    """Return the error for a fault of what was done, with its type and where it was raised."""
+def as_ours(error: Exception, what: str) -> OffsetlakeError:
+    """Return an error as one of these: itself, or else by its type and where it was raised; `what` says what was done."""
+    if isinstance(error, OffsetlakeError):
+        return error
     place = traceback.extract_tb(error.__traceback__)[-1]
     file = place.filename.rpartition("/")[2]
     return Unforeseen(

@@ -18,6 +18,7 @@ from pipeline_defs.edges import decodings
 from pipeline_defs.latest_check import check_share
 from pipeline_defs.launching import choose_ranges
 from pipeline_defs.pulse import LOCATION_TAG
+from pipeline_defs.rebuilding import rebuild_topic
 from pipeline_defs.reports import trace_row
 from pipeline_defs.resources import Edges
 from pipeline_defs.status import read_statuses
@@ -67,6 +68,15 @@ def test_all_history_is_compared_in_a_run_of_its_own(old: World) -> None:
     assert old.materialized() < {*keys}, "the control: a tick tells of what is newer alone"
     assert compare(old).success
     assert old.materialized() == {*keys}
+    old.assert_proven()
+
+
+def test_where_no_sensor_ticks_a_rebuild_sums_up(old: World) -> None:
+    """[R-96] Of who lands by commands alone."""
+    old.edges.lake.forget_frontiers(old.name)
+    assert not old.edges.lake.is_summed_up(old.name), "the fault"
+    rebuild_topic(old.topic, old.edges, old.instance)
+    assert old.edges.lake.recent(old.name).log.base is not None
     old.assert_proven()
 
 

@@ -66,7 +66,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "a topic and a pattern": (HEAD + "  topics: bad.*\n", "expected `topic`, or `topics` with a pattern, found both"),
     "what to leave out of one topic": (HEAD + "  exclude: bad.*\n", "expected `exclude` only beside `topics`"),
     "a pattern that is none": (PATTERN.replace("bad.*", "'bad('"), r"line 3: `topics`: 'bad\(' is no regular expression of RE2: missing \)"),
-    "an empty pattern": (PATTERN.replace("bad.*", "''"), "line 3: `topics`"),
+    "an empty pattern": (PATTERN.replace("bad.*", "''"), "line 3: `topics`: expected something"),
     "a pattern to leave out that is none": (PATTERN + "  exclude: '*'\n", "line 4: `exclude`: .* is no regular expression"),
     "days of a pattern without decode": (PATTERN + "  days: {start: 2013-01-01}\n", "`days` and no `decode`"),
     "another type": (HEAD.replace("KafkaTopic", "KafkaTopc"), "`type` is offsetlake.KafkaTopc, expected .*did you mean"),
@@ -98,7 +98,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "fewer than no records": (HEAD + "  decode: {dead_letters: {records: -5}}\n", "`decode.dead_letters.records`: expected a number"),
     "a nul": (HEAD + '  decode: {value: {format: avro, schema_file: "a\\0b"}}\n', "line 4: a value has a NUL character"),
     "a folder as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: .}}\n", "it is a folder, expected a file"),
-    "a device as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: /dev/zero}}\n", "it is a device, a pipe"),
+    "a device as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: /dev/zero}}\n", "not below the project's folder"),
+    "another's file as a schema": (
+        HEAD + "  decode: {value: {format: avro, schema_file: ../../../etc/hostname}}\n",
+        "not below the project's folder",
+    ),
+    "a number as an owner": (HEAD + "  owners: [5]\n", r"line 4: `owners\.0`: expected a text, found 5[^;]*; in quotes"),
     "no file as a schema": (HEAD + "  decode: {value: {format: avro, schema_file: nope}}\n", "no such file"),
     "a template of a name that is not there": (
         HEAD + "  decode: {value: {format: avro, registry: '{{ nope }}'}}\n",
