@@ -197,11 +197,10 @@ def _words(each: ErrorDetails) -> str:
         ("int", "a whole number"),
         ("float", "a number"),
         ("list", "a list"),
+        ("too_short", "something"),
     ):
         if code.startswith(code_of):
             said = f"expected {expected}"
-    if code in {"too_short", "string_too_short"}:
-        return "expected something, found nothing in it"
     if code in {"dict_type", "model_type", "model_attributes_type"}:
         said = "expected keys with their values"
     if code == "value_error":
