@@ -107,7 +107,9 @@ class _Decoded:
         staged = staging.settle(part, offsets.key)
         said = Provenance(tried.id, tried.run_id, tried.code_version, "pyarrow", 0, None, FIRST_MS, 0.0)
         columns = self._decodings.keep(TOPIC, text_of(rows.schema))
-        placed = self._decodings.place(Decoding(TOPIC, offsets, "", "", "", staged, None, said, columns=columns))
+        placed = self._decodings.place(
+            Decoding(TOPIC, offsets, staged.sha256, "", "", staged, None, said, columns=columns)
+        )
         assert placed.decoded is not None
         if not self._decodings.commit([placed], self._decodings.read_ranges(TOPIC), FIRST_MS):
             raise WrongCount(f"somebody else writes the decoded table of {TOPIC}")
