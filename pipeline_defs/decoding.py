@@ -250,24 +250,23 @@ def _commit(
             _give_up(work, each, decode_failed(each.manifest.offsets, _differs(work, each, error)))
             for each in left.values()
         )
-    except OffsetlakeError as error:
-        yield from (_give_up(work, each, decode_failed(offsets, str(error))) for offsets, each in left.items())
+    except OffsetlakeError as error:  # what was placed stays for the vacuum: a version may have it
+        yield from (decode_failed(offsets, str(error)) for offsets in left)
 
 
 def _commit_onto(work: Work, standing: DecodedRanges, ours: Sequence[Decoding]) -> bool:
     """Commit ranges onto a version, with what is left of compacted files beside them; false where it is not the last one."""
-    tools, is_committed = work.tools, False
+    tools = work.tools
     found = cut((each.offsets for each in ours), standing, tools.decodings, tools.now_ms())
     if found.lost:
         tools.on_step("damaged_files_removed", topic=work.topic, ranges=len(found.lost))
     tools.on_step("place_decoded", topic=work.topic, ranges=len(ours))
-    try:
-        is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), found.rests, found.lost)
-    finally:
-        if not is_committed:
-            tools.decodings.delete(work.topic, [rest.path for rest in found.rests.values()])
+    # where this raises, a version may have the files all the same, or may yet: they are the vacuum's then
+    is_committed = tools.decodings.commit(ours, standing, tools.now_ms(), found.rests, found.lost)
     if is_committed:
         tools.on_step("commit_decoded", topic=work.topic, version=standing.table.version + 1, ranges=len(ours))
+    else:
+        tools.decodings.delete(work.topic, [rest.path for rest in found.rests.values()])
     return is_committed
 
 

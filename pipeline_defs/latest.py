@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from .attempt import Attempt
 from .core.command_lines import command
 from .core.decoded_ranges import DecodedRanges
 from .core.decoded_table import TREE
-from .core.errors import LakeUnavailable
+from .core.errors import BrokenManifest, LakeUnavailable
 from .core.latency import waits_of
 from .core.latest import Change, Latest, Ranges, compare, find_fresh, join_stretches, place_ranges
 from .core.offsets import OffsetRange
@@ -105,14 +105,22 @@ def find_due(topic: str, config: Latest, decodings: Decodings, *, full: bool = F
             return Due(standing, decoded)
         epoch_of, before = decodings.lake.recent(topic).log.epoch_of, decodings.read_version(topic, applied)
         if before is not None:
-            fresh = find_fresh(before, decoded, epoch_of)
-            if fresh is not None:
-                return Due(standing, decoded, fresh, Change(tuple(fresh), ()))
-            placed = place(decoded, epoch_of)
-            return Due(standing, decoded, placed, compare(place(before, epoch_of), placed))
+            with suppress(BrokenManifest):  # documents of before may be vacuumed; of one of now it is told below
+                return _compare(standing, before, decoded, epoch_of)
         why = f"the decoded table has no version {applied} any more"
     placed = place(decoded, decodings.lake.recent(topic).log.epoch_of)
     return Due(standing, decoded, placed, Change(tuple(placed), ()), why)
+
+
+def _compare(
+    standing: Standing, before: DecodedRanges, decoded: DecodedRanges, epoch_of: Callable[[OffsetRange], int]
+) -> Due:
+    """Find what has changed between two versions of the decoded table."""
+    fresh = find_fresh(before, decoded, epoch_of)
+    if fresh is not None:
+        return Due(standing, decoded, fresh, Change(tuple(fresh), ()))
+    placed = place(decoded, epoch_of)
+    return Due(standing, decoded, placed, compare(place(before, epoch_of), placed))
 
 
 def _why_anew(config: Latest, standing: Standing | None, decoded: DecodedRanges) -> str:

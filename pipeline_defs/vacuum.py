@@ -31,7 +31,7 @@ def find_unnamed(topic: str, lake: Lake, now_ms: int, older_than_seconds: float 
     table, coverage = log.read(), lake.coverage(topic)
     names = _names(log, lake)
     mend = raw_table.how_to_mend(coverage, lake.store.url(log.folder))
-    _refuse_gone(log, table, names, lake, f"{mend}; `{command('audit', topic)}` names all that is amiss")
+    _refuse_gone(log, table.files, names, lake, f"{mend}; `{command('audit', topic)}` names all that is amiss")
     return _find_old(log, table, raw_table.find_unwanted(names, coverage, table), lake, now_ms, older_than_seconds)
 
 
@@ -40,7 +40,11 @@ def _find_undecoded(topic: str, lake: Lake, now_ms: int, older_than_seconds: flo
     log = decoded_table_log(topic, lake)
     table = log.read()
     names = _names(log, lake)
-    _refuse_gone(log, table, names, lake, "the check `decoded_completeness` says how the file is made again")
+    _refuse_gone(log, table.files, names, lake, "the check `decoded_completeness` says how the file is made again")
+    documents = [
+        decoded_table.document_path(path) for path, file in table.files.items() if decoded_table.is_packed(file)
+    ]
+    _refuse_gone(log, documents, names, lake, "move the table's folder away, and all ranges are decoded again")
     unwanted = decoded_table.find_unwanted(names, table)
     return _find_old(log, table, unwanted, lake, now_ms, older_than_seconds, decoded_table.owner_of)
 
@@ -84,8 +88,8 @@ def _names(log: DeltaLog, lake: Lake) -> set[str]:
     return {path.removeprefix(f"{log.folder}/") for path in lake.store.list(log.folder)}
 
 
-def _refuse_gone(log: DeltaLog, table: Snapshot, names: set[str], lake: Lake, mend: str) -> None:
-    if gone := sorted(table.files.keys() - names):
+def _refuse_gone(log: DeltaLog, wanted: Iterable[str], names: set[str], lake: Lake, mend: str) -> None:
+    if gone := sorted(set(wanted) - names):
         raise DamagedFile(
             f"the table's file {lake.store.url(log.folder)}/{gone[0]} is not there; nothing of the table was deleted; {mend}"
         )

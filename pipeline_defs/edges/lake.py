@@ -128,6 +128,7 @@ class Lake:
         Raise `BrokenPlanLog` where the log has lost its newest steps.
         """
         if not all(map(self.has_step, log.steps[-1:])):
+            self._steps.see(f"plan/{log.topic}", {})  # what is kept of it is not what is there
             return False
         if log.base is not None and self._is_behind(log.topic, log.steps[-1]):
             return self.coverage(log.topic).log.steps[-1] == log.steps[-1]  # else somebody has planned meanwhile
@@ -470,7 +471,9 @@ class Lake:
         return steps if is_whole and (fits or _goes_with(frontier, steps)) else None
 
     def _is_behind(self, topic: str, last: PlanStep) -> bool:
-        """Return whether the lake has something of ranges behind those of a step."""
+        """Return whether the lake has something of ranges behind those of a step, or a later step."""
+        if self.store.names_from(f"plan/{topic}", f"{last.seq + 1:0{OFFSET_DIGITS}d}"):
+            return True
         for tree in ("manifests", "data", "claims", "accepted"):
             generations = self.store.folders(f"{tree}/{topic}")
             if any(int(name[1:]) > last.generation for name in generations if name[1:].isdecimal()):

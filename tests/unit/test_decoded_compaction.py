@@ -6,9 +6,9 @@ import errno
 import importlib
 import json
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,23 +16,28 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline_defs import compaction, reader
+from pipeline_defs.attempt import Attempt
 from pipeline_defs.cli import read
 from pipeline_defs.core.compaction import CompactionOutcome
-from pipeline_defs.core.decoded_table import TREE, is_of_dead_letters
+from pipeline_defs.core.decoded_table import TREE, document_path, is_of_dead_letters
 from pipeline_defs.core.decoders import Decode
 from pipeline_defs.core.decoding import Decided, completeness_of
 from pipeline_defs.core.delta import Commit
-from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable
+from pipeline_defs.core.errors import BrokenTable, DamagedFile, LakeUnavailable, OutcomeUnknown
+from pipeline_defs.core.latest import Latest
+from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.planning import Policy
 from pipeline_defs.decoded_checks import check_decoded, read_dead_letters
 from pipeline_defs.edges.decodings import Decodings, decoded_table_log
 from pipeline_defs.edges.duck import Duck
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.parquet import differing_in_any_order
-from pipeline_defs.latest import open_sources, place
+from pipeline_defs.latest import LatestTools, Updated, open_sources, place, update
 from pipeline_defs.topics import Topic
 from pipeline_defs.vacuum import vacuum
 from tests.support.compacting import compact_decoded
+from tests.support.decoded import DecodedTopic, numbered
+from tests.support.fake_latest import FakeLatest
 from tests.support.redecoding import ArrowDecoder, LandedTopic, stop_at
 from tests.support.strategies import EPOCH_MS, TOPIC
 from tests.unit.test_lake_coverage import FIRST, SECOND, lake
@@ -154,6 +159,66 @@ def test_a_compacted_file_that_is_damaged_goes_and_its_ranges_are_decoded_again(
     assert topic.due == [] and topic.shown("decoded") == [n for n in BOTH if n % 10 != 3]
     assert topic.shown("dead_letters") == [3, 13], "each once"
     assert check_decoded(Topic(TOPIC, Policy()), topic.edges).violations == ()
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), OutcomeUnknown("no answer")], ids=["interrupted", "unknown"])
+def test_a_commit_whose_answer_is_lost_loses_none_of_its_files(
+    topic: LandedTopic, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    """[R-68] It has decided, and whoever made it does not know: what it names stays, documents of what was cut as well."""
+    real = Decodings.commit
+
+    def commit(self: Decodings, *given: Any) -> bool:
+        assert real(self, *given)
+        raise end
+
+    monkeypatch.setattr(Decodings, "commit", commit)
+    with suppress(KeyboardInterrupt):
+        (verdict,) = topic.decode(FIRST, by=MENDED, redo=True)
+        assert verdict.outcome is Decided.FAILED
+    monkeypatch.undo()
+    assert topic.due == [] and check_decoded(Topic(TOPIC, Policy()), topic.edges).violations == ()
+    assert topic.outcome(SECOND, MENDED, redo=True) is Decided.REPLACED
+    assert topic.shown("decoded") == BOTH and topic.shown("dead_letters") == []
+
+
+def test_the_vacuum_deletes_nothing_of_a_table_that_lacks_a_document(topic: LandedTopic) -> None:
+    """[R-100] It is named, with what makes the table anew."""
+    table = decoded_table_log(TOPIC, topic.lake).read()
+    document = topic.root / TREE / TOPIC / document_path(min(table.files))
+    content = document.read_bytes()
+    document.unlink()
+    deleted, (error,) = vacuum(topic.lake, EPOCH_MS, older_than_seconds=-1)
+    assert deleted == [] and document.name in str(error) and "decoded again" in str(error)
+    document.write_bytes(content)
+    deleted, errors = vacuum(topic.lake, EPOCH_MS, older_than_seconds=-1)
+    assert len(deleted) == 4 and errors == [], "the control"
+
+
+def test_a_latest_table_whose_version_was_vacuumed_is_made_anew(lake: Lake) -> None:
+    """[R-87] It stood still for more than a week: the log has the version still, and its documents are gone."""
+    topic = DecodedTopic(lake, TOPIC, pa.binary())
+    ranges = [OffsetRange(0, 0, at, at + 3) for at in range(0, 15, 3)]
+
+    def put(*chosen: OffsetRange) -> None:
+        for offsets in chosen:
+            topic.put(offsets, numbered(offsets, [b"a", b"b", b"c"]))
+
+    def bring() -> Updated:
+        tools = LatestTools(Decodings(lake), lambda: cast("Any", FakeLatest()), lambda: EPOCH_MS)
+        return update(TOPIC, Latest(), Attempt("update", "run", "test"), tools)
+
+    put(*ranges[:2])
+    compact_decoded(lake, TOPIC)
+    bring()
+    put(*ranges[2:4])
+    compact_decoded(lake, TOPIC)
+    assert vacuum(lake, EPOCH_MS + 8 * 86_400_000)[0], "the fault"
+    put(ranges[4])
+    assert "no version" in bring().rebuilt
+    assert topic.shown() == topic.recomputed()
+    put(OffsetRange(0, 0, 15, 18))
+    assert (done := bring()).ranges == 1 and not done.rebuilt, "the control: it goes on from there"
 
 
 def test_a_file_that_is_gone_is_named_by_whoever_needs_it_with_what_makes_it_again(topic: LandedTopic) -> None:

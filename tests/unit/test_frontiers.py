@@ -19,7 +19,7 @@ from pipeline_defs.core.frontier import Frontier
 from pipeline_defs.core.offsets import OffsetRange
 from pipeline_defs.core.plan_step import Head, Link, LinkKind, PlanStep, Watermarks
 from pipeline_defs.core.settling import sum_up
-from pipeline_defs.edges.lake import Lake, step_path
+from pipeline_defs.edges.lake import STEPS_AHEAD, Lake, step_path
 from pipeline_defs.edges.layout import data_path, manifest_path
 from pipeline_defs.edges.store import Store
 from tests.properties.test_coverage_laws import manifest_of
@@ -165,6 +165,31 @@ def test_nothing_is_planned_on_a_log_that_has_lost_its_newest_steps(
     lake.store.put_new(path, lost, "staging/x")
     assert reader.goes_on(reader.recent(TOPIC).log)
     assert reader.recent(TOPIC).pending() == ranges_of(STEPS)[1:]
+
+
+@pytest.mark.parametrize("lost", [1, STEPS_AHEAD, STEPS_AHEAD + 5])
+def test_nothing_is_planned_into_a_hole_however_wide(lake: Lake, lost: int) -> None:
+    """[R-96] Later steps are there, of which nothing was landed yet."""
+    for seq in range(STEPS, STEPS + lost + 2):
+        step(lake, seq)
+    for seq in range(STEPS, STEPS + lost):
+        lake.store.delete_folder(step_path(TOPIC, seq))
+    with pytest.raises(BrokenPlanLog, match=f"expected plan step {STEPS}"):
+        lake.goes_on(lake.recent(TOPIC).log)
+
+
+def test_a_step_that_was_changed_in_its_place_is_read_again(
+    lake: Lake, tmp_path: Path, bucket: MemoryStore | None
+) -> None:
+    """[R-10] Whoever plans does not go round for ever between what it has kept and what is there."""
+    reader = again(tmp_path, bucket)
+    log = reader.recent(TOPIC).log
+    path = step_path(TOPIC, log.steps[-1].seq)
+    other = replace(log.steps[-1], planner="another")
+    reader._steps._kept[f"plan/{TOPIC}"][path] = (reader._steps._kept[f"plan/{TOPIC}"][path][0], other)
+    kept = replace(log, steps=(*log.steps[:-1], other))
+    assert not reader.goes_on(kept), "the fault"
+    assert reader.goes_on(reader.recent(TOPIC).log)
 
 
 def test_what_is_nobodys_keeps_nobody_from_planning(lake: Lake, tmp_path: Path, bucket: MemoryStore | None) -> None:
