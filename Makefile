@@ -61,7 +61,7 @@ demo: setup ## Land the flights of 2013 from a real Kafka broker, watch it in Da
 
 test: setup ## Run the whole suite, real broker, Spark and browser included (about 12 minutes on two cores)
 	@.venv/bin/python -m tests.support.browser
-	@exec .venv/bin/python -m pytest tests -m "not long" -n 4 --dist loadfile --no-loadscope-reorder
+	@exec .venv/bin/python -m pytest tests -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the tests that take longer
 	@.venv/bin/python -m tests.support.browser

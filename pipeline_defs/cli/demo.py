@@ -131,10 +131,15 @@ def _broker(edges: Edges) -> Iterator[None]:
     if settings.bootstrap_servers:
         yield
         return
-    was_there = read_broker(settings.broker) is not None
+    mark, before = settings.home / "demo" / "broker.pid", read_broker(settings.broker)
+    # one that a demo which was killed has left is the demo's, and a person's is not
+    was_there = before is not None and not (mark.is_file() and mark.read_text() == str(before.pid))
     with OUT.status("starting Kafka"):
         broker = start_broker(settings.broker, jars=resolve_jars("broker", settings.jars))
     OUT.print(f"Kafka answers at {broker.bootstrap_servers} (pid {broker.pid})")
+    if not was_there:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(str(broker.pid))
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -19,11 +21,14 @@ from pipeline_defs.demo.flights import DAYS, POISON
 from pipeline_defs.edges.broker import read_broker
 from pipeline_defs.edges.lake import Lake
 from pipeline_defs.edges.processes import Process
-from pipeline_defs.settings import PROJECT
+from pipeline_defs.resources import Edges
+from pipeline_defs.settings import PROJECT, read_settings
 from tests.conftest import JARS
 from tests.support.decoded import shown_places
 from tests.support.environment import plain_environment
 from tests.support.world import PATIENCE_SECONDS
+
+demo_command = importlib.import_module("pipeline_defs.cli.demo")
 
 
 @pytest.fixture
@@ -61,6 +66,24 @@ def wait_for(condition: Any) -> Iterator[None]:
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
         yield
+
+
+@pytest.mark.parametrize("before", [None, "a person's", "a demo's that was killed"])
+def test_the_demo_stops_the_broker_that_it_started_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    broker, stopped = SimpleNamespace(bootstrap_servers="127.0.0.1:1", pid=7), list[Path]()
+    monkeypatch.setattr(demo_command, "read_broker", lambda _: broker if before else None)
+    monkeypatch.setattr(demo_command, "start_broker", lambda *_, **__: broker)
+    monkeypatch.setattr(demo_command, "resolve_jars", lambda *_: [])
+    monkeypatch.setattr(demo_command, "stop_broker", stopped.append)
+    edges = Edges(read_settings({"OFFSETLAKE_HOME": str(tmp_path)}, tmp_path))
+    if before == "a demo's that was killed":
+        (tmp_path / "demo").mkdir()
+        (tmp_path / "demo" / "broker.pid").write_text("7")
+    with demo_command._broker(edges):
+        assert not stopped
+    assert stopped == ([] if before == "a person's" else [edges.settings.broker])
 
 
 @pytest.mark.parametrize(("days", "flights"), [(1, 842), pytest.param(DAYS, 336_776, marks=pytest.mark.long)])
