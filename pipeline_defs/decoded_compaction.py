@@ -58,7 +58,7 @@ class DecodedTable:
 
     def find(self, target_bytes: int, *, every: bool) -> list[DecodedGroup]:
         """Find small files, of decoded rows or of dead letters."""
-        return find_groups(self.log.read(), target_bytes, every=every)
+        return find_groups(self.decodings.read_ranges(self.topic).table, target_bytes, every=every)
 
     def merge(self, group: DecodedGroup, files: Sequence[File], folder: str, tools: Tools) -> None:
         """Write the rows by their event time, in columns that hold all of them."""

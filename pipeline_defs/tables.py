@@ -57,7 +57,7 @@ def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, sin
     decoded = edges.decodings.read_ranges(topic)
     coverage = with_undecoded(coverage, decoded, edges.lake)
     due = [coverage.manifests[offsets].provenance.landed_at_ms for offsets in decoded.find_due(coverage)]
-    sums = decoded.sums
+    sums, lately = decoded.sums, decoded.among(lambda sums: (sums.last_decoded_ms or 0) > since_ms)
     return {
         "version": decoded.table.version,
         "ranges": sums.ranges,
@@ -66,7 +66,7 @@ def _decoded(topic: str, coverage: Coverage, edges: Edges, fingerprint: str, sin
         "outdated_ranges": sums.ranges - sums.configured.get(fingerprint, 0),
         "waiting_ranges": len(due),
         "waiting_since_ms": min(due, default=None),
-        **latency_facts(waits_of(first_decoded(decoded.since(since_ms)), since_ms)),
+        **latency_facts(waits_of(first_decoded(lately), since_ms)),
     }
 
 

@@ -104,11 +104,6 @@ class DecodedRanges:
             self.loaded[path] = self._read(self.table.files[path])
         return self.loaded[path]
 
-    def since(self, ms: float) -> Iterator[Decoding]:
-        """Yield what was decoded since then (ms since 1970), and maybe more."""
-        packed = (path for path, each in self.packed.items() if (each.sums.last_decoded_ms or 0) > ms)
-        yield from chain(self.recent.values(), *(self.contents_of(path).decodings for path in packed))
-
     def among(self, is_wanted: Callable[[DecodedSums], bool]) -> Iterator[Decoding]:
         """Yield the ranges of the files whose sums are wanted, sorted, and all that have files of their own."""
         paths = [path for path, each in self.packed.items() if is_wanted(each.sums)]

@@ -58,8 +58,7 @@ class DecodedSums:
         """Return it as plain values."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         days = {text: {day: facts.to_list() for day, facts in found.items()} for text, found in self.days.items()}
-        waits = {"counts": list(self.waits.counts), "seconds": self.waits.seconds}
-        return {**plain, "columns": sorted(self.columns), "days": days, "waits": waits}
+        return {**plain, "columns": sorted(self.columns), "days": days, "waits": self.waits.to_document()}
 
     @classmethod
     def from_document(cls, document: Any) -> DecodedSums:
@@ -71,7 +70,7 @@ class DecodedSums:
                 text: {day: DayFacts.from_list(facts) for day, facts in found.items()}
                 for text, found in document["days"].items()
             },
-            waits=Histogram.of_counts(document["waits"]["counts"], document["waits"]["seconds"]),
+            waits=Histogram.from_document(document["waits"]),
         )
 
 

@@ -165,7 +165,7 @@ def read_document(data: bytes, file: File) -> Contents:
         if hashlib.sha256(data).hexdigest() != read_packed(file).sha256:
             raise ValueError("its document is gone, or was changed")
         document = json.loads(data)
-        decodings = (Decoding.from_document(each, file.path) for each in document["decodings"])
+        decodings = (Decoding.from_document(each) for each in document["decodings"])
         return Contents(tuple(map(parse_key, document["ranges"])), tuple(decodings))
 
     return _explained(read, file)
@@ -173,7 +173,7 @@ def read_document(data: bytes, file: File) -> Contents:
 
 def _contents_of(file: File) -> Contents:
     text = file.tags.get(_DECODING)
-    decodings = [] if text is None else [Decoding.from_document(json.loads(text), file.path)]
+    decodings = [] if text is None else [Decoding.from_document(json.loads(text))]
     return Contents((parse_key(file.tags[KEY]),), tuple(decodings))
 
 
@@ -181,8 +181,6 @@ def _explained(read: Callable[[], T], file: File) -> T:
     try:
         return read()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OffsetlakeError) as error:
-        if isinstance(error, BrokenManifest):
-            raise
         raise BrokenManifest(
             f"what the log says of {file.path} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
             "away, and all ranges are decoded again from what is landed"

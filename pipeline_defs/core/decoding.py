@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from .coverage import Coverage
-from .errors import BrokenManifest, OffsetlakeError, cause_of
 from .manifest import Manifest, Provenance, StagedFile
 from .offsets import OffsetRange, merge_intervals
 
@@ -95,29 +94,26 @@ class Decoding:
         return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
     @classmethod
-    def from_document(cls, document: Any, where: str) -> Decoding:
-        """Return what a parsed `to_json` says; `where` names the file that it is said of in the error."""
-        try:
-            document = dict(document)
-            if document.pop("format") != FORMAT:
-                raise ValueError(f"expected format {FORMAT}")
-            key = document.pop("key")
-            offsets = OffsetRange(**document.pop("offsets"))
-            if offsets.key != key:
-                raise ValueError(f"key {key} but offsets {offsets.key}")
-            decoded, dead_letters = (document.pop(name) for name in ("decoded", "dead_letters"))
-            return cls(
-                offsets=offsets,
-                decoded=StagedFile(**decoded) if decoded else None,
-                dead_letters=StagedFile(**dead_letters) if dead_letters else None,
-                provenance=Provenance(**document.pop("provenance")),
-                **document,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, OffsetlakeError) as error:
-            raise BrokenManifest(
-                f"what the log says of {where} cannot be read: {cause_of(error)}; nothing was written; move the table's folder "
-                "away, and all ranges are decoded again from what is landed"
-            ) from error
+    def from_document(cls, document: Any) -> Decoding:
+        """Return what a parsed `to_json` says.
+
+        Raise `ValueError`, `KeyError`, `TypeError` or `AttributeError` for anything else.
+        """
+        document = dict(document)
+        if document.pop("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}")
+        key = document.pop("key")
+        offsets = OffsetRange(**document.pop("offsets"))
+        if offsets.key != key:
+            raise ValueError(f"key {key} but offsets {offsets.key}")
+        decoded, dead_letters = (document.pop(name) for name in ("decoded", "dead_letters"))
+        return cls(
+            offsets=offsets,
+            decoded=StagedFile(**decoded) if decoded else None,
+            dead_letters=StagedFile(**dead_letters) if dead_letters else None,
+            provenance=Provenance(**document.pop("provenance")),
+            **document,
+        )
 
 
 def of_nothing(manifest: Manifest) -> Decoding:

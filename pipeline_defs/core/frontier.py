@@ -97,7 +97,7 @@ class Frontier:
                 place_text(place): {**{name: getattr(sums, name) for name in _NUMBERS}, "holes": dict(sums.holes)}
                 for place, sums in sorted(self.sums.items())
             },
-            "latency": {"counts": list(self.waits.counts), "seconds": self.waits.seconds},
+            "latency": self.waits.to_document(),
             "looks": [
                 [look.at_ms, look.generation, {str(p): [w.earliest, w.end] for p, w in sorted(look.watermarks.items())}]
                 for look in self.looks
@@ -119,7 +119,6 @@ class Frontier:
             generation = whole(document["generation"])
             heads = {int(p): Head(*map(whole, head)) for p, head in document["heads"].items()}
             former, seq = tuple(document["former_topic_ids"]), whole(document["seq"])
-            latency = document["latency"]
             return cls(
                 topic=document["topic"],
                 seq=seq,
@@ -132,7 +131,7 @@ class Frontier:
                 growths=growths,
                 opened={int(generation): whole(at_ms) for generation, at_ms in document["opened_at_ms"].items()},
                 sums={place_of(text): _sums(each) for text, each in document["landed"].items()},
-                waits=Histogram.of_counts([whole(each) for each in latency["counts"]], float(latency["seconds"])),
+                waits=Histogram.from_document(document["latency"]),
                 looks=tuple(_look(each) for each in document["looks"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

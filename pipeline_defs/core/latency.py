@@ -10,8 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Any
 
 from .manifest import StagedFile
+from .plan_step import whole
 
 WINDOW_MS = 3_600_000  # of the quantiles
 BOUNDS_SECONDS = (1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 75.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
@@ -51,6 +53,15 @@ class Histogram:
         if len(counts) != len(BOUNDS_SECONDS) + 1 or not isfinite(seconds):
             raise ValueError(f"expected {len(BOUNDS_SECONDS) + 1} counts and a number of seconds")
         return cls((*BOUNDS_SECONDS, inf), counts, seconds)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Histogram:
+        """Return what `to_document` gave; raise `ValueError`, `KeyError` or `TypeError` for anything else."""
+        return cls.of_counts([whole(each) for each in document["counts"]], float(document["seconds"]))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"counts": list(self.counts), "seconds": self.seconds}
 
     def __add__(self, other: Histogram) -> Histogram:
         """Return the histogram of the records of both."""

@@ -285,9 +285,14 @@ def _deposed(tail: Tail, state: TopicState) -> Iterator[int]:
             yield partition
 
 
+def is_another(tail: Tail, topic_id: str | None) -> bool:
+    """Return whether an id is that of another topic than was planned; brokers too old to give one say nothing."""
+    return None not in (tail.topic_id, topic_id) and tail.topic_id != topic_id
+
+
 def refuse_recreated(topic: str, tail: Tail, topic_id: str | None) -> None:
     """Raise `TopicRecreated` where the broker has another topic of this name than the one that was planned."""
-    if None not in (tail.topic_id, topic_id) and tail.topic_id != topic_id:
+    if is_another(tail, topic_id):
         raise TopicRecreated(
             f"topic {topic} was deleted and created again: it was planned with id {tail.topic_id}, the broker has {topic_id}; "
             "of the new one nothing is planned or landed yet; what is landed stays; the sensor's next tick plans it as "
@@ -297,13 +302,13 @@ def refuse_recreated(topic: str, tail: Tail, topic_id: str | None) -> None:
 
 def may_be_older(tail: Tail, state: TopicState) -> bool:
     """Return whether what was seen of a topic may be older than the log: another planner may have gone on in between."""
-    is_other = None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id
-    return is_other or bool(find_shrunk(tail, state)) or any(True for _ in _deposed(tail, state))
+    is_short = bool(find_shrunk(tail, state)) or any(True for _ in _deposed(tail, state))
+    return is_short or is_another(tail, state.topic_id)
 
 
 def find_shrunk(tail: Tail, state: TopicState) -> list[int]:
     """Return the Kafka partitions of the open generation whose log ends below what was planned of it."""
-    if None not in (tail.topic_id, state.topic_id) and tail.topic_id != state.topic_id:
+    if is_another(tail, state.topic_id):
         return []
     ends = {p: seen.log_end for p, seen in state.partitions.items()}
     return [p for p, head in sorted(tail.heads.items()) if p in ends and ends[p] < head.offset]
@@ -326,7 +331,7 @@ def _open(tail: Tail, state: TopicState, policy: Policy) -> tuple[Tail, list[Lin
         return _open_log(tail, state, policy)
     generation, topic_id, heads = tail.generation, tail.topic_id or state.topic_id, dict(tail.heads)
     former_ids = tail.former_ids
-    if tail.topic_id is not None and state.topic_id not in {None, tail.topic_id}:
+    if tail.topic_id is not None and is_another(tail, state.topic_id):
         generation, topic_id, heads = generation + 1, state.topic_id, {}
         former_ids = (*former_ids, tail.topic_id)
     elif find_shrunk(tail, state):

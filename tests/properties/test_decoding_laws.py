@@ -120,7 +120,7 @@ def test_one_record_is_within_every_share_but_none() -> None:
 def test_a_document_reads_back_as_it_was_written(rows: int, dead: int, ids: dict[str, int]) -> None:
     """[R-66] Round trip, and equal bytes for an equal document."""
     before = replace(decoding_of(OffsetRange(1, 2, 0, 10), rows, dead), schema_ids=ids, error_classes=ids)
-    after = Decoding.from_document(json.loads(before.to_json()), "here")
+    after = Decoding.from_document(json.loads(before.to_json()))
     assert after == before
     assert after.to_json() == before.to_json()
 
