@@ -18,7 +18,6 @@ import dagster as dg
 from dagster._core.run_coordinator import QueuedRunCoordinator
 
 from .edges.locks import read_holder, remove_unheld, share_for_life
-from .leading import await_leadership
 
 HEARTBEAT_SECONDS = 30.0  # how often Dagster's daemons say that they are there
 SILENT_AFTER_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -68,6 +67,8 @@ class AnnouncedRunCoordinator(QueuedRunCoordinator):
         """Take the instance whose runs are queued; a daemon waits here while another one works on its Postgres."""
         super().register_instance(instance)
         if is_daemon():
+            from .leading import await_leadership  # late: a command has no use for SQLAlchemy
+
             await_leadership(instance)
             hold_as_daemon(instance.root_directory)
 

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from .catalog import decoded_description, derived_asset
+from .checks import as_result
 from .core.decoded_table import TREE
 from .core.decoders import Decode
 from .core.decoding import Decided, DecodeVerdict, Decoding
@@ -18,7 +19,7 @@ from .core.errors import RangesFailed
 from .core.latency import file_facts
 from .core.verdicts import violations_by_range
 from .days import report_days
-from .decoded_checks import decoded_results
+from .decoded_checks import COMPLETENESS, DEAD_LETTERS, OUTSIDE, check_dead_letters, check_decoded, check_outside
 from .decoding import decode
 from .edges.columns_of_table import arrow_schema
 from .edges.openlineage import Derived, telling
@@ -156,3 +157,40 @@ def decoding_metadata(topic: Topic, decoding: Decoding, outcome: Decided, edges:
     if decoding.schema_ids:
         metadata["schema_ids"] = dict(decoding.schema_ids)
     return metadata
+
+
+_DESCRIPTIONS = {
+    COMPLETENESS: "rows + dead letters + holes + lost = end - start for every decoded range.",
+    DEAD_LETTERS: "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
+    OUTSIDE: "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
+}
+
+
+def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
+    """Build the checks of a topic's decoded asset."""
+    return [_build_check(topic, name) for name in _names(topic)]
+
+
+def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=topic.decoded_key, name=name, description=_DESCRIPTIONS[name])
+    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
+        return _result(topic, name, edges, is_recent=False)
+
+    return check
+
+
+def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
+    """Return the results of all checks of the decoded asset, as of now, for a run that has just decoded."""
+    return {name: _result(topic, name, edges, is_recent=True) for name in _names(topic)}
+
+
+def _names(topic: Topic) -> list[str]:
+    return [COMPLETENESS, DEAD_LETTERS, *([OUTSIDE] if topic.days else [])]
+
+
+def _result(topic: Topic, name: str, edges: Edges, *, is_recent: bool) -> dg.AssetCheckResult:
+    if name == COMPLETENESS:
+        return as_result(check_decoded(topic, edges, is_recent=is_recent))
+    if name == OUTSIDE and topic.days:
+        return as_result(check_outside(topic, topic.days, edges, is_recent=is_recent))
+    return as_result(check_dead_letters(topic, edges, is_recent=is_recent))

@@ -1,13 +1,10 @@
-"""Dagster's checks of a decoded asset: that every landed record is decoded or set aside, and what was set aside."""
+"""What is asked about a decoded table: that every landed record is decoded or set aside, and what was set aside."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import dagster as dg
-
 from .auditing import Finding
-from .checks import as_result
 from .core.command_lines import command
 from .core.days import Days
 from .core.decoded_ranges import DecodedRanges
@@ -27,46 +24,11 @@ _FIRST_DEAD_LETTERS = """
 COMPLETENESS = "decoded_completeness"
 DEAD_LETTERS = "dead_letters"
 OUTSIDE = "rows_outside_of_days"
-_DESCRIPTIONS = {
-    COMPLETENESS: "rows + dead letters + holes + lost = end - start for every decoded range.",
-    DEAD_LETTERS: "No record had to be set aside; names the ranges of those that had, and what is wrong with them.",
-    OUTSIDE: "Every decoded row is of a day that Dagster has; names the ranges of those that are not, and why.",
-}
 _WHY = {
     "none": "have no event time; the producer, the decoder or `days.event_time` is to be mended",
     "before": "are of days before `days.start`; move it back, and Dagster is told of their days",
     "future": "are of days to come; Dagster is told of these once they have begun",
 }
-
-
-def build_decoded_checks(topic: Topic) -> list[dg.AssetChecksDefinition]:
-    """Build the checks of a topic's decoded asset."""
-    return [_build_check(topic, name) for name in _names(topic)]
-
-
-def _build_check(topic: Topic, name: str) -> dg.AssetChecksDefinition:
-    @dg.asset_check(asset=topic.decoded_key, name=name, description=_DESCRIPTIONS[name])
-    def check(edges: dg.ResourceParam[Edges]) -> dg.AssetCheckResult:
-        return _result(topic, name, edges, is_recent=False)
-
-    return check
-
-
-def decoded_results(topic: Topic, edges: Edges) -> dict[str, dg.AssetCheckResult]:
-    """Return the results of all checks of the decoded asset, as of now, for a run that has just decoded."""
-    return {name: _result(topic, name, edges, is_recent=True) for name in _names(topic)}
-
-
-def _names(topic: Topic) -> list[str]:
-    return [COMPLETENESS, DEAD_LETTERS, *([OUTSIDE] if topic.days else [])]
-
-
-def _result(topic: Topic, name: str, edges: Edges, *, is_recent: bool) -> dg.AssetCheckResult:
-    if name == COMPLETENESS:
-        return as_result(check_decoded(topic, edges, is_recent=is_recent))
-    if name == OUTSIDE and topic.days:
-        return as_result(check_outside(topic, topic.days, edges, is_recent=is_recent))
-    return as_result(check_dead_letters(topic, edges, is_recent=is_recent))
 
 
 def check_decoded(topic: Topic, edges: Edges, *, is_recent: bool = False) -> Finding:

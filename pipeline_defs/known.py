@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster import DagsterRun, RunRecord, RunsFilter
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
-from dagster._core.storage.event_log.base import AssetRecord
 
 from .core.active import ActiveRun, State, Turns
 from .daemons import is_silent, read_silence
@@ -19,6 +18,10 @@ from .projection import ACTIVE, is_run_of
 from .run_locks import is_code_server_gone
 from .topics import LAND_PENDING, STANDING, Duty, Topic
 from .tries import Tries, read_all_tries
+
+if TYPE_CHECKING:  # storages of Dagster that a command has no use for
+    from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+    from dagster._core.storage.event_log.base import AssetRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from .core.errors import BrokerRefuses, BrokerUnavailable, OffsetlakeError, Rang
 from .core.offsets import OffsetRange
 from .core.verdicts import Outcome, violations_by_range
 from .days import report_days
-from .decoded_asset import NEWLY_DECODED, decoded_event, tell_decoded
-from .decoded_checks import decoded_results
+from .decoded_asset import NEWLY_DECODED, decoded_event, decoded_results, tell_decoded
 from .decoding import decode
 from .known import read_known
 from .landing import land_topics

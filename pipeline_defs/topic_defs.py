@@ -12,8 +12,7 @@ import dagster as dg
 from .backfill_job import build_backfill
 from .catalog import days_spec, ledger_spec, source_spec
 from .checks import QUICK, build_checks, build_standing_checks, check_key
-from .decoded_asset import build_decoded_asset
-from .decoded_checks import build_decoded_checks
+from .decoded_asset import build_decoded_asset, build_decoded_checks
 from .latest_asset import build_latest_asset
 from .latest_check import build_latest_check
 from .op_names import with_own_op_name

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from ..core.delta import (
     EMPTY,
@@ -37,6 +40,7 @@ CHECKPOINT_EVERY = 100  # versions; a reader opens that many commits at most
 _VERSION = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)", re.ASCII)
 _NO_PATH = re.compile(r"[\[\]^|\\%\x00-\x1f]")
 _JSON, _CHECKPOINT = "json", "checkpoint.parquet"
+_WRITER = Path(__file__).with_name("delta_checkpoint.py")
 
 
 def raw_table_log(topic: str, store: Store) -> DeltaLog:
@@ -125,33 +129,32 @@ class DeltaLog:
         return answer is Answer.COMMITTED
 
     def write_checkpoint(self) -> None:
-        """Have delta-rs write what the table has now into one file, and delete commits that are older than that and a week.
+        """Have delta-rs write what the table has now into one file, and delete old commits that the one before has.
 
-        It does not wait for the disk, so we do, and read all of it, before anything is deleted. Raise `LakeUnavailable`
-        where that fails; readers then open more commits, and nothing else is amiss.
+        Raise `LakeUnavailable` where that fails; readers then open more commits, and nothing else is amiss.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         try:
-            self._delete_torn()
-            table = DeltaTable(delta_url(self._store, self.folder))
-            table.create_checkpoint()
-            self._store.make_durable(self._path(table.version(), _CHECKPOINT))
-            self._read_checkpoint(table.version())
-            table.cleanup_metadata()
-        except (DeltaError, OSError, ValueError, DamagedFile, BrokenTable, Refused) as error:
+            self._make_newest_whole()
+            command = [sys.executable, "-P", str(_WRITER), delta_url(self._store, self.folder)]
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise OSError(ended.stderr or f"its process ended with {ended.returncode}")
+        except (OSError, BrokenTable, Refused) as error:
             raise LakeUnavailable(
                 f"cannot write a checkpoint of table {self._store.url(self.folder)}: {first_line(error)}; nothing is lost, and "
                 f"reading it takes longer; it is tried again {CHECKPOINT_EVERY} versions later",
                 path=self.folder,
             ) from error
 
-    def _delete_torn(self) -> None:
-        """Delete the newest checkpoints that a power cut has torn: delta-rs cannot read past them, and no commit is missed."""
+    def _make_newest_whole(self) -> None:
+        """Wait until the newest checkpoint is on the disk, for which delta-rs does not: commits before it are deleted.
+
+        One that a power cut has torn is deleted: delta-rs cannot read past it, and no commit before it is missed.
+        """
         while (newest := _newest(self._list(None), (_CHECKPOINT,))) != EMPTY:
             try:
                 self._read_checkpoint(newest)
+                self._store.make_durable(self._path(newest, _CHECKPOINT))
                 return
             except DamagedFile:
                 for path in (f"{self.folder}/_delta_log/_last_checkpoint", self._path(newest, _CHECKPOINT)):

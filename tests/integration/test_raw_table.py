@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
-import deltalake
 import duckdb
 import pyarrow.parquet as pq
 import pytest
@@ -423,44 +422,41 @@ def test_of_a_torn_checkpoint_the_one_before_is_read(world: SmallWorld) -> None:
 
 
 @pytest.mark.parametrize("is_torn", [True, False])
-def test_old_commits_are_deleted_once_their_checkpoint_reads_back(
+def test_old_commits_are_deleted_once_their_checkpoint_is_durable_and_reads_back(
     world: SmallWorld, monkeypatch: pytest.MonkeyPatch, *, is_torn: bool
 ) -> None:
     """[R-81] Else the table would be in no object any more."""
-
-    class Watched(DeltaTable):
-        def create_checkpoint(self) -> None:
-            super().create_checkpoint()
-            if not is_torn:
-                return
-            (path,) = folder.glob("*.checkpoint.parquet")
-            group, data = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
-            chunks = (group.column(number) for number in range(group.num_columns))
-            (torn,) = (chunk for chunk in chunks if chunk.path_in_schema == "txn.appId")  # which delta-rs does not read
-            start = torn.dictionary_page_offset or torn.data_page_offset
-            data[start : start + torn.total_compressed_size] = bytes(torn.total_compressed_size)
-            path.write_bytes(data)
-
-        def cleanup_metadata(self) -> None:
-            assert durable.call_count == 1, "delta-rs does not wait for the disk"
-            super().cleanup_metadata()
-
     grow(world)
     log, durable = raw_table_log(TOPIC, world.lake.store), Mock(wraps=world.lake.store.make_durable)
     monkeypatch.setattr(world.lake.store, "make_durable", durable)
     folder, whole = world.folder / log.folder / "_delta_log", log.read()
     for commit in folder.glob("*.json"):
         os.utime(commit, (0, 0))
-    monkeypatch.setattr(deltalake, "DeltaTable", Watched)
+    log.write_checkpoint()
+    assert len([*folder.glob("*.json")]) == 2 and not durable.called, "delta-rs does not wait for the disk"
     if is_torn:
-        with pytest.raises(
-            LakeUnavailable, match=r"cannot write a checkpoint of table .*checkpoint.parquet cannot be read"
-        ):
-            log.write_checkpoint()
-    else:
-        log.write_checkpoint()
+        (path,) = folder.glob("*.checkpoint.parquet")
+        group, data = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
+        chunks = (group.column(number) for number in range(group.num_columns))
+        (torn,) = (chunk for chunk in chunks if chunk.path_in_schema == "txn.appId")  # which delta-rs does not read
+        start = torn.dictionary_page_offset or torn.data_page_offset
+        data[start : start + torn.total_compressed_size] = bytes(torn.total_compressed_size)
+        path.write_bytes(data)
+    log.write_checkpoint()
     assert len([*folder.glob("*.json")]) == (2 if is_torn else 1)
+    assert [call.args[0].rsplit("/", 1)[-1] for call in durable.call_args_list] == (
+        [] if is_torn else [f"{1:020d}.checkpoint.parquet"]
+    )
     assert log.read() == whole
+
+
+def test_a_checkpoint_that_cannot_be_written_says_why(world: SmallWorld) -> None:
+    """[R-81] Delta-rs tells of it from a process of its own."""
+    grow(world)
+    log = raw_table_log(TOPIC, world.lake.store)
+    (world.folder / log.folder / "_delta_log" / f"{0:020d}.json").write_text("{")
+    with pytest.raises(LakeUnavailable, match=r"cannot write a checkpoint of table .*/tables/raw/\S+: .*Json error"):
+        log.write_checkpoint()
 
 
 def test_a_torn_checkpoint_holds_up_no_later_one(world: SmallWorld) -> None:
