@@ -52,14 +52,16 @@ def pytest_configure() -> None:
 
 # take a minute and more, much of it waiting: begun first, or one worker would end alone
 LONGEST = [
-    "test_demo.py",
-    "test_tutorial.py",
     "test_up.py",
-    "test_power_cut.py",
-    "test_readme.py",
+    "test_tutorial.py",
+    "test_demo.py",
     "test_clicks.py",
+    "test_power_cut.py",
+    "test_commands.py",
+    "test_readme.py",
     "test_derived.py",
     "test_termination.py",
+    "test_reading.py",
 ]
 
 

@@ -129,6 +129,8 @@ def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
     assert blocks_of_python.keys() == ANSWERS.keys()
     for name in ("duckdb", "polars", "offsetlake"):
         assert reader.run(sys.executable, "-c", blocks_of_python[name]) == ANSWERS[name]
+    reader.environment.update(spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {}))
+    assert reader.run(sys.executable, "-c", blocks_of_python["pyspark"]) == ANSWERS["pyspark"]
 
     list(compact(world.name, Attempt("compact", "no-run", "test"), world.tools(), 1, every=True))
     views = Duck(Lake(world.settings.lake), [world.name])
@@ -143,13 +145,7 @@ def test_what_reading_says_is_so(landed: World, tmp_path: Path) -> None:
     ]
 
 
-def test_spark_reads_the_table_as_reading_says(landed: World, tmp_path: Path) -> None:
-    """With the jars that it names, which are those that are pinned."""
-    send(landed)
-    reader = reader_of(landed, tmp_path)
-    (reader.folder / LAKE).symlink_to(landed.lake_folder)
-    reader.environment.update(spark_defaults(tmp_path / "conf", resolve_jars("delta", JARS), {}))
-    assert reader.run(sys.executable, "-c", python_blocks(landed)["pyspark"]) == ANSWERS["pyspark"]
+def test_the_jars_that_reading_names_are_those_that_are_pinned() -> None:
     (version,) = (name for name in read_pins("delta") if name.startswith("delta-spark"))
     assert f"io.delta:{version.removesuffix('.jar').replace('2.13-', '2.13:')}" in READING
 
@@ -164,11 +160,12 @@ def in_bucket(landed: World, bucket: str, s3: str, tmp_path: Path) -> tuple[Worl
     return landed, reader
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "polars"])
-def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World, Shell], engine: str) -> None:
+def test_a_table_in_a_bucket_is_read_with_the_same_words(in_bucket: tuple[World, Shell]) -> None:
     """DuckDB, by way of pyarrow, and Polars."""
     world, reader = in_bucket
-    assert reader.run(sys.executable, "-c", python_blocks(world, world.settings.lake)[engine]) == ANSWERS[engine]
+    blocks = python_blocks(world, world.settings.lake)
+    for engine in ("duckdb", "polars"):
+        assert reader.run(sys.executable, "-c", blocks[engine]) == ANSWERS[engine]
 
 
 @pytest.mark.long

@@ -76,7 +76,10 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Path, tmp_path: Path) -> None:
-    """[R-77] One process for all; on loopback alone; its token is told to nobody, and without it nobody is let in."""
+    """[R-77] One process for all; on loopback alone; its token is told to nobody, and without it nobody is let in.
+
+    Where it is killed, the next who needs one starts another and cleans up. Its JVM does not outlive it, nor it its JVM.
+    """
     held = os.open(tmp_path / "held", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(held, True)
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -103,20 +106,12 @@ def test_who_starts_at_once_gets_one_server_that_nobody_else_can_use(folder: Pat
     lines = [" ".join(psutil.Process(pid).cmdline()) for pid in (server.process.pid, server.jvm.pid)]
     assert server.token not in (folder / LOG).read_text() + str(server.facts) + "".join(lines)
 
-    assert stop_server(folder) and has_ended(server)
-    assert leftovers(folder) == [WORK], "it leaves its log"
-    assert not stop_server(folder), "the control: nothing is there to stop"
-
-
-def test_a_server_that_was_killed_is_replaced_and_cleaned_up_after(folder: Path) -> None:
-    """[R-77] By the next who needs one. Its JVM does not outlive it, nor it its JVM."""
-    first = start_server(folder, SMALL, "f")
-    assert find_server(folder, "f") == first
-    os.kill(first.process.pid, signal.SIGKILL)
-    World.wait_until(lambda: has_ended(first))
+    assert find_server(folder, "f") == server
+    os.kill(server.process.pid, signal.SIGKILL)
+    World.wait_until(lambda: has_ended(server))
     assert (folder / STATE).exists() and list((folder / WORK).iterdir()), "the fault: it left something"
     second = start_server(folder, SMALL, "f")
-    assert second.process != first.process
+    assert second.process != server.process
     assert [each.name for each in (folder / WORK).iterdir()] == [str(second.process.pid)]
     os.kill(second.jvm.pid, signal.SIGKILL)
     World.wait_until(lambda: has_ended(second))
@@ -182,14 +177,18 @@ def test_a_state_that_is_torn_is_nobodys(folder: Path) -> None:
 # ---- landing while it dies
 
 
+@pytest.fixture(scope="module")
+def killable(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Settings of a warm Spark of this file's own: what follows a killed one is the next test's to kill."""
+    with own_spark(settings, tmp_path_factory.mktemp("killable")) as own:
+        yield own
+
+
 @pytest.fixture
-def lonely(settings: Settings, tmp_path: Path) -> Iterator[World]:
+def lonely(killable: Settings, tmp_path: Path) -> Iterator[World]:
     """A world whose Spark is its own, to be killed."""
     policy = Policy(records_per_range=10, max_age_seconds=0)
-    with (
-        own_spark(settings, tmp_path) as own,
-        World(own, tmp_path, f"t{uuid.uuid4().hex[:10]}", policy) as world,
-    ):
+    with World(killable, tmp_path, f"t{uuid.uuid4().hex[:10]}", policy) as world:
         world.create_topic(2)
         yield world
 
@@ -299,6 +298,7 @@ def test_the_command_starts_shows_and_stops_it(tmp_path: Path) -> None:
         assert (shown.returncode, json.loads(shown.stdout)) == (0, {"running": True, "answers": True, **server.facts})
         assert f"(pid {server.process.pid})" in run_engine("status").stdout
         assert "Spark is stopped" in run_engine("stop").stdout and has_ended(server)
+        assert leftovers(home / "engine") == [WORK], "it leaves its log"
         assert "no Spark was running" in run_engine("stop").stdout
         assert server.token not in started.stdout + started.stderr + shown.stdout
     finally:

@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.killing import QUICK_JVM
+
 
 def spark_defaults(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> Mapping[str, str]:
-    """Write the defaults of a small Spark below a folder; return the variable by which it finds them."""
+    """Write the defaults of a small Spark below a folder; return the variables by which it finds them and starts quickly."""
     folder.mkdir()
     settings = {
         **conf,
@@ -22,4 +24,4 @@ def spark_defaults(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) 
         "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
     }
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-    return {"SPARK_CONF_DIR": str(folder)}
+    return {"SPARK_CONF_DIR": str(folder), "JDK_JAVA_OPTIONS": QUICK_JVM}
